@@ -1,0 +1,63 @@
+"""foretoken: a frozen backbone, and a few trained vectors in front of it.
+
+Importing foretoken registers its methods with peft; after that everything is plain peft::
+
+    from peft import get_peft_model
+    from foretoken import PrefixPropagationConfig
+
+    model = get_peft_model(model, PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8))
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peft import LoraConfig as LoraConfig
+
+    from foretoken.lengthening import lengthen as lengthen
+    from foretoken.methods import METHODS as METHODS
+    from foretoken.methods import make_config as make_config
+    from foretoken.methods.bitfit import BitFitConfig as BitFitConfig
+    from foretoken.methods.head_only import HeadOnlyConfig as HeadOnlyConfig
+    from foretoken.methods.prefix_propagation import PrefixPropagationConfig as PrefixPropagationConfig
+    from foretoken.methods.prefix_tuning import PrefixTuningConfig as PrefixTuningConfig
+    from foretoken.methods.prompt_tuning import PromptTuningConfig as PromptTuningConfig
+    from foretoken.methods.stack import StackConfig as StackConfig
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "METHODS": "foretoken.methods",
+    "make_config": "foretoken.methods",
+    "PrefixPropagationConfig": "foretoken.methods.prefix_propagation",
+    "PrefixTuningConfig": "foretoken.methods.prefix_tuning",
+    "PromptTuningConfig": "foretoken.methods.prompt_tuning",
+    "BitFitConfig": "foretoken.methods.bitfit",
+    "HeadOnlyConfig": "foretoken.methods.head_only",
+    "StackConfig": "foretoken.methods.stack",
+    "LoraConfig": "peft",
+    "lengthen": "foretoken.lengthening",
+}
+__all__ = list(_PUBLIC)
+
+
+def _is_command() -> bool:
+    """Tell whether this process is the ``foretoken`` command, whose ``--help`` must not wait for torch."""
+    started = getattr(sys, "orig_argv", [])
+    module = ("-m", "foretoken") in pairwise(started)
+    return module or Path(next(iter(sys.argv), "")).stem == "foretoken"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'foretoken' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+if not _is_command():
+    import_module("foretoken.tuner")

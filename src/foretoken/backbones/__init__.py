@@ -1,0 +1,30 @@
+"""The one table of backbone families, by ``config.model_type``."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from foretoken.backbones.absolute import BERT, DISTILBERT
+from foretoken.backbones.base import Backbone
+from foretoken.backbones.longformer import LONGFORMER
+from foretoken.errors import BackboneError, did_you_mean
+
+BACKBONES: dict[str, Backbone] = {
+    model_type: backbone for backbone in (BERT, DISTILBERT, LONGFORMER) for model_type in backbone.model_types
+}
+
+
+def find_backbone(model: nn.Module) -> Backbone:
+    """Return the declaration of the model's family.
+
+    Raises:
+        BackboneError: the family is not supported; the message lists those that are.
+    """
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    if model_type not in BACKBONES:
+        hint = did_you_mean(str(model_type), BACKBONES)
+        raise BackboneError(
+            f"a {type(model).__name__} (model_type {model_type!r}) cannot carry an adapter yet{hint}; "
+            f"supported families: {', '.join(BACKBONES)}"
+        )
+    return BACKBONES[model_type]

@@ -1,0 +1,111 @@
+"""What every reader returns: documents that remember where they came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from foretoken.errors import DataError
+
+SPLITS = ("train", "validation", "test")
+SPLIT_ALIASES = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document; ``where`` (``file:line``) is what error messages name."""
+
+    id: str
+    text: str
+    label: str | None
+    where: str
+    group: str | None = None  # documents of one group never straddle splits made here; None: identical texts
+
+
+@dataclass
+class Corpus:
+    """Documents by split; ``label_names`` only where the task fixes their order (positive class last)."""
+
+    splits: dict[str, list[Document]] = field(default_factory=dict)
+    label_names: list[str] | None = None
+
+
+def sort_labels(labels: Iterable[str]) -> list[str]:
+    """Return the distinct labels in order; labels that are all numbers are ordered as numbers.
+
+    >>> sort_labels(["10", "9", "-1"])
+    ['-1', '9', '10']
+    >>> sort_labels(["b", "a", "10"])
+    ['10', 'a', 'b']
+    """
+    distinct = sorted(set(labels))
+    numbers = [_number(label) for label in distinct]
+    if any(number is None for number in numbers):
+        return distinct
+    return [label for _, label in sorted(zip(numbers, distinct, strict=True))]
+
+
+def _number(label: str) -> float | None:
+    try:
+        number = float(label)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def shown(items: Sequence[str]) -> str:
+    """Return the first few items for a message, and how many more there are.
+
+    >>> shown(["a", "b"])
+    'a, b'
+    """
+    head = ", ".join(items[:_SHOWN])
+    return f"{head} and {len(items) - _SHOWN} more" if len(items) > _SHOWN else head
+
+
+def is_empty(document: Document) -> bool:
+    """Say whether a document has no text besides white space."""
+    return not document.text.strip()
+
+
+def refuse_empty(documents: Sequence[Document]) -> None:
+    """Raise a DataError that names the first documents without text."""
+    empty = [document.where for document in documents if is_empty(document)]
+    if empty:
+        raise DataError(
+            f"{empty[0]}: the document is empty ({len(empty)} of {len(documents)} documents have no text: "
+            f"{shown(empty)}); remove these rows or files, or fill in their text"
+        )
+
+
+def refuse_repeated_ids(documents: Sequence[Document]) -> None:
+    """Raise a DataError when two documents of one source have the same id."""
+    first: dict[str, str] = {}
+    for document in documents:
+        earlier = first.setdefault(document.id, document.where)
+        if earlier is not document.where:
+            raise DataError(
+                f"{document.where}: id {document.id!r} was already used at {earlier}; ids must be unique "
+                "(rename the column 'id' if it is not an identifier)"
+            )
+
+
+def with_unique_ids(splits: dict[str, list[Document]]) -> dict[str, list[Document]]:
+    """Put the split's name before every id when two splits share an id; else return the splits unchanged."""
+    ids = [document.id for documents in splits.values() for document in documents]
+    if len(set(ids)) == len(ids):
+        return splits
+    return {
+        split: [replace(document, id=f"{split}/{document.id}") for document in documents]
+        for split, documents in splits.items()
+    }

@@ -1,0 +1,146 @@
+"""Folders: text files per label, one data file per split, or a `datasets` folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, refuse_empty
+from foretoken.data.files import read_text
+from foretoken.data.readers import READERS, read_file
+from foretoken.errors import DataError
+
+_SHARD = re.compile(r"-(\d+)-of-(\d+)$")  # train-00000-of-00002.parquet
+_DATASETS_MARKERS = ("dataset_dict.json", "state.json")
+_EXPECTED = (
+    "expected one subfolder of .txt files per label (with train/validation/test folders above them, or not), "
+    "files named train.csv, validation.csv, test.csv (or tsv, jsonl, parquet), or a folder written by "
+    "save_to_disk"
+)
+
+
+def read_folder(root: Path, text_column: str, label_column: str) -> Corpus:
+    """Return the labelled documents of a folder, by split; one split ``train`` where the folder has none.
+
+    Raises:
+        DataError: the folder has no usable files, or a file is not usable.
+    """
+    if is_saved_dataset(root):
+        from foretoken.data.hub import read_saved
+
+        return read_saved(root, text_column, label_column)
+    files = _data_files(root)
+    if files:
+        return Corpus(_read_data_files(root, files, text_column, label_column))
+    folders = _subfolders(root)
+    if any(folder.name.lower() == "train" for folder in folders):
+        return Corpus(_read_split_folders(root, folders))
+    return Corpus({"train": read_label_folders(root)})
+
+
+def is_saved_dataset(root: Path) -> bool:
+    """Say whether `datasets` wrote this folder with save_to_disk."""
+    return any((root / marker).is_file() for marker in _DATASETS_MARKERS)
+
+
+def read_label_folders(root: Path) -> list[Document]:
+    """Return the documents of ``<root>/<label>/*.txt``; the id is ``<label>/<file name>``."""
+    documents = [
+        Document(f"{folder.name}/{path.stem}", read_text_file(path), folder.name, str(path))
+        for folder in _subfolders(root)
+        for path in _text_files(folder)
+    ]
+    if not documents:
+        raise DataError(f"{root}: no usable files: {_found(root)}; {_EXPECTED}")
+    refuse_empty(documents)
+    return documents
+
+
+def read_texts_folder(root: Path) -> list[Document]:
+    """Return the .txt files at and below a folder, without labels; the id is the relative path."""
+    documents = [
+        Document(path.relative_to(root).as_posix(), read_text_file(path), None, str(path))
+        for path in sorted(root.rglob("*.txt"))
+        if path.is_file()
+    ]
+    if not documents:
+        raise DataError(f"{root}: no .txt files at or below this folder: {_found(root)}")
+    refuse_empty(documents)
+    return documents
+
+
+def read_text_file(path: Path) -> str:
+    """Return the text of one document; a file of zero bytes is an empty document."""
+    return read_text(path) if path.stat().st_size else ""
+
+
+def _data_files(root: Path) -> dict[str, list[Path]]:
+    """Return the table files of a folder by split; a single file of any name is ``train``."""
+    tables = [path for path in sorted(root.iterdir()) if path.is_file() and path.suffix.lower() in READERS]
+    found: dict[str, list[Path]] = {}
+    for path in tables:
+        split = SPLIT_ALIASES.get(_SHARD.sub("", path.stem).lower())
+        if split is not None:
+            found.setdefault(split, []).append(path)
+    if not found and len(tables) == 1:
+        return {"train": tables}
+    if tables and "train" not in found:
+        names = ", ".join(path.name for path in tables)
+        raise DataError(f"{root}: no file is named train (.csv, .tsv, .jsonl, .parquet) among {names}; rename one")
+    for split, paths in found.items():
+        if len(paths) > 1 and not all(_SHARD.search(path.stem) for path in paths):
+            names = ", ".join(path.name for path in paths)
+            raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name it with train=...")
+    return found
+
+
+def _read_data_files(
+    root: Path, files: dict[str, list[Path]], text_column: str, label_column: str
+) -> dict[str, list[Document]]:
+    splits = {}
+    for split, paths in files.items():
+        shards = [read_file(path, text_column, label_column) for path in paths]
+        splits[split] = shards[0] if len(shards) == 1 else _join(shards)
+    return splits
+
+
+def _join(shards: Sequence[list[Document]]) -> list[Document]:
+    documents = [document for shard in shards for document in shard]
+    if len({document.id for document in documents}) == len(documents):
+        return documents
+    return [
+        replace(document, id=f"{number}/{document.id}") for number, shard in enumerate(shards) for document in shard
+    ]
+
+
+def _read_split_folders(root: Path, folders: Sequence[Path]) -> dict[str, list[Document]]:
+    splits: dict[str, list[Document]] = {}
+    for folder in folders:
+        split = SPLIT_ALIASES.get(folder.name.lower())
+        if split is None:
+            raise DataError(
+                f"{folder}: beside a folder 'train' every folder must be a split (train, validation or "
+                "dev, test); "
+                "move it away"
+            )
+        if split in splits:
+            raise DataError(f"{folder}: a second folder for split {split!r}; keep one of them")
+        splits[split] = read_label_folders(folder)
+    return splits
+
+
+def _subfolders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _text_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.txt") if path.is_file())
+
+
+def _found(root: Path) -> str:
+    names = sorted(path.name + ("/" if path.is_dir() else "") for path in root.iterdir())
+    if not names:
+        return "the folder is empty"
+    return f"it holds {', '.join(names[:5])}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,99 @@
+"""Data through the `datasets` library: hub names, and folders written by save_to_disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document
+from foretoken.data.rows import Row, check_columns, documents_from_rows, names_of_labels
+from foretoken.errors import DataError
+
+Convert = Callable[[Row], "Row | None"]
+HUB_PREFIX = "hub:"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_LOCAL_SUFFIX = re.compile(r"\.(csv|tsv|jsonl|ndjson|json|parquet|txt|zip|gz|xz|tar)$", re.IGNORECASE)
+
+
+def hub_name(path: str) -> str | None:
+    """Return the hub name that a path spells, or None where it can only be a local path.
+
+    >>> hub_name("stanfordnlp/imdb"), hub_name("hub:imdb"), hub_name("data/train.csv"), hub_name("./a/b")
+    ('stanfordnlp/imdb', 'imdb', None, None)
+    """
+    if path.startswith(HUB_PREFIX):
+        return path.removeprefix(HUB_PREFIX)
+    if path.startswith((".", "/", "~")) or _LOCAL_SUFFIX.search(path):
+        return None
+    return path if _HUB_NAME.fullmatch(path) else None
+
+
+def read_hub(
+    name: str,
+    config_name: str | None,
+    text_column: str,
+    label_column: str,
+    convert: Convert | None = None,
+) -> Corpus:
+    """Return the labelled documents of a hub data set, by split; ``convert`` reworks a row, or drops it.
+
+    Raises:
+        DataError: the hub is out of reach, data set or configuration are unknown, or a column is missing.
+    """
+    import datasets
+
+    try:
+        loaded = datasets.load_dataset(name, config_name)
+    except (ConnectionError, TimeoutError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise DataError(
+            f"hub data set {name!r}: no local file or folder has this name, and the hub was not reached "
+            f"or has no such data set ({_one_line(error)}); check the name and the connection, or set path "
+            "to a local copy: a csv, jsonl or parquet file, or a folder"
+        ) from error
+    except Exception as error:  # the library raises whatever its parsers raise
+        raise DataError(f"hub data set {name!r} (config {config_name!r}): {_one_line(error)}") from error
+    return _corpus(f"hub data set {name!r}", loaded, text_column, label_column, convert)
+
+
+def read_saved(root: Path, text_column: str, label_column: str) -> Corpus:
+    """Return the labelled documents of a folder written by ``save_to_disk``."""
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(root))
+    except Exception as error:  # a damaged folder fails in json, arrow or the file system
+        raise DataError(f"{root}: the saved data set cannot be read: {_one_line(error)}; save it again") from error
+    return _corpus(str(root), loaded, text_column, label_column, None)
+
+
+def _corpus(source: str, loaded: Any, text_column: str, label_column: str, convert: Convert | None) -> Corpus:
+    tables = dict(loaded) if isinstance(loaded, Mapping) else {"train": loaded}
+    splits: dict[str, list[Document]] = {}
+    for name, table in tables.items():
+        split = SPLIT_ALIASES.get(str(name).lower())
+        if split is None:
+            continue  # 'unsupervised' and the like
+        rows = _rows(f"{source} [{name}]", table, [text_column, label_column])
+        if convert is not None:
+            rows = (row for row in map(convert, rows) if row is not None)
+        documents = documents_from_rows(f"{source} [{name}]", rows, text_column, label_column)
+        splits[split] = documents
+    if not splits:
+        raise DataError(f"{source}: its splits are {', '.join(map(str, tables))}; expected train, validation, test")
+    return Corpus(splits)
+
+
+def _rows(source: str, table: Any, needed: list[str]) -> Iterator[Row]:
+    check_columns(source, table.column_names, needed)
+    kept = table.select_columns([name for name in table.column_names if name in {*needed, "id", "title"}])
+    names = getattr(table.features[needed[1]], "names", None)
+    for number, values in enumerate(kept, start=1):
+        where = f"{source} row {number}"
+        yield where, {**values, needed[1]: names_of_labels(where, values[needed[1]], names)}
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

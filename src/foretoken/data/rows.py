@@ -1,0 +1,110 @@
+"""From rows (where, column values) to documents: the checks that every tabular source shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids
+from foretoken.errors import DataError, did_you_mean
+
+Row = tuple[str, Mapping[str, Any]]
+
+
+def check_columns(where: str, columns: Iterable[str], needed: Sequence[str]) -> None:
+    """Raise a DataError that names the columns there are when a needed one is missing."""
+    present = [str(column) for column in columns]
+    for name in needed:
+        if name not in present:
+            raise DataError(
+                f"{where}: no column {name!r}{did_you_mean(name, present)}; the columns are "
+                f"{', '.join(present)} "
+                "(set text_column and label_column to the ones you mean)"
+            )
+
+
+def documents_from_rows(
+    source: Path | str, rows: Iterable[Row], text_column: str, label_column: str | None
+) -> list[Document]:
+    """Return checked documents; the column ``id`` is used where there is one, else the row's number.
+
+    Raises:
+        DataError: no rows, a missing value, a text that is no string, an empty document, a repeated id.
+    """
+    documents = [
+        Document(
+            id=_id(where, values, number),
+            text=_text(where, values[text_column], text_column),
+            label=None if label_column is None else label_name(where, values[label_column], label_column),
+            where=where,
+        )
+        for number, (where, values) in enumerate(rows)
+    ]
+    if not documents:
+        raise DataError(f"{source}: has no documents; expected at least one row of data")
+    refuse_empty(documents)
+    refuse_repeated_ids(documents)
+    return documents
+
+
+def _id(where: str, values: Mapping[str, Any], number: int) -> str:
+    value = values.get("id")
+    return str(number) if value is None or value == "" else _whole(where, str(value), "id")
+
+
+def _text(where: str, value: Any, column: str) -> str:
+    if value is None:
+        raise DataError(f"{where}: column {column!r} has no value; remove the row or fill it in")
+    if not isinstance(value, str):
+        raise DataError(f"{where}: column {column!r} holds {type(value).__name__}, expected text (a string)")
+    return _whole(where, value, column)
+
+
+def _whole(where: str, value: str, column: str) -> str:
+    r"""Return the value; JSON can escape half a character (``\ud83d`` alone), which no table can hold."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: column {column!r} holds half of a surrogate pair at character {error.start + 1}; "
+            "repair the text where it was cut"
+        ) from None
+    return value
+
+
+def label_name(where: str, value: Any, column: str) -> str:
+    """Return a label as text: booleans as true and false, whole numbers without a decimal point.
+
+    >>> label_name("x.jsonl:1", True, "label"), label_name("x.jsonl:1", 3.0, "label")
+    ('true', '3')
+    """
+    if isinstance(value, str) and value.strip():
+        return _whole(where, value.strip(), column)
+    if value is None or value != value or isinstance(value, str):
+        raise DataError(f"{where}: column {column!r} has no value; give every document a label or remove the row")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(int(value)) if math.isfinite(value) and value == int(value) else str(value)
+    raise DataError(
+        f"{where}: column {column!r} holds {type(value).__name__}, expected one class name or number per document"
+    )
+
+
+def names_of_labels(where: str, value: Any, names: Sequence[str] | None) -> Any:
+    """Return the class name of a class number; any other value unchanged.
+
+    Raises:
+        DataError: a number outside the classes (-1 marks documents without a label).
+    """
+    if names is None or not isinstance(value, int):
+        return value
+    if not 0 <= value < len(names):
+        raise DataError(
+            f"{where}: class number {value} is not among the {len(names)} classes; documents without a "
+            "label (-1) "
+            "can be neither trained on nor scored"
+        )
+    return names[value]

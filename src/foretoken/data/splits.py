@@ -1,0 +1,174 @@
+"""Deterministic stratified splits and subsamples.
+
+The order inside a class is that of a SHA-256 of seed and key, so a split depends on the documents and the
+seed alone: not on their order in the file, the platform, or a library's random generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from foretoken.data.documents import Document, shown
+from foretoken.errors import ConfigError, DataError
+
+_log = logging.getLogger(__name__)
+
+
+def digest(*parts: object) -> str:
+    """Return a hash of the parts that is the same on every machine."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def text_key(text: str) -> str:
+    """Return what two documents share when their texts differ only in white space."""
+    return digest(" ".join(text.split()))
+
+
+def split_off(
+    documents: Sequence[Document], fractions: Mapping[str, float], seed: int
+) -> tuple[list[Document], dict[str, list[Document]]]:
+    """Return the documents left for training, and one list per named split.
+
+    Every class gives its share to every split; a group (by default: identical texts) stays together.
+
+    Raises:
+        DataError: a class has too few groups to be in every split.
+    """
+    place: dict[str, str] = {}
+    for label, groups in _groups_by_class(documents).items():
+        _refuse_small_class(label, groups, fractions)
+        place.update(_assign(groups, fractions, seed))
+    keys = [_group(document) for document in documents]
+    parts: dict[str, list[Document]] = {name: [] for name in ("", *fractions)}
+    for key, document in zip(keys, documents, strict=True):
+        parts[place.get(key, "")].append(document)
+    return parts.pop(""), parts
+
+
+def _group(document: Document) -> str:
+    return document.group or text_key(document.text)
+
+
+def _groups_by_class(documents: Sequence[Document]) -> dict[str, dict[str, int]]:
+    """Return the size of every group, by the class of its first document."""
+    home: dict[str, str] = {}
+    classes: dict[str, dict[str, int]] = defaultdict(dict)
+    for document in documents:
+        key = _group(document)
+        sizes = classes[home.setdefault(key, str(document.label))]
+        sizes[key] = sizes.get(key, 0) + 1
+    return dict(sorted(classes.items()))
+
+
+def _refuse_small_class(label: str, groups: Mapping[str, int], fractions: Mapping[str, float]) -> None:
+    needed = len(fractions) + 1
+    if len(groups) < needed:
+        raise DataError(
+            f"class {label!r} has {len(groups)} different documents, but train and "
+            f"{' and '.join(fractions)} need at "
+            f"least {needed}; add documents, leave the class out (labels=...), or give one file per split"
+        )
+
+
+def _assign(groups: Mapping[str, int], fractions: Mapping[str, float], seed: int) -> dict[str, str]:
+    order = sorted(groups, key=lambda key: digest(seed, key))
+    total, place, start = sum(groups.values()), {}, 0
+    for number, (name, fraction) in enumerate(fractions.items()):
+        wanted, taken = max(1, round(fraction * total)), 0
+        last = len(order) - (len(fractions) - number)  # one group is left for every later split, and train
+        while (taken < wanted and start < last) or taken == 0:
+            place[order[start]] = name
+            taken += groups[order[start]]
+            start += 1
+    return place
+
+
+def subsample(documents: list[Document], maximum: int | None, seed: int, option: str) -> list[Document]:
+    """Return at most ``maximum`` documents, classes in proportion (at least one of each), in their old order.
+
+    Raises:
+        ConfigError: fewer documents asked for than there are classes.
+    """
+    if maximum is None or len(documents) <= maximum:
+        return documents
+    sizes = Counter(str(document.label) for document in documents)
+    if maximum < len(sizes):
+        raise ConfigError(f"{option}={maximum} is below the number of classes ({len(sizes)}); ask for at least that")
+    quota = _quotas(sizes, maximum)
+    kept: set[str] = set()
+    for document in sorted(documents, key=lambda document: digest(seed, document.id)):
+        if quota[str(document.label)] > 0:
+            quota[str(document.label)] -= 1
+            kept.add(document.id)
+    return [document for document in documents if document.id in kept]
+
+
+def _quotas(sizes: Mapping[str, int], maximum: int) -> dict[str, int]:
+    """Return how many documents of each class make ``maximum``, as near to proportion as can be."""
+    total = sum(sizes.values())
+    quota = dict.fromkeys(sorted(sizes), 1)
+    for _ in range(maximum - len(quota)):
+        furthest = max(
+            (label for label in quota if quota[label] < sizes[label]),
+            key=lambda label: sizes[label] * maximum / total - quota[label],
+        )
+        quota[furthest] += 1
+    return quota
+
+
+def warn_of_leaks(splits: Mapping[str, Sequence[Document]]) -> None:
+    """Log a warning when texts of validation or test are also in train."""
+    train = {text_key(document.text) for document in splits["train"]}
+    for name in ("validation", "test"):
+        shared = [document.id for document in splits[name] if text_key(document.text) in train]
+        if shared:
+            _log.warning(
+                "%d of %d %s documents repeat the text of a training document: %s",
+                len(shared),
+                len(splits[name]),
+                name,
+                shown(shared),
+            )
+
+
+def near_duplicates(texts: Sequence[str], words: int = 8, shared: float = 0.3) -> list[int]:
+    """Return for every text the index of the first text of its group.
+
+    Two texts are grouped when they share at least ``shared`` of the smaller one's runs of ``words`` words.
+
+    >>> near_duplicates(["a b c d", "x y z w", "a b c d e"], words=3, shared=0.5)
+    [0, 1, 0]
+    """
+    runs = [_runs(text, words) for text in texts]
+    parent = list(range(len(texts)))
+    for (one, other), common in _common_runs(runs).items():
+        if common >= shared * min(len(runs[one]), len(runs[other])):
+            first, second = sorted((_root(parent, one), _root(parent, other)))
+            parent[second] = first
+    return [_root(parent, index) for index in range(len(texts))]
+
+
+def _runs(text: str, words: int) -> set[tuple[str, ...]]:
+    tokens = text.lower().split()
+    return {tuple(tokens[start : start + words]) for start in range(max(1, len(tokens) - words + 1))}
+
+
+def _common_runs(runs: Iterable[set[tuple[str, ...]]]) -> Counter[tuple[int, int]]:
+    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, own in enumerate(runs):
+        for run in own:
+            holders[run].append(index)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for owners in holders.values():
+        if 1 < len(owners) <= 50:  # a run in more texts than that is a boilerplate line, not a copied text
+            pairs.update((one, other) for place, one in enumerate(owners) for other in owners[place + 1 :])
+    return pairs
+
+
+def _root(parent: Sequence[int], index: int) -> int:
+    while parent[index] != index:
+        index = parent[index]
+    return index

@@ -1,0 +1,130 @@
+"""The one table of methods: name -> what a recipe, the command line and peft know it by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from peft import LoraConfig, PeftConfig
+
+from foretoken.errors import ConfigError, did_you_mean
+from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.bitfit import BitFitConfig
+from foretoken.methods.head_only import HeadOnlyConfig
+from foretoken.methods.prefix_propagation import PrefixPropagationConfig
+from foretoken.methods.prefix_tuning import PrefixTuningConfig
+from foretoken.methods.prompt_tuning import PromptTuningConfig
+from foretoken.methods.stack import StackConfig, plain
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table.
+
+    Attributes:
+        name: what recipes and the command line call it.
+        title: what tables and figures call it.
+        summary: what it trains, in one line.
+        config: its peft config; None for full fine-tuning, which needs no adapter.
+        paper: where it comes from.
+    """
+
+    name: str
+    title: str
+    summary: str
+    config: type[PeftConfig] | None
+    paper: str
+
+
+METHODS: dict[str, Method] = {
+    row.name: row
+    for row in (
+        Method(
+            "prefix-propagation",
+            "prefix-propagation",
+            "rows in front of the text that flow through the stack; one vector per row added before each layer",
+            PrefixPropagationConfig,
+            "Li et al. 2023",
+        ),
+        Method(
+            "prefix-tuning",
+            "prefix-tuning",
+            "keys and values in every attention layer (P-tuning v2)",
+            PrefixTuningConfig,
+            "Li & Liang 2021, Liu et al. 2022",
+        ),
+        Method(
+            "prompt-tuning",
+            "prompt tuning",
+            "embeddings in front of the text",
+            PromptTuningConfig,
+            "Lester et al. 2021",
+        ),
+        Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022"),
+        Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021"),
+        Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, ""),
+        Method("stack", "stack", "several methods as one adapter", StackConfig, ""),
+        Method("full", "full fine-tuning", "every parameter of the model", None, ""),
+    )
+}
+
+
+def make_config(name: str, **options: Any) -> PeftConfig:
+    """Return the peft config of the method of this name.
+
+    Raises:
+        ConfigError: an unknown name or option (with the nearest known one), or a value that cannot work.
+
+    >>> make_config("prefix-propagation", num_virtual_tokens=4).num_virtual_tokens
+    4
+    >>> make_config("prefix-propagaton")
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.ConfigError: method 'prefix-propagaton' is not known (did you mean 'prefix-propagation'?); ...
+    """
+    row = METHODS.get(name)
+    if row is None:
+        known = ", ".join(METHODS)
+        raise ConfigError(f"method {name!r} is not known{did_you_mean(name, METHODS)}; the methods are {known}")
+    if row.config is None:
+        raise ConfigError(f"method {name!r} trains the model itself and has no adapter config")
+    known_options = option_names(row.config)
+    for option in options:
+        if option not in known_options:
+            hint = did_you_mean(option, known_options)
+            raise ConfigError(f"method {name!r} has no option {option!r}{hint}; it has {', '.join(known_options)}")
+    return row.config(**options)
+
+
+def option_names(config: type[PeftConfig]) -> list[str]:
+    """Return the options of a config that a user may set."""
+    fields = config.__dataclass_fields__
+    return [
+        name
+        for name, field in fields.items()
+        if field.init
+        and not field.metadata.get("internal")
+        and name not in ("peft_type", "auto_mapping", "peft_version")
+    ]
+
+
+def make_member(fields: dict[str, Any]) -> PeftConfig:
+    """Return a member of a stack from its fields: ``name`` as in a recipe, or ``peft_type`` as saved."""
+    member = make_config(fields.pop("name"), **fields) if "name" in fields else from_peft_type(fields)
+    if isinstance(member, StackConfig) or not isinstance(member, ForetokenConfig | LoraConfig):
+        raise ConfigError(f"a stack's members are foretoken's methods and LoRA; got {type(member).__name__}")
+    return member
+
+
+def from_peft_type(fields: dict[str, Any]) -> PeftConfig:
+    """Return the config whose saved fields these are."""
+    wanted = plain(fields.pop("peft_type", None))
+    configs = [row.config for row in METHODS.values() if row.config is not None]
+    for config in configs:
+        name = config.method_type if issubclass(config, ForetokenConfig) else "LORA"
+        if name == wanted:
+            return config(**fields)
+    raise ConfigError(f"a stack's member needs `name: <method>` or a saved peft_type; got {wanted!r}")
+
+
+StackConfig.make_member = staticmethod(make_member)

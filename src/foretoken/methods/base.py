@@ -1,0 +1,170 @@
+"""What a method may define: a config, and modules for the sites where it meets a backbone.
+
+A method knows no backbone: it gets :class:`Dimensions` (numbers) and returns :class:`Sites` (modules). It may act
+
+- at a **layer entry**: rows put in front of the text before layer 0, an edit of those rows or of the text before any
+  layer (:class:`LayerEntry`);
+- in **attention**: extra score columns beside the backbone's own keys (:class:`AttentionBranch`);
+- at the **output of a linear map or a norm**: a vector added to it (:class:`OutputShift`).
+
+Shapes: B batch, N text tokens, P rows of this adapter, D model width, H heads, K head width, X extra columns, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from peft import PeftConfig
+from torch import Tensor, nn
+
+from foretoken.errors import AdapterError, ConfigError
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """The numbers of a backbone that a method may depend on.
+
+    ``biases`` maps the path of every module of the body that adds a bias to the bias's length.
+    """
+
+    model_type: str
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    biases: Mapping[str, int] = field(default_factory=dict)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what a saved adapter remembers of its backbone."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "biases"}
+
+
+class LayerEntry(nn.Module):
+    """What a method does to what enters one layer. The defaults change nothing."""
+
+    num_rows: int = 0
+
+    def first_rows(self, batch_size: int) -> Tensor:
+        """Return the (B, P, D) rows that go in front of the text; asked of layer 0 when ``num_rows`` > 0."""
+        raise AdapterError(f"{type(self).__name__} has no rows of its own")
+
+    def on_rows(self, rows: Tensor) -> Tensor:
+        """Edit this adapter's (B, P, D) rows."""
+        return rows
+
+    def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
+        """Edit the (B, N, D) text rows; ``token_ids`` is (B, N), or None when the model got embeddings."""
+        return text
+
+
+class AttentionBranch(nn.Module):
+    """Extra score columns of one attention layer, and what their probabilities do."""
+
+    num_columns: int = 0
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) queries -> (B, H, N, X) scores, scaled."""
+        raise NotImplementedError(type(self).__name__)
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Attention output (B, H, N, K) and the columns' probabilities (B, H, N, X) -> new output."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class OutputShift(nn.Module):
+    """A vector added to the output of a linear map or a norm: a change of its bias."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(nn.init.zeros_(nn.Parameter(Tensor(size))))
+
+    def forward(self, output: Tensor) -> Tensor:
+        """(..., size) -> (..., size)."""
+        return output + self.shift.to(output.dtype)
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The modules of one adapter: by layer, by layer, and by the path of a module in the body."""
+
+    layers: Mapping[int, LayerEntry] = field(default_factory=dict)
+    attention: Mapping[int, AttentionBranch] = field(default_factory=dict)
+    outputs: Mapping[str, OutputShift] = field(default_factory=dict)
+
+
+class MethodName(str):
+    """A peft type from outside peft's own enumeration: a string that also answers ``.value`` and ``.name``."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> str:
+        """The plain string, as for a member of ``peft.PeftType``."""
+        return str.__str__(self)
+
+    name = value
+
+    def __str__(self) -> str:
+        return f"PeftType.{self.value}"  # what peft takes apart in get_model_status
+
+
+@dataclass
+class ForetokenConfig(PeftConfig):
+    """What the configs of all methods share.
+
+    Args:
+        modules_to_save: modules trained in full and saved with the adapter; default: the model's new head.
+        backbone: filled in when the adapter meets its model; loading on another one is an error.
+    """
+
+    modules_to_save: list[str] | None = field(
+        default=None,
+        metadata={"help": "modules trained in full and saved with the adapter (default: the head)"},
+    )
+    backbone: dict[str, Any] | None = field(
+        default=None,
+        metadata={"help": "the backbone that the adapter was made for (filled in)", "internal": True},
+    )
+
+    method_type: ClassVar[str] = ""
+    target_modules: ClassVar[None] = None  # peft's tuner base looks it up; foretoken's sites do not use it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.peft_type = MethodName(self.method_type)  # type: ignore[assignment]
+        self.validate()
+
+    def validate(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return new modules for a backbone of these dimensions."""
+        raise NotImplementedError(type(self).__name__)
+
+
+def require_int(name: str, value: Any, *, minimum: int) -> None:
+    """Raise ConfigError unless ``value`` is a whole number of at least ``minimum``.
+
+    >>> require_int("num_virtual_tokens", 0, minimum=1)
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.ConfigError: num_virtual_tokens is 0; expected a whole number of at least 1
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
+
+
+def require_fraction(name: str, value: Any) -> None:
+    """Raise ConfigError unless ``value`` is a number from 0 (included) to 1 (excluded)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ConfigError(f"{name} is {value!r}; expected a number from 0 up to, but below, 1")
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Raise ConfigError unless ``value`` is a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigError(f"{name} is {value!r}; expected a number above 0")

@@ -1,0 +1,36 @@
+"""BitFit (Ben Zaken et al. 2022): only the biases are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foretoken.errors import BackboneError
+from foretoken.methods.base import Dimensions, ForetokenConfig, OutputShift, Sites
+
+
+@dataclass
+class BitFitConfig(ForetokenConfig):
+    """BitFit: every bias of the body, linear maps and norms, is trained.
+
+    Held as what is added to the frozen bias, ``(W x + b) + d`` with d = 0 at the start: the same model and the same
+    gradients as training b, but an adapter like any other (several at once, disabled, deleted).
+
+    >>> BitFitConfig().peft_type
+    'FORETOKEN_BITFIT'
+    """
+
+    method_type: ClassVar[str] = "FORETOKEN_BITFIT"
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return one shift per bias.
+
+        Raises:
+            BackboneError: the backbone has no biases.
+        """
+        if not dimensions.biases:
+            raise BackboneError(
+                f"bitfit trains biases, and this {dimensions.model_type} model has none; "
+                "choose another method, e.g. prefix-propagation"
+            )
+        return Sites(outputs={path: OutputShift(size) for path, size in dimensions.biases.items()})

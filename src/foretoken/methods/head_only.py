@@ -1,0 +1,23 @@
+"""The linear probe: only the model's new head is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foretoken.methods.base import Dimensions, ForetokenConfig, LayerEntry, Sites
+
+
+@dataclass
+class HeadOnlyConfig(ForetokenConfig):
+    """Train the head alone; the backbone stays as it is. The baseline below every adapter.
+
+    >>> HeadOnlyConfig(task_type="SEQ_CLS").peft_type
+    'FORETOKEN_HEAD_ONLY'
+    """
+
+    method_type: ClassVar[str] = "FORETOKEN_HEAD_ONLY"
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return one entry without parameters, so that peft's life cycle has something to hold on to."""
+        return Sites(layers={0: LayerEntry()})

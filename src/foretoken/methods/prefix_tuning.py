@@ -1,0 +1,76 @@
+"""Prefix-tuning / P-tuning v2 (Li & Liang 2021; Liu et al. 2022): trained keys and values in every layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from foretoken.methods.base import AttentionBranch, Dimensions, Sites
+from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes
+
+
+@dataclass
+class PrefixTuningConfig(PrefixConfig):
+    """Prefix-tuning: per layer, P trained keys and values that every query sees.
+
+    With ``e_x = q P_k,x / sqrt(K)`` beside the text's own scores in one softmax, the output is
+    ``sum_j p_j v_j + sum_x p_x P_v,x`` (He et al. 2022, eq. 7). Visible to every query, the sliding-window and the
+    global ones included; never rotated; positions do not shift; no key-value cache is involved. 2 L P D_kv parameters.
+
+    Raises:
+        ConfigError: a value that cannot work, e.g. ``num_virtual_tokens`` below 1.
+
+    >>> PrefixTuningConfig(task_type="SEQ_CLS").peft_type
+    'FORETOKEN_PREFIX_TUNING'
+    """
+
+    method_type: ClassVar[str] = "FORETOKEN_PREFIX_TUNING"
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return one branch per attention layer."""
+        heads, head_dim = dimensions.num_key_value_heads, dimensions.head_dim
+        prefixes = make_prefixes(
+            self,
+            layers=dimensions.num_layers,
+            width=2 * heads * head_dim,
+            hidden_size=dimensions.hidden_size,
+        )
+        return Sites(
+            attention={
+                layer: PrefixBranch(prefix, self.num_virtual_tokens, heads, head_dim, dropout=self.prefix_dropout)
+                for layer, prefix in enumerate(prefixes)
+            }
+        )
+
+
+class PrefixBranch(AttentionBranch):
+    """P keys and values of one layer, held as one (P, 2 H_kv K) matrix as in peft's checkpoints."""
+
+    def __init__(
+        self, prefix: Prefix | ProjectedPrefix, num_columns: int, heads: int, head_dim: int, *, dropout: float
+    ) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.num_columns = num_columns
+        self.heads = heads
+        self.head_dim = head_dim
+        self.dropout = nn.Dropout(dropout)
+
+    def halves(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Return P_k and P_v as (B, H, P, K) each, in the query's type, repeated over grouped heads."""
+        both = self.prefix().view(self.num_columns, 2, self.heads, self.head_dim).to(query.dtype)
+        both = both.permute(1, 2, 0, 3).repeat_interleave(query.shape[1] // self.heads, dim=1)
+        keys, values = both[:, None].expand(-1, query.shape[0], -1, -1, -1)
+        return self.dropout(keys), self.dropout(values)
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale."""
+        keys, _ = self.halves(query)
+        return query @ keys.transpose(-1, -2) * scale
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Add ``p P_v``."""
+        _, values = self.halves(query)
+        return out + probabilities.to(out.dtype) @ values

@@ -1,0 +1,34 @@
+"""Prompt tuning (Lester et al. 2021): trained embeddings in front of the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foretoken.methods.base import Dimensions, Sites
+from foretoken.methods.prefix import PrefixConfig, make_prefixes
+from foretoken.methods.prefix_propagation import PropagatedRows
+
+
+@dataclass
+class PromptTuningConfig(PrefixConfig):
+    """Prompt tuning: P trained rows in front of the text at the embedding output, and nothing else.
+
+    It is prefix-propagation with P^(0) alone. The heads still read the text's rows and the text keeps its positions.
+    P D parameters.
+
+    Raises:
+        ConfigError: a value that cannot work, e.g. ``num_virtual_tokens`` below 1.
+
+    >>> PromptTuningConfig(num_virtual_tokens=20).num_virtual_tokens
+    20
+    """
+
+    method_type: ClassVar[str] = "FORETOKEN_PROMPT_TUNING"
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return the rows at layer 0."""
+        width = dimensions.hidden_size
+        (prefix,) = make_prefixes(self, layers=1, width=width, hidden_size=width)
+        rows = PropagatedRows(prefix, self.num_virtual_tokens, first=True, dropout=self.prefix_dropout)
+        return Sites(layers={0: rows})

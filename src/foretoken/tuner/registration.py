@@ -1,0 +1,26 @@
+"""Make peft know foretoken's methods.
+
+``peft.utils.register_peft_method`` insists on peft's own enumeration; the tables it writes to are public and take
+string keys as well, which works for every call of the life cycle (see docs/decisions/0002).
+"""
+
+from __future__ import annotations
+
+from peft import mapping
+
+from foretoken.methods import METHODS
+from foretoken.methods.base import ForetokenConfig, MethodName
+from foretoken.tuner.sites import NAME
+from foretoken.tuner.tuner import ForetokenModel
+
+
+def register() -> None:
+    """Write every method of the table into peft's tables; a second call changes nothing."""
+    for row in METHODS.values():
+        if row.config is None or not issubclass(row.config, ForetokenConfig):
+            continue
+        key = MethodName(row.config.method_type)
+        mapping.PEFT_TYPE_TO_CONFIG_MAPPING[key] = row.config  # type: ignore[index]
+        mapping.PEFT_TYPE_TO_TUNER_MAPPING[key] = ForetokenModel  # type: ignore[index]
+        mapping.PEFT_TYPE_TO_MIXED_MODEL_MAPPING[key] = ForetokenModel  # type: ignore[index]
+        mapping.PEFT_TYPE_TO_PREFIX_MAPPING[key] = NAME  # type: ignore[index]

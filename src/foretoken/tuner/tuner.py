@@ -1,0 +1,302 @@
+"""The peft tuner behind every method of foretoken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from peft import LoraConfig, LoraModel, PeftConfig
+from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.tuners_utils import BaseTuner
+from peft.utils.other import ModulesToSaveWrapper
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from foretoken.backbones import find_backbone
+from foretoken.backbones.base import Backbone
+from foretoken.errors import AdapterError, BackboneError, ConfigError
+from foretoken.methods.base import Dimensions, ForetokenConfig
+from foretoken.methods.stack import StackConfig
+from foretoken.tuner.runtime import check_names, index_of, spread
+from foretoken.tuner.sites import ADAPTERS, NAME, Site, Wiring
+
+WIRING = "_foretoken_wiring"
+
+
+class ForetokenModel(BaseTuner):
+    """Puts a method's modules on a backbone's sites, in peft's life cycle.
+
+    Raises:
+        BackboneError: the family is not supported, or the adapter was made for another backbone.
+    """
+
+    prefix = NAME
+    tuner_layer_cls = (Site, LoraLayer)  # type: ignore[assignment] # a stack may hold LoRA
+    target_module_mapping = {}  # noqa: RUF012 - declared by peft
+
+    def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
+        """Attach one adapter; a stack's LoRA goes through peft's LoraModel."""
+        config = self.peft_config[adapter_name]
+        super().inject_adapter(model, adapter_name, *args, **kwargs)
+        if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
+            self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))
+            self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
+
+    def _inject_lora(self, model: nn.Module, adapter_name: str, lora: LoraConfig, low_cpu_mem_usage: bool) -> None:
+        lora = with_targets(lora, model)
+        lora = replace(lora, modules_to_save=None, inference_mode=self.peft_config[adapter_name].inference_mode)
+        own_configs = model.__dict__.pop("peft_config", None)  # LoraModel warns of one, and leaves its own there
+        if self.__dict__.get("_lora") is None:
+            self.__dict__["_lora"] = LoraModel(model, {adapter_name: lora}, adapter_name, low_cpu_mem_usage)
+        else:
+            self.__dict__["_lora"].peft_config[adapter_name] = lora
+            self.__dict__["_lora"].inject_adapter(model, adapter_name, low_cpu_mem_usage=low_cpu_mem_usage)
+        model.__dict__.pop("peft_config", None)
+        if own_configs is not None:
+            model.peft_config = own_configs
+
+    def _prepare_model(self, peft_config: PeftConfig, model: nn.Module) -> None:
+        backbone = find_backbone(model)
+        body = body_of(model)
+        head = backbone.head_names(model, body)
+        dimensions = dimensions_of(model, body, backbone, skip=("pooler",) if "pooler" in head else ())
+        config = checked(peft_config)
+        check_same_backbone(config, dimensions)
+        built = config.build(dimensions)  # may refuse: before anything is attached
+        config.backbone = dimensions.fingerprint()
+        config.modules_to_save = with_heads(config, head)
+        layers = backbone.layer_modules(body)
+        wanted: dict[nn.Module, nn.Module] = {layers[i]: module for i, module in built.layers.items()}
+        wanted |= {layers[i].get_submodule(backbone.attention): module for i, module in built.attention.items()}
+        wanted |= {body.get_submodule(path): module for path, module in built.outputs.items()}
+        if body.__dict__.get(WIRING) is None:
+            body.__dict__[WIRING] = Wiring(body, backbone)
+        paths = {module: path for path, module in model.named_modules()}
+        self.__dict__["_pending"] = {paths[target]: module for target, module in wanted.items()}
+
+    @property
+    def wiring(self) -> Wiring:
+        """The hooks and sites of this model."""
+        return body_of(self.model).__dict__[WIRING]
+
+    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, Any]) -> PeftConfig:
+        return peft_config
+
+    def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> bool:  # type: ignore[override]
+        return key in self.__dict__["_pending"]
+
+    def _create_and_replace(
+        self,
+        peft_config: PeftConfig,
+        adapter_name: str,
+        target: nn.Module,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        parameter_name: str | None = None,
+    ) -> None:
+        module = self.__dict__["_pending"][current_key]
+        place = next((p for p in target.parameters()), None)
+        self.wiring.attach(target, on_device(module, place), adapter_name)
+
+    def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
+        setattr(parent, child_name, new_module)
+
+    @contextmanager
+    def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+        names = kwargs.pop("adapter_names", None)
+        if names is None:
+            yield
+            return
+        wiring = self.wiring
+        check_names(names, dict.fromkeys(self.peft_config, 0))
+        handles = [handle for module in self.model.modules() if (handle := hook_names(module, list(names)))]
+        wiring.runtime.names = list(names)
+        try:
+            yield
+        finally:
+            wiring.runtime.names = None
+            for handle in handles:
+                handle.remove()
+
+    def _check_merge_allowed(self) -> None:
+        raise AdapterError(
+            "an adapter that acts on hidden states or attention has no weights to merge into; "
+            "keep it beside the model, or call unload() to get the frozen model back"
+        )
+
+    def merge_adapter(self, adapter_names: list[str] | None = None, safe_merge: bool = False) -> None:
+        """Refuse: there is nothing to merge into.
+
+        Raises:
+            AdapterError: always.
+        """
+        self._check_merge_allowed()
+
+    def _unload_and_optionally_merge(  # type: ignore[override] # peft's own returns the model as well
+        self,
+        merge: bool = True,
+        progressbar: bool = False,
+        safe_merge: bool = False,
+        adapter_names: list[str] | None = None,
+    ) -> nn.Module:
+        if merge:
+            self._check_merge_allowed()
+        wiring: Wiring | None = body_of(self.model).__dict__.pop(WIRING, None)
+        if wiring is not None:
+            wiring.remove()
+        super()._unload_and_optionally_merge(merge=False, progressbar=progressbar)
+        return self.model
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        """Delete an adapter, the LoRA of a stack included."""
+        super().delete_adapter(adapter_name)
+        lora = self.__dict__.get("_lora")
+        if lora is not None:
+            lora.peft_config.pop(adapter_name, None)
+
+    @classmethod
+    def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
+        ours = f".{NAME}.{ADAPTERS}.{adapter_name}."
+        if ours in key:
+            return key.replace(ours, f".{NAME}.")
+        return super()._remove_adapter_name_from_key(key, adapter_name)
+
+    @classmethod
+    def _remap_adapter_state_dict_for_load(
+        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        renamed = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, state_dict)
+        check_state_dict(model, adapter_name, renamed)
+        return renamed
+
+
+def body_of(model: nn.Module) -> nn.Module:
+    """Return the model without its task head."""
+    return getattr(model, "base_model", model)
+
+
+def checked(config: PeftConfig) -> ForetokenConfig:
+    """Return the config if it is one of foretoken's."""
+    if not isinstance(config, ForetokenConfig):
+        raise ConfigError(f"expected a config of foretoken; got {type(config).__name__}")
+    return config
+
+
+def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, skip: tuple[str, ...] = ()) -> Dimensions:
+    """Return the numbers of this model that methods may depend on."""
+    config: Any = model.config
+    biases = {
+        path: module.bias.shape[0]
+        for path, module in body.named_modules()
+        if isinstance(getattr(module, "bias", None), nn.Parameter) and not path.startswith(skip or ("\0",))
+    }
+    return Dimensions(model_type=config.model_type, **backbone.dimensions(config), biases=biases)
+
+
+def check_same_backbone(config: ForetokenConfig, dimensions: Dimensions) -> None:
+    """Raise BackboneError where an adapter was made for another backbone, before anything is touched."""
+    if config.backbone is None:
+        return
+    here = dimensions.fingerprint()
+    differing = [
+        f"{key} {config.backbone[key]} (this model: {here[key]})"
+        for key in here
+        if key in config.backbone and config.backbone[key] != here[key]
+    ]
+    if differing:
+        raise BackboneError(
+            f"the adapter was made for another backbone: {', '.join(differing)}; "
+            f"load it on {config.base_model_name_or_path or 'the model it was trained on'}"
+        )
+
+
+def with_targets(lora: LoraConfig, model: nn.Module) -> LoraConfig:
+    """Return the LoRA config with the query and value projections as targets, where it names none.
+
+    peft's own defaults lack Longformer, CamemBERT and DistilBERT.
+    """
+    return lora if lora.target_modules else replace(lora, target_modules=list(find_backbone(model).projections))
+
+
+def with_heads(config: ForetokenConfig, head: list[str]) -> list[str] | None:
+    """Return the modules to train in full: the user's, and the model's new head."""
+    wanted = list(config.modules_to_save or [])
+    return list(dict.fromkeys([*wanted, *head])) or None
+
+
+def on_device(module: nn.Module, place: Tensor | None) -> nn.Module:
+    """Move a new module to where the frozen weights are, in float32 or the weights' own wider type."""
+    if place is None or place.device.type == "meta" or any(p.is_meta for p in module.parameters()):
+        return module
+    dtype = place.dtype if place.dtype.is_floating_point else torch.float32
+    return module.to(device=place.device, dtype=dtype)
+
+
+def hook_names(module: nn.Module, names: list[str]) -> RemovableHandle | None:
+    """Let a LoRA layer or a wrapped head know which document uses which adapter."""
+    if isinstance(module, LoraLayer):
+        return module.register_forward_pre_hook(partial(lora_by_names, names=names), with_kwargs=True)
+    if isinstance(module, ModulesToSaveWrapper):
+        return module.register_forward_hook(partial(head_by_names, names=names), with_kwargs=True)
+    return None
+
+
+def lora_by_names(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, names: list[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Tell a LoRA layer which document uses which adapter."""
+    return args, {**kwargs, "adapter_names": spread(names, args[0].shape[0])}
+
+
+def head_by_names(
+    module: ModulesToSaveWrapper,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    output: Tensor,
+    *,
+    names: list[str],
+) -> Tensor:
+    """Give each document the head of its own adapter (peft itself does so for single linear maps only)."""
+    names = spread(names, output.shape[0])
+    for name in dict.fromkeys(names):
+        index = index_of(name, names, output.device)
+        heads = dict(module.modules_to_save.items())
+        head = heads.get(name, module.original_module)
+        own = head(*(x.index_select(0, index) for x in args), **kwargs)
+        output = output.index_copy(0, index, own.to(output.dtype))
+    return output
+
+
+def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[str, Tensor]) -> None:
+    """Raise AdapterError where a file's tensors do not fit the adapter, before any weight moves."""
+    ours = re.compile(rf"\.{NAME}\.{ADAPTERS}\.{re.escape(adapter_name)}\.")
+    expected = {key: tensor for key, tensor in model.state_dict().items() if ours.search(key)}
+    given = {key: tensor for key, tensor in state_dict.items() if f".{NAME}." in key}
+    if missing := sorted(expected.keys() - given.keys()):
+        raise AdapterError(
+            f"the adapter file lacks {len(missing)} of {len(expected)} tensors, "
+            f"e.g. {shown(missing[0], adapter_name)}; "
+            "it is incomplete or was saved by another method: save it again or load the right folder"
+        )
+    if unknown := sorted(given.keys() - expected.keys()):
+        raise AdapterError(
+            f"the adapter file has {len(unknown)} tensors that this adapter does not have, "
+            f"e.g. {shown(unknown[0], adapter_name)}; its adapter_config.json belongs to another file"
+        )
+    for key, tensor in expected.items():
+        if tensor.shape != given[key].shape:
+            raise AdapterError(
+                f"{shown(key, adapter_name)} is {tuple(given[key].shape)} in the adapter file "
+                f"but {tuple(tensor.shape)} by its config; the two belong to different adapters"
+            )
+
+
+def shown(key: str, adapter_name: str) -> str:
+    """Return a parameter's name as it stands in the file."""
+    return key.replace(f".{ADAPTERS}.{adapter_name}", "")

@@ -1,0 +1,239 @@
+"""Every method x every family: the invariants of the methods' design."""
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from foretoken.backbones import BACKBONES
+from foretoken.methods import METHODS as METHOD_TABLE
+
+import tiny
+from table import CHANGING, METHODS, ROWS, adapted
+
+
+def run(model, inputs, **kwargs):
+    with torch.no_grad():
+        return tiny.first(model(**inputs, **kwargs))
+
+
+def close(a, b, atol=2e-5):
+    torch.testing.assert_close(a, b, atol=atol, rtol=2e-5)
+
+
+def without_effect(name, family):
+    """Tell whether a parameter's gradient is zero by nature.
+
+    A bias of the keys cancels in the softmax. In Longformer's last layer only the global tokens' rows are read by a
+    sequence classification head, and those go through the ``*_global`` projections.
+    """
+    module = name.split(".foretoken.")[0].split(".lora_")[0]
+    local = family == "longformer" and ".layer.2." in name and module.endswith(("self.query", "self.key", "self.value"))
+    return local or (name.endswith(".shift") and module.endswith((".key", ".key_global", ".k_lin")))
+
+
+def test_the_tables_are_covered():
+    """A method or a family without a conformance row fails here."""
+    assert set(BACKBONES) == set(tiny.FAMILIES)
+    rows = {name.split(",")[0] for name in ROWS}
+    assert rows == set(METHOD_TABLE) - {"full", "lora"}  # no adapter of ours to test
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("method", METHODS)
+class TestEveryMethodOnEveryFamily:
+    def test_trains_its_own_parameters_and_the_head_only(self, method, family):
+        model = adapted(tiny.model(family), method, task_type="SEQ_CLS")
+        tiny.shaken(model)
+        frozen = {k: v.clone() for k, v in model.named_parameters() if not v.requires_grad}
+        trained = {k: v for k, v in model.named_parameters() if v.requires_grad}
+        assert all(".foretoken." in k or ".lora_" in k or ".modules_to_save." in k for k in trained)
+        assert any(".modules_to_save." in k for k in trained)
+        optimizer = torch.optim.SGD(trained.values(), lr=0.1)
+        model(**tiny.batch(family)).loss.backward()
+        for name, parameter in trained.items():
+            assert parameter.grad is not None, name
+            if not without_effect(name, family):
+                assert parameter.grad.abs().max() > 0, name
+        optimizer.step()
+        for name, before in frozen.items():
+            assert torch.equal(model.get_parameter(name), before), name
+
+    def test_disabled_is_the_frozen_model(self, method, family):
+        inputs = tiny.batch(family, labels=False)
+        expected = run(tiny.model(family), inputs)
+        model = tiny.shaken(adapted(tiny.model(family), method, task_type="SEQ_CLS"))
+        with model.disable_adapter():
+            close(run(model, inputs), expected, atol=1e-6)
+
+    def test_unloaded_is_the_frozen_model_again(self, method, family):
+        plain = tiny.model(family).requires_grad_(False)  # torch rounds differently where a weight wants gradient
+        names, classes = set(plain.state_dict()), [type(m) for m in plain.modules()]
+        inputs = tiny.batch(family, labels=False)
+        expected = run(plain, inputs)
+        model = tiny.shaken(adapted(plain, method, task_type="SEQ_CLS"))
+        unloaded = model.unload().eval()
+        assert set(unloaded.state_dict()) == names
+        assert [type(m) for m in unloaded.modules()] == classes
+        assert torch.equal(run(unloaded, inputs), expected)
+
+    def test_padding_and_company_never_matter(self, method, family):
+        model = tiny.shaken(adapted(tiny.model(family), method, task_type="SEQ_CLS"))
+        inputs = tiny.batch(family, labels=False)
+        together = run(model, inputs)
+        alone = run(model, {k: v[1:2, :14] for k, v in inputs.items()})  # the short document without its padding
+        close(together[1:2], alone)
+        other_padding = inputs["input_ids"].clone()
+        if family not in (
+            "roberta",
+            "xlm-roberta",
+            "camembert",
+            "longformer",
+        ):  # they count positions by token id
+            other_padding[1, 14:] = 9
+        close(run(model, inputs | {"input_ids": other_padding}), together)
+
+    def test_a_document_of_the_maximal_length_works(self, method, family):
+        config = tiny.CONFIGS[family]()
+        offset = config.pad_token_id + 1 if family in ("roberta", "xlm-roberta", "camembert", "longformer") else 0
+        length = config.max_position_embeddings - offset
+        model = adapted(tiny.model(family), method, task_type="SEQ_CLS")
+        assert run(model, {"input_ids": torch.randint(5, 100, (1, length))}).shape == (1, tiny.LABELS)
+
+    def test_checkpointing_changes_no_gradient(self, method, family):
+        model = tiny.shaken(adapted(tiny.model(family), method, task_type="SEQ_CLS"))
+        inputs = tiny.batch(family)
+
+        def gradients():
+            model.zero_grad()
+            loss = model(**inputs).loss
+            loss.backward()
+            return {k: v.grad.clone() for k, v in model.named_parameters() if v.requires_grad}
+
+        expected = gradients()
+        for reentrant in (False, True):
+            model.train()
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+            for name, gradient in gradients().items():
+                torch.testing.assert_close(gradient, expected[name], msg=lambda m, n=name: f"{n}: {m}")
+            model.eval()
+
+    def test_mixed_batch_equals_one_by_one(self, method, family):
+        model = adapted(tiny.model(family), method, task_type="SEQ_CLS")
+        model.add_adapter("other", ROWS[method](task_type="SEQ_CLS"))
+        tiny.shaken(model)
+        with torch.no_grad():  # heads differ too
+            for name, parameter in model.named_parameters():
+                if ".modules_to_save.other." in name:
+                    parameter.add_(0.3)
+        inputs = tiny.batch(family, labels=False)
+        names = ["other", "default", "__base__"]
+        mixed = run(model, inputs, adapter_names=names)
+        for row, name in enumerate(names[:2]):
+            model.set_adapter(name)
+            close(mixed[row], run(model, inputs)[row])
+        with model.disable_adapter():
+            close(mixed[2], run(model, inputs)[2])
+
+    def test_save_and_load_are_bit_equal(self, method, family, tmp_path):
+        from peft import PeftModel
+
+        model = tiny.shaken(adapted(tiny.model(family), method, task_type="SEQ_CLS"))
+        inputs = tiny.batch(family, labels=False)
+        expected = run(model, inputs)
+        model.save_pretrained(tmp_path)
+        assert {"adapter_config.json", "adapter_model.safetensors", "README.md"} <= {p.name for p in tmp_path.iterdir()}
+        for lean in (False, True):
+            again = PeftModel.from_pretrained(tiny.model(family), tmp_path, low_cpu_mem_usage=lean).eval()
+            saved = model.state_dict()
+            for name, tensor in again.state_dict().items():
+                assert torch.equal(tensor, saved[name]), name
+            close(run(again, inputs), expected, atol=1e-6)
+
+    def test_type_is_kept(self, method, family):
+        for dtype in (torch.bfloat16, torch.float64):
+            model = adapted(tiny.model(family).to(dtype), method, task_type="SEQ_CLS")
+            out = run(model, tiny.batch(family, labels=False))
+            assert out.dtype == dtype
+            assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("method", CHANGING)
+def test_an_adapter_changes_the_output(method, family):
+    inputs = tiny.batch(family, labels=False)
+    model = tiny.shaken(adapted(tiny.model(family), method, task_type="SEQ_CLS"))
+    out = run(model, inputs)
+    with model.disable_adapter():
+        assert (out - run(model, inputs)).abs().amax(-1).min() > 1e-3  # every document
+
+
+@pytest.mark.parametrize("task", tiny.TASKS)
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_task_of_every_family(family, task):
+    """Shapes as without adapter, text rows only; a training step reaches every trained parameter; save and load."""
+    plain = tiny.model(family, task)
+    inputs = tiny.batch(family, task)
+    expected = run(plain, inputs)
+    model = adapted(plain, "prefix-propagation", task_type=tiny.peft_task(task))
+    tiny.shaken(model)
+    out = model(**inputs, output_hidden_states=True)
+    assert tiny.first(out).shape == expected.shape
+    assert {tuple(h.shape[:2]) for h in out.hidden_states} == {tuple(plain_states(family, task, inputs))}
+    loss = out.loss if "loss" in out else tiny.first(out).sum()
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, name
+            # a bias that is the same for every choice cancels in the softmax over choices
+            if task != "MULTIPLE_CHOICE" or not name.endswith(
+                ("classifier.modules_to_save.default.bias", "out_proj.bias")
+            ):
+                assert parameter.grad.abs().max() > 0, name
+
+
+def plain_states(family, task, inputs):
+    with torch.no_grad():
+        return tiny.model(family, task)(**inputs, output_hidden_states=True).hidden_states[0].shape[:2]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_embeddings_and_tuples_work(family):
+    """inputs_embeds instead of token ids, return_dict=False, and positional arguments give the same numbers."""
+    model = tiny.shaken(adapted(tiny.model(family, "FEATURE_EXTRACTION"), "prefix-propagation"))
+    ids = torch.randint(5, 100, (2, 16))
+    expected = run(model, {"input_ids": ids})
+    embeds = model.get_base_model().get_input_embeddings()(ids)
+    close(run(model, {"inputs_embeds": embeds}), expected)
+    with torch.no_grad():
+        tuple_out = model(input_ids=ids, return_dict=False, output_hidden_states=True)
+        close(tuple_out[0], expected)
+        states = next(x for x in tuple_out if isinstance(x, tuple))
+        assert {x.shape[1] for x in states} == {16}
+        close(model.get_base_model()(ids, torch.ones_like(ids))[0], expected)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_four_dimensional_masks_are_extended(family):
+    model = tiny.shaken(adapted(tiny.model(family, "FEATURE_EXTRACTION"), "prefix-propagation"))
+    inputs = tiny.batch(family, "FEATURE_EXTRACTION")
+    expected = run(model, inputs)
+    visible = inputs["attention_mask"][:, None, None, :].bool().expand(-1, 1, 20, -1)
+    lowest = torch.finfo(torch.float32).min
+    for mask in (visible, torch.zeros(visible.shape).masked_fill(~visible, lowest)):
+        out = run(model, inputs | {"attention_mask": mask})
+        close(out * inputs["attention_mask"][..., None], expected * inputs["attention_mask"][..., None])
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
+def test_attention_implementations_agree(method, implementation):
+    """The adapter's effect does not depend on how transformers was told to compute attention."""
+    torch.manual_seed(1)
+    config = tiny.CONFIGS["bert"]()
+    reference = tiny.model("bert", "FEATURE_EXTRACTION")
+    model = AutoModel.from_config(config, attn_implementation=implementation).eval()
+    model.load_state_dict(reference.state_dict())
+    inputs = tiny.batch("bert", "FEATURE_EXTRACTION")
+    expected = run(tiny.shaken(adapted(reference, method)), inputs)
+    close(run(tiny.shaken(adapted(model, method)), inputs), expected)

@@ -1,0 +1,137 @@
+"""Hub names and folders written by save_to_disk; no network."""
+
+import datasets
+import pytest
+
+from foretoken.data.hub import hub_name
+from foretoken.data.load import load, load_labelled
+from foretoken.data.options import DataOptions
+from foretoken.errors import ConfigError, DataError
+
+
+def made(count=40, names=("yes", "no")):
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(names))})
+    return datasets.Dataset.from_dict(
+        {"text": [f"text {i}" for i in range(count)], "label": [i % 2 for i in range(count)]},
+        features=features,
+    )
+
+
+def test_a_saved_table_and_a_saved_dict(tmp_path):
+    made().save_to_disk(tmp_path / "one")
+    data = load(DataOptions(path=str(tmp_path / "one")))
+    assert data["train"].features["label"].names == ["no", "yes"]
+    assert all((int(row["text"].split()[1]) % 2 == 0) == (row["label"] == 1) for row in data["train"])
+    tables = {
+        "train": made(),
+        "dev": made(6).map(lambda row: {"text": "dev " + row["text"]}),
+        "other": made(2),
+    }
+    datasets.DatasetDict(tables).save_to_disk(tmp_path / "several")
+    data = load(DataOptions(path=str(tmp_path / "several")))
+    assert [len(data[split]) for split in ("train", "validation", "test")] == [36, 6, 4]
+    assert len(load_labelled(tmp_path / "one", DataOptions(path="unused"), ["no", "yes"])) == 40
+    with pytest.raises(DataError, match="holds the splits train, validation, expected one table"):
+        load_labelled(tmp_path / "several", DataOptions(path="unused"), ["no", "yes"])
+
+
+def test_a_damaged_saved_table(tmp_path):
+    made().save_to_disk(tmp_path / "one")
+    (tmp_path / "one" / "state.json").write_text("{")
+    with pytest.raises(DataError, match="one: the saved data set cannot be read"):
+        load(DataOptions(path=str(tmp_path / "one")))
+
+
+def test_an_unlabelled_row_is_refused(tmp_path):
+    made(6).map(lambda row: {"label": -1}).save_to_disk(tmp_path / "one")
+    with pytest.raises(DataError, match=r"row 1: class number -1 is not among the 2 classes"):
+        load(DataOptions(path=str(tmp_path / "one")))
+
+
+def test_hub_names_and_local_paths_are_told_apart(tmp_path, monkeypatch):
+    assert hub_name("owner/some-data.v2") == "owner/some-data.v2"
+    assert hub_name("hub:imdb") == "imdb"
+    for local in ("a.csv", "data/a.jsonl", "./a/b", "/a/b", "~/a", "a/b/c", "folder"):
+        assert hub_name(local) is None
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "name").mkdir(parents=True)  # a local folder goes first
+    with pytest.raises(DataError, match="no usable files"):
+        load(DataOptions(path="owner/name"))
+
+
+def test_an_unreachable_hub_is_one_clear_error(monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError) as caught:
+        load(DataOptions(path="nobody/nothing"))
+    message = str(caught.value)
+    assert "'nobody/nothing'" in message
+    assert "the hub was not reached" in message
+    assert "set path to a local copy" in message
+    assert "\n" not in message
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """The hub's answers by name; requests are recorded."""
+    answers, asked = {}, []
+
+    def load_dataset(name, config_name=None):
+        asked.append((name, config_name))
+        if isinstance(answers[name], Exception):
+            raise answers[name]
+        return answers[name]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return answers, asked
+
+
+def test_a_hub_data_set_is_read_by_its_columns_and_config(hub):
+    answers, asked = hub
+    answers["owner/name"] = datasets.DatasetDict({"train": made().rename_columns({"text": "body", "label": "y"})})
+    options = DataOptions(path="owner/name", config_name="small", text_column="body", label_column="y")
+    assert sum(map(len, load(options).values())) == 40
+    assert asked == [("owner/name", "small")]
+    with pytest.raises(DataError, match=r"'owner/name' \[train\]: no column 'text'; the columns are body, y"):
+        load(DataOptions(path="owner/name"))
+
+
+def test_an_error_of_the_library_becomes_a_data_error(hub):
+    hub[0]["owner/name"] = ValueError("Config name is missing.\nPick one")
+    with pytest.raises(DataError, match=r"'owner/name' \(config None\): ValueError: Config name is missing. Pick one"):
+        load(DataOptions(path="owner/name"))
+
+
+def test_the_hub_copy_of_hyperpartisan(hub):
+    answers, asked = hub
+    rows = {
+        "text": [f"<p>Body <a href='x'>no</a>. {i} &amp;#160;here</p><p>End</p>" for i in range(30)],
+        "title": [f"Title {i}" for i in range(30)],
+        "hyperpartisan": [i % 3 == 0 for i in range(30)],
+    }
+    answers["hyperpartisan_news_detection"] = datasets.DatasetDict({"train": datasets.Dataset.from_dict(rows)})
+    data = load(DataOptions(task="hyperpartisan", path="hub"))
+    assert asked == [("hyperpartisan_news_detection", "byarticle")]
+    assert data["train"].features["label"].names == ["mainstream", "hyperpartisan"]
+    row = data["train"][0]
+    number = int(row["id"])
+    assert row["text"] == f"Title {number}\nBody no. {number} here End"
+    assert row["label"] == int(number % 3 == 0)
+    with pytest.raises(ConfigError, match=r"hp-splits\.json"):
+        load(DataOptions(task="hyperpartisan", path="hub", split="longformer"))
+
+
+def test_the_hub_copy_of_20newsgroups_drops_empty_posts(hub):
+    answers, _ = hub
+    rows = {
+        "text": [f"post {i}" if i else "" for i in range(30)],
+        "label": [i % 2 for i in range(30)],
+        "label_text": [("sci.med", "sci.space")[i % 2] for i in range(30)],
+    }
+    table = datasets.Dataset.from_dict(rows)
+    answers["SetFit/20_newsgroups"] = datasets.DatasetDict({"train": table, "test": table.select(range(20, 30))})
+    data = load(DataOptions(task="20newsgroups", path="hub"))
+    assert data["train"].features["label"].names == ["sci.med", "sci.space"]
+    assert len(data["train"]) + len(data["validation"]) == 29
+    with pytest.raises(ConfigError, match="without headers, footers and quotes"):
+        load(DataOptions(task="20newsgroups", path="hub", remove=["headers"]))

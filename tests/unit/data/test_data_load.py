@@ -1,0 +1,218 @@
+"""From files and folders to three tables: splits, labels, ids, subsamples."""
+
+import csv
+import logging
+from collections import Counter
+
+import pytest
+
+from foretoken.data.load import load, load_labelled
+from foretoken.data.options import DataOptions
+from foretoken.errors import ConfigError, DataError
+
+SPLITS = ("train", "validation", "test")
+
+
+def table(path, rows, header=("text", "label")):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    return str(path)
+
+
+def many(count=60, labels=("a", "b", "c"), word="text"):
+    return [(f"{word} number {i}", labels[i % len(labels)]) for i in range(count)]
+
+
+def texts(data, split):
+    return set(data[split]["text"])
+
+
+def test_columns_splits_and_proportions(tmp_path):
+    data = load(DataOptions(path=table(tmp_path / "a.csv", many(200, ("a", "a", "a", "b")))))
+    assert tuple(data) == SPLITS
+    assert data["train"].column_names == ["id", "text", "label"]
+    assert data["train"].features["label"].names == ["a", "b"]
+    assert {split: Counter(data[split]["label"]) for split in SPLITS} == {
+        "train": {0: 120, 1: 40},
+        "validation": {0: 15, 1: 5},
+        "test": {0: 15, 1: 5},
+    }
+    ids = [i for split in SPLITS for i in data[split]["id"]]
+    assert len(set(ids)) == 200
+    assert set.union(*(texts(data, split) for split in SPLITS)) == {text for text, _ in many(200)}
+
+
+def test_splits_depend_on_documents_and_seed_only(tmp_path):
+    rows = many(120)
+    first = load(DataOptions(path=table(tmp_path / "a.csv", rows)))
+    turned = load(DataOptions(path=table(tmp_path / "b.csv", rows[::-1])))
+    other = load(DataOptions(path=table(tmp_path / "a.csv", rows), split_seed=1))
+    for split in SPLITS:
+        assert texts(first, split) == texts(turned, split)
+        assert texts(first, split) != texts(other, split)
+
+
+def test_identical_texts_stay_in_one_split(tmp_path):
+    rows = many(60) + [(f"  text   number {i}", "a") for i in range(0, 60, 3)]
+    data = load(DataOptions(path=table(tmp_path / "a.csv", rows), test_fraction=0.3))
+    keys = [{" ".join(text.split()) for text in texts(data, split)} for split in SPLITS]
+    assert sum(map(len, keys)) == len(set.union(*keys)) == 60
+
+
+def test_numeric_labels_are_ordered_as_numbers(tmp_path):
+    data = load(DataOptions(path=table(tmp_path / "a.csv", many(60, ("10", "9", "-1")))))
+    assert data["train"].features["label"].names == ["-1", "9", "10"]
+
+
+def test_explicit_files_are_kept_and_ids_made_unique(tmp_path):
+    files = {split: table(tmp_path / f"{split}-data.csv", many(6, word=split)) for split in SPLITS}
+    data = load(DataOptions(**files))
+    assert [len(data[split]) for split in SPLITS] == [6, 6, 6]
+    assert texts(data, "test") == {f"test number {i}" for i in range(6)}
+    assert data["test"]["id"][0] == "test/0"
+
+
+def test_a_source_with_train_and_test_gets_its_validation_from_train(tmp_path):
+    options = DataOptions(train=table(tmp_path / "x.csv", many(60)), test=table(tmp_path / "y.csv", many(6, word="t")))
+    data = load(options)
+    assert [len(data[split]) for split in SPLITS] == [54, 6, 6]
+
+
+def test_a_folder_with_one_file_per_split(tmp_path):
+    table(tmp_path / "train.csv", many(9, word="train"))
+    table(tmp_path / "dev.csv", many(6, word="dev"))
+    table(tmp_path / "test.csv", many(6, word="test"))
+    data = load(DataOptions(path=str(tmp_path)))
+    assert texts(data, "validation") == {f"dev number {i}" for i in range(6)}
+    table(tmp_path / "validation.csv", many(6))
+    with pytest.raises(DataError, match=r"several files for split 'validation': dev\.csv, validation\.csv"):
+        load(DataOptions(path=str(tmp_path)))
+
+
+def test_shards_are_joined(tmp_path):
+    table(tmp_path / "train-00000-of-00002.csv", many(30, word="one"))
+    table(tmp_path / "train-00001-of-00002.csv", many(30, word="two"))
+    data = load(DataOptions(path=str(tmp_path)))
+    assert sum(len(data[split]) for split in SPLITS) == 60
+
+
+def labelled_folder(root, count, labels=("neg", "pos")):
+    for label in labels:
+        (root / label).mkdir(parents=True)
+        for i in range(count):
+            (root / label / f"{i}.txt").write_text(f"{root.name} {label} {i}", encoding="utf-8")
+
+
+def test_a_folder_of_texts_per_label(tmp_path):
+    labelled_folder(tmp_path / "corpus", 10)
+    data = load(DataOptions(path=str(tmp_path / "corpus")))
+    assert [len(data[split]) for split in SPLITS] == [16, 2, 2]
+    for split in SPLITS:
+        for row in data[split]:
+            name = ("neg", "pos")[row["label"]]
+            assert row["id"].startswith(f"{name}/")
+            assert name in row["text"]
+
+
+def test_a_folder_of_splits_of_labels(tmp_path):
+    for split, count in (("train", 5), ("dev", 3), ("test", 2)):
+        labelled_folder(tmp_path / split, count)
+    data = load(DataOptions(path=str(tmp_path)))
+    assert [len(data[split]) for split in SPLITS] == [10, 6, 4]
+    assert all(text.startswith("dev") for text in data["validation"]["text"])
+    labelled_folder(tmp_path / "val", 3)
+    with pytest.raises(DataError, match="val: a second folder for split 'validation'"):
+        load(DataOptions(path=str(tmp_path)))
+    (tmp_path / "val").rename(tmp_path / "extra")
+    with pytest.raises(DataError, match="extra: beside a folder 'train'"):
+        load(DataOptions(path=str(tmp_path)))
+
+
+def test_folder_errors(tmp_path):
+    with pytest.raises(DataError, match="no usable files: the folder is empty; expected"):
+        load(DataOptions(path=str(tmp_path)))
+    labelled_folder(tmp_path / "c", 4)
+    (tmp_path / "c" / "pos" / "2.txt").write_text("")
+    with pytest.raises(DataError, match=r"pos.2\.txt: the document is empty \(1 of 8"):
+        load(DataOptions(path=str(tmp_path / "c")))
+    (tmp_path / "c" / "pos" / "2.txt").write_bytes(b"one\ntw\xf6")
+    with pytest.raises(DataError, match=r"2\.txt:2:3: byte 0xf6"):
+        load(DataOptions(path=str(tmp_path / "c")))
+    (tmp_path / "d").mkdir()
+    table(tmp_path / "d" / "test.csv", many(5))
+    table(tmp_path / "d" / "other.csv", many(5))
+    with pytest.raises(DataError, match=r"no file is named train .* among other\.csv, test\.csv"):
+        load(DataOptions(path=str(tmp_path / "d")))
+
+
+def test_labels_that_train_lacks(tmp_path):
+    train, test = table(tmp_path / "x.csv", many(60)), table(tmp_path / "y.csv", [("t", "a"), ("u", "zz")])
+    with pytest.raises(DataError, match=r"y\.csv:3: test has documents labelled 'zz', but train has none"):
+        load(DataOptions(train=train, test=test))
+
+
+def test_one_class_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"train has 1 class \(a\)"):
+        load(DataOptions(path=table(tmp_path / "a.csv", many(20, ("a",)))))
+
+
+def test_too_few_documents_of_a_class(tmp_path):
+    rows = [*many(20, ("a", "b")), ("rare one", "c"), ("rare two", "c")]
+    with pytest.raises(DataError, match="class 'c' has 2 different documents, but train and test and validation need"):
+        load(DataOptions(path=table(tmp_path / "a.csv", rows)))
+    data = load(DataOptions(path=table(tmp_path / "b.csv", [*rows, ("rare three", "c")])))
+    assert [Counter(data[split]["label"])[2] for split in SPLITS] == [1, 1, 1]
+
+
+def test_keep_only_some_labels(tmp_path):
+    path = table(tmp_path / "a.csv", many(60))
+    data = load(DataOptions(path=path, labels=["c", "a"]))
+    assert data["train"].features["label"].names == ["a", "c"]
+    assert sum(len(data[split]) for split in SPLITS) == 40
+    with pytest.raises(DataError, match="no document has label 'd'; the labels are a, b, c"):
+        load(DataOptions(path=path, labels=["a", "d"]))
+
+
+def test_a_given_split_emptied_by_labels_is_not_replaced(tmp_path):
+    train, test = table(tmp_path / "x.csv", many(60)), table(tmp_path / "y.csv", many(5, ("c",)))
+    with pytest.raises(DataError, match="test has no documents of the classes in labels"):
+        load(DataOptions(train=train, test=test, labels=["a", "b"]))
+
+
+def test_subsamples_keep_the_proportions_and_are_nested(tmp_path):
+    path = table(tmp_path / "a.csv", many(400, ("a", "a", "a", "b")))
+    small = load(DataOptions(path=path, max_train=20, max_test=8))
+    large = load(DataOptions(path=path, max_train=80))
+    assert Counter(small["train"]["label"]) == {0: 15, 1: 5}
+    assert Counter(small["test"]["label"]) == {0: 6, 1: 2}
+    assert len(small["validation"]) == 40
+    assert texts(small, "train") < texts(large, "train")
+    assert texts(large, "validation") == texts(small, "validation")
+    with pytest.raises(ConfigError, match="max_train=1 is below the number of classes"):
+        load(DataOptions(path=path, max_train=1))
+
+
+def test_a_leak_between_given_splits_is_logged(tmp_path, caplog):
+    train = table(tmp_path / "x.csv", many(60))
+    test = table(tmp_path / "y.csv", [("text number 5", "c"), ("new", "a")])
+    with caplog.at_level(logging.WARNING, logger="foretoken.data"):
+        load(DataOptions(train=train, validation=table(tmp_path / "z.csv", [("newer", "a")]), test=test))
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 of 2 test documents repeat the text of a training document: 0"
+    ]
+
+
+def test_load_labelled_uses_the_given_class_numbers(tmp_path):
+    path = table(tmp_path / "a.csv", [("x", "no"), ("y", "yes")], header=("body", "truth"))
+    options = DataOptions(path="unused", text_column="body", label_column="truth")
+    data = load_labelled(path, options, ["yes", "no", "maybe"])
+    assert data["label"][:] == [1, 0]
+    assert data.features["label"].names == ["yes", "no", "maybe"]
+    with pytest.raises(DataError, match=r"a\.csv:3: label 'yes' is unknown \(did you mean 'yess'\?\); the labels are"):
+        load_labelled(path, options, ["yess", "no"])
+
+
+def test_load_labelled_reads_label_folders(tmp_path):
+    labelled_folder(tmp_path / "c", 2)
+    data = load_labelled(tmp_path / "c", DataOptions(path="unused"), ["pos", "neg"])
+    assert data["label"][:] == [1, 1, 0, 0]

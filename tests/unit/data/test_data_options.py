@@ -1,0 +1,81 @@
+"""Option values are checked once, together, and importing them is cheap."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import foretoken.errors
+from foretoken.data.options import DataOptions
+from foretoken.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({}, "no data named"),
+        ({"task": "pydoc"}, "no task 'pydoc' (did you mean 'pydocs'?)"),
+        ({"task": "pydocs", "path": "x"}, "path has no use with task 'pydocs'"),
+        ({"task": "pydocs", "text_column": "body"}, "text_column is for your own data"),
+        ({"path": "a.csv", "train": "b.csv"}, "both path and train"),
+        ({"task": "pydocs", "train": "b.csv"}, "both task and train"),
+        ({"test": "b.csv"}, "test is set without train"),
+        ({"path": ""}, "path is an empty string"),
+        ({"path": "a", "split": "longformer"}, "exists only for task 'hyperpartisan'"),
+        ({"task": "hyperpartisan", "split": "cleen"}, "split must be one of clean, longformer, got 'cleen'"),
+        ({"task": "20newsgroups", "remove": ["header"]}, "'header' is not known (did you mean 'headers'?)"),
+        ({"task": "20newsgroups", "remove": "headers"}, "remove must be a list"),
+        ({"path": "a", "remove": []}, "remove is for task '20newsgroups'"),
+        ({"path": "a", "validation_fraction": 0}, "validation_fraction must lie between 0 and 1"),
+        ({"path": "a", "test_fraction": "0.1"}, "test_fraction must lie between 0 and 1"),
+        ({"path": "a", "test_fraction": 0.5, "validation_fraction": 0.5}, "must be below 1, got 1"),
+        ({"path": "a", "split_seed": 1.5}, "split_seed must be an integer"),
+        ({"path": "a", "max_test": 0}, "max_test must be an integer of at least 1"),
+        ({"path": "a", "max_train": True}, "max_train must be an integer of at least 1"),
+        ({"path": "a", "labels": ["x"]}, "labels must name at least two"),
+        ({"path": "a", "labels": "xy"}, "labels must be a list"),
+        ({"path": "a", "labels": [0, 1]}, "put numbers in quotes"),
+        ({"path": "a", "text_column": "label"}, "they must differ"),
+    ],
+)
+def test_a_bad_value_is_named(values, part):
+    with pytest.raises(ConfigError) as caught:
+        DataOptions(**values)
+    assert part in str(caught.value)
+
+
+def test_all_problems_are_told_together():
+    with pytest.raises(ConfigError, match=r"max_train.*max_test"):
+        DataOptions(path="a", max_train=0, max_test=-1)
+
+
+def test_good_values_pass_and_lists_become_tuples():
+    options = DataOptions(task="20newsgroups", remove=["quotes"], labels=["sci.med", "sci.space"], max_train=5)
+    assert options.remove == ("quotes",)
+    assert options.labels == ("sci.med", "sci.space")
+    assert hash(options) == hash(DataOptions(**{f.name: getattr(options, f.name) for f in fields(options)}))
+
+
+def test_every_field_has_help():
+    assert [item.name for item in fields(DataOptions) if not item.metadata.get("help")] == []
+
+
+def test_importing_options_tasks_and_load_imports_nothing_heavy():
+    code = (
+        "import sys, types, pathlib\n"
+        "package = types.ModuleType('foretoken'); package.__path__ = [sys.argv[1]]\n"  # without its __init__
+        "sys.modules['foretoken'] = package\n"
+        "import foretoken.data.options, foretoken.data.tasks, foretoken.data.load\n"
+        "new = {name.split('.')[0] for name in set(sys.modules)}\n"
+        "heavy = {'datasets', 'sklearn', 'pyarrow', 'numpy', 'torch', 'transformers', 'pandas', 'scipy'}\n"
+        "print('imported:', *sorted(new & heavy))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(Path(foretoken.errors.__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "imported:"

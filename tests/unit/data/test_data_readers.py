@@ -1,0 +1,236 @@
+"""Every file format, and every way a file can be wrong."""
+
+import json
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foretoken.data.load import load_texts
+from foretoken.data.readers import READERS, read_file
+from foretoken.errors import DataError
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return path
+
+
+def rows(path, label_column="label"):
+    return [(doc.text, doc.label) for doc in read_file(path, "text", label_column)]
+
+
+def refused(path, *parts, text_column="text", label_column="label"):
+    """The message names the place exactly, then every further part."""
+    with pytest.raises(DataError) as caught:
+        read_file(path, text_column, label_column)
+    message = str(caught.value)
+    assert message.startswith(f"{path}{parts[0]}"), message
+    for part in parts[1:]:
+        assert part in message
+    return message
+
+
+def test_csv_quotes_line_breaks_bom_and_long_fields(tmp_path):
+    long = "word " * 60_000
+    path = write(
+        tmp_path / "a.csv",
+        f'\ufefflabel,text\r\nx,"say ""hi"",\r\nthen go"\r\n\r\ny,"{long}"\r\nz,größer\r\n',
+    )
+    assert rows(path) == [('say "hi",\r\nthen go', "x"), (long, "y"), ("größer", "z")]
+    assert [doc.where for doc in read_file(path, "text", "label")] == [f"{path}:2", f"{path}:5", f"{path}:6"]
+
+
+def test_the_csv_field_limit_is_put_back(tmp_path):
+    import csv
+
+    before = csv.field_size_limit()
+    rows(write(tmp_path / "a.csv", "text,label\na,b\n"))
+    assert csv.field_size_limit() == before
+
+
+def test_tsv(tmp_path):
+    path = write(tmp_path / "a.tsv", "text\tlabel\na, b\tx\n")
+    assert rows(path) == [("a, b", "x")]
+
+
+def test_jsonl_label_types(tmp_path):
+    values = ["a", 3, 2.0, True, 0.5]
+    path = write(tmp_path / "a.jsonl", "\n\n".join(json.dumps({"text": "t", "label": v}) for v in values) + "\n")
+    assert [label for _, label in rows(path)] == ["a", "3", "2", "true", "0.5"]
+    assert read_file(path, "text", "label")[1].where == f"{path}:3"
+
+
+def test_jsonl_keeps_unicode_line_separators_inside_strings(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a\u2028b", "label": "x"}\n')
+    assert rows(path) == [("a\u2028b", "x")]
+
+
+def test_json_array_and_json_lines(tmp_path):
+    array = write(tmp_path / "a.json", '[\n {"text": "a", "label": 1},\n\n {"text": "b",\n "label": 2}\n]\n')
+    assert rows(array) == [("a", "1"), ("b", "2")]
+    assert [doc.where for doc in read_file(array, "text", "label")] == [f"{array}:2", f"{array}:4"]
+    lines = write(tmp_path / "b.json", '{"text": "a", "label": 1}\n{"text": "b", "label": 2}\n')
+    assert rows(lines) == [("a", "1"), ("b", "2")]
+
+
+def test_parquet_with_and_without_class_names(tmp_path):
+    import datasets
+    import pyarrow
+    from pyarrow import parquet
+
+    plain = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1, 0], "other": [None, None]}), plain)
+    assert rows(plain) == [("a", "1"), ("b", "0")]
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    named = tmp_path / "b.parquet"
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features).to_parquet(named)
+    assert rows(named) == [("a", "yes"), ("b", "no")]
+
+
+def test_ids_come_from_the_id_column_or_the_row_number(tmp_path):
+    with_ids = write(tmp_path / "a.csv", "id,text,label\nq7,a,x\nq9,b,y\n")
+    without = write(tmp_path / "b.csv", "text,label\na,x\nb,y\n")
+    assert [doc.id for doc in read_file(with_ids, "text", "label")] == ["q7", "q9"]
+    assert [doc.id for doc in read_file(without, "text", "label")] == ["0", "1"]
+    refused(write(tmp_path / "c.csv", "id,text,label\nq,a,x\nq,b,y\n"), ":3: id 'q'", "already used at", "c.csv:2")
+
+
+@pytest.mark.parametrize("suffix", list(READERS))
+def test_a_missing_column_names_the_columns_there_are(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table({"texts": ["a"], "label": ["x"]}), path)
+        place = ": "
+    elif "json" in suffix:
+        write(path, '{"texts": "a", "label": "x"}\n')
+        place = ":1: "
+    else:
+        write(path, "texts{0}label\na{0}x\n".format("\t" if suffix == ".tsv" else ","))
+        place = ":1: "
+    refused(path, f"{place}no column 'text' (did you mean 'texts'?); the columns are texts, label")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        ("a.csv", "text,label\na,x\nb\n", (":3: the row has 1 fields, expected 2 (text, label)",)),
+        ("a.csv", "text,label\na,x,y\n", (":2: the row has 3 fields",)),
+        (
+            "a.csv",
+            'text,label\na,x\n"never\nclosed\n',
+            (":3: malformed row", "runs to line 4", "quoted field"),
+        ),
+        ("a.csv", 'text,label\n"a"b,x\n', (":2: malformed row",)),
+        ("a.csv", "text,text\na,x\n", (":1: the header names 'text' more than once",)),
+        ("a.csv", "text,label\n", (": has no documents",)),
+        ("a.csv", "text,label\na,x\nb,\n", (":3: column 'label' has no value",)),
+        ("a.csv", "text,label\na,x\n  ,y\n,z\n", (":3: the document is empty (2 of 3 documents", "a.csv:4")),
+        ("a.csv", b"text,label\nab\xe9,x\n", (":2:3: byte 0xe9 is not valid UTF-8", "iconv -f WINDOWS-1252")),
+        ("a.csv", b"\xef\xbb\xbfab\xe9,x\n", (":1:6: byte 0xe9 is not valid UTF-8",)),
+        ("a.csv", b"text,label\na\x00b,x\n", (":2:2: a zero byte",)),
+        ("a.csv", b"\x1f\x8b\x08\x00", (":1:1: not UTF-8 text but a gzip archive", "gunzip")),
+        ("a.csv", "\ufefftext".encode("utf-16"), (":1:1: not UTF-8 text but UTF-16 text", "iconv -f UTF-16")),
+        ("a.csv", "", (": the file is empty",)),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", }\n', (":2:15: malformed JSON",)),
+        ("a.jsonl", '{"text": "a", "label": 1}\n[1]\n', (":2: got a JSON list, expected an object",)),
+        ("a.jsonl", '{"text": "a", "label": null}\n', (":1: column 'label' has no value",)),
+        ("a.jsonl", '{"text": "a", "label": NaN}\n', (":1: column 'label' has no value",)),
+        ("a.jsonl", '{"text": "a", "label": " "}\n', (":1: column 'label' has no value",)),
+        ("a.jsonl", '{"text": "a", "label": [1]}\n', (":1: column 'label' holds list",)),
+        ("a.jsonl", '{"text": null, "label": 1}\n', (":1: column 'text' has no value",)),
+        ("a.jsonl", '{"text": 5, "label": 1}\n', (":1: column 'text' holds int",)),
+        ("a.jsonl", '{"text": "", "label": 1}\n', (":1: the document is empty",)),
+        ("a.json", '[{"text": "a", "label": 1},\n {"text" "b"}]', (":2:10: malformed JSON",)),
+        ("a.json", '[{"text": "a", "label": 1}\n {"text": "b"}]', (":2:2: malformed JSON: expected ','",)),
+        ("a.jsonl", '{"text": "cut \\ud83d", "label": 1}\n', (":1: column 'text' holds half", "character 5")),
+        ("a.jsonl", '{"text": "a", "label": "\\ud83d"}\n', (":1: column 'label' holds half",)),
+        ("a.jsonl", '{"id": "\\ud83d", "text": "a", "label": 1}\n', (":1: column 'id' holds half",)),
+        ("a.jsonl", "[" * 100_000, (":1: malformed JSON",)),
+        ("a.json", '[{"text": "a", "label": 1},\n' + "[" * 100_000, (":2: malformed JSON",)),
+        ("a.jsonl", '{"text": "a", "label": ' + "1" * 5000 + "}", (":1: malformed JSON",)),
+        ("a.json", '[{"text": "a", "label": 1},\n 5]', (":2: got a JSON int",)),
+        ("a.json", '[{"text": "a", "label": 1}', (":1:27: malformed JSON",)),
+        ("a.parquet", b"PAR1 and no more", (": not a readable parquet file",)),
+        (
+            "a.docx",
+            "text",
+            (": files ending in '.docx' cannot be read", ".csv, .tsv, .jsonl", ".txt files per label"),
+        ),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_errors_name_file_line_and_column(tmp_path, name, content, parts):
+    refused(write(tmp_path / name, content), *parts)
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none", "none.parquet"])
+def test_a_file_that_does_not_exist(tmp_path, name):
+    refused(tmp_path / name, ": no such file")
+
+
+def test_parquet_missing_value_and_unlabelled_class(tmp_path):
+    import datasets
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a", None], "label": ["x", "y"]}), path)
+    refused(path, ":row 2: column 'text' has no value")
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    datasets.Dataset.from_dict({"text": ["a"], "label": [-1]}, features=features).to_parquet(path)
+    refused(path, ":row 1: class number -1")
+
+
+PIECES = [
+    *'{}[],:"\\ \n\t',
+    "text",
+    "label",
+    '{"text": "a", "label": "b"}',
+    "text,label\n",
+    "a,b\n",
+    "\xe9",
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("suffix", list(READERS))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(content=st.one_of(st.lists(st.sampled_from(PIECES)).map(lambda p: "".join(p).encode("latin-1")), st.binary()))
+def test_any_bytes_give_documents_or_a_data_error_naming_the_file(tmp_path, suffix, content):
+    path = write(tmp_path / f"a{suffix}", content)
+    try:
+        documents = read_file(path, "text", "label")
+    except DataError as error:
+        assert str(error).startswith(str(path))  # noqa: PT017
+    else:
+        assert all(doc.text.strip() and doc.label for doc in documents)
+
+
+def test_load_texts_needs_no_label(tmp_path):
+    csv = write(tmp_path / "a.csv", "id,text\nq,hello\n")
+    assert load_texts(csv) == [("q", "hello")]
+    jsonl = write(tmp_path / "b.jsonl", '{"body": "hello"}\n')
+    assert load_texts(jsonl, "body") == [("0", "hello")]
+    txt = write(tmp_path / "letter.txt", "Dear\nall\n")
+    assert load_texts(str(txt)) == [("letter", "Dear\nall\n")]
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "sub" / "b.txt", "second")
+    assert load_texts(tmp_path) == [("letter.txt", "Dear\nall\n"), ("sub/b.txt", "second")]
+
+
+def test_load_texts_errors(tmp_path):
+    with pytest.raises(DataError, match=r"a\.csv:3: the document is empty"):
+        load_texts(write(tmp_path / "a.csv", "text,n\na,1\n ,2\n"))
+    with pytest.raises(DataError, match=re.escape("no .txt files at or below this folder: it holds a.csv")):
+        load_texts(tmp_path)
+    with pytest.raises(DataError, match="the document is empty"):
+        load_texts(write(tmp_path / "blank.txt", " \n"))
+    with pytest.raises(DataError, match=r"blank\.txt: the document is empty \(1 of 1"):
+        load_texts(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        load_texts(tmp_path / "none.txt")

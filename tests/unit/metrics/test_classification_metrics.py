@@ -1,0 +1,145 @@
+"""Accuracy, precision, recall and F1 against naive counts, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from foretoken.errors import ConfigError, DataError
+from foretoken.metrics import METRICS, Metric, classification_metrics, metric_names
+from foretoken.metrics.calibration import ReliabilityBin
+
+
+def ratio(part, whole):
+    return part / whole if whole else 0.0
+
+
+def counts(labels, predicted, of):
+    pairs = list(zip(labels, predicted, strict=True))
+    hits = sum(label == of == guess for label, guess in pairs)
+    return hits, sum(guess == of for _, guess in pairs), sum(label == of for label, _ in pairs)
+
+
+def scores_of(hits, guessed, present):
+    precision, recall = ratio(hits, guessed), ratio(hits, present)
+    return precision, recall, ratio(2 * precision * recall, precision + recall)
+
+
+def naive_metrics(labels, predicted):
+    classes = sorted({*labels, *predicted})
+    per_class = [scores_of(*counts(labels, predicted, of)) for of in classes]
+    micro = scores_of(*np.sum([counts(labels, predicted, of) for of in classes], axis=0))
+    macro = np.mean(per_class, axis=0)
+    right = sum(label == guess for label, guess in zip(labels, predicted, strict=True))
+    values = {"accuracy": right / len(labels), "f1": scores_of(*counts(labels, predicted, 1))[2]}
+    for average, triple in (("micro", micro), ("macro", macro)):
+        values |= {
+            f"{name}_{average}": value for name, value in zip(("precision", "recall", "f1"), triple, strict=True)
+        }
+    return values
+
+
+def confident(predicted, classes):
+    """Return probabilities whose largest is at the predicted class."""
+    return np.where(np.eye(classes)[predicted] == 1, 0.7, 0.3 / (classes - 1))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 20])
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_the_naive_counts(classes, seed):
+    generator = np.random.default_rng(seed)
+    labels, predicted = generator.integers(classes, size=(2, 40)).tolist()
+    got = classification_metrics(confident(predicted, classes), labels)
+    expected = naive_metrics(labels, predicted)
+    assert tuple(got) == metric_names(classes)
+    for name in set(got) - {"ece"}:
+        assert got[name] == pytest.approx(expected[name], abs=1e-12), name
+    assert got["ece"] == pytest.approx(abs(0.7 - expected["accuracy"]), abs=1e-6)
+    assert all(type(value) is float for value in got.values())
+
+
+def test_worked_by_hand():
+    # class 0: 2 of 3 guesses right, 2 of 2 found; class 1: 1 of 1 right, 1 of 2 found; class 2: neither
+    got = classification_metrics(confident([0, 0, 0, 1], 3), [0, 0, 1, 1])
+    assert got["accuracy"] == got["precision_micro"] == got["recall_micro"] == got["f1_micro"] == 0.75
+    assert got["precision_macro"] == pytest.approx((2 / 3 + 1) / 2)
+    assert got["recall_macro"] == pytest.approx((1 + 1 / 2) / 2)
+    assert got["f1_macro"] == pytest.approx((4 / 5 + 2 / 3) / 2)
+    assert "f1" not in got
+
+
+def test_binary_f1_is_of_class_1():
+    got = classification_metrics(confident([1, 1, 1, 0], 2), [1, 0, 0, 0])
+    assert got["f1"] == pytest.approx(2 * (1 / 3) / (1 / 3 + 1))
+
+
+@pytest.mark.parametrize(("labels", "predicted"), [([0, 0], [0, 0]), ([0, 0], [1, 1]), ([1, 1], [0, 0]), ([1], [1])])
+def test_absent_classes_give_no_warning(labels, predicted):
+    got = classification_metrics(confident(predicted, 2), labels)
+    expected = naive_metrics(labels, predicted)
+    assert {name: got[name] for name in expected} == pytest.approx(expected)
+
+
+def test_equal_probabilities_predict_the_first_class():
+    assert classification_metrics([[0.5, 0.5], [0.5, 0.5]], [0, 0])["accuracy"] == 1
+
+
+def test_tensors_arrays_and_lists_are_the_same():
+    scores, labels = [[0.25, 0.75], [0.5, 0.5]], [1, 1]
+    expected = classification_metrics(scores, labels)
+    assert classification_metrics(torch.tensor(scores), torch.tensor(labels)) == expected
+    assert classification_metrics(np.array(scores, np.float16), np.array(labels, np.uint8)) == expected
+
+
+def test_half_precision_probabilities_are_accepted():
+    scores = torch.randn(50, 20, generator=torch.Generator().manual_seed(0)).bfloat16().softmax(-1).float()
+    assert classification_metrics(scores, [0] * 50)["ece"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "labels", "message"),
+    [
+        ([0.5, 0.5], [0], r"shape \(2,\); expected \(rows, classes\)"),
+        ([[1.0]], [0], r"shape \(1, 1\)"),
+        (np.zeros((0, 2)), [], "no predictions"),
+        ([[0.5, 0.5], [1.0]], [0, 1], "not a table of numbers"),
+        ([["a", "b"]], [0], "not a table of numbers"),
+        (torch.tensor([[0.5, 0.5]], requires_grad=True), [0], "not a table of numbers"),
+        ([[0.5, 0.5], [float("nan"), 0.5]], [0, 1], "row 1 of the probabilities has a NaN"),
+        ([[float("inf"), 0.5]], [0], "NaN or infinite"),
+        ([[3.0, -2.0]], [0], "are these logits"),
+        ([[0.5, 0.4]], [0], "does not sum to 1"),
+        ([[0.5, 0.5]], [0, 1], r"labels have shape \(2,\); expected \(1,\)"),
+        ([[0.5, 0.5]], [[0]], r"labels have shape \(1, 1\)"),
+        ([[0.5, 0.5]], [0.0], "labels are of type float64; expected whole numbers"),
+        ([[0.5, 0.5]], ["yes"], "expected whole numbers"),
+        ([[0.5, 0.5], [0.5, 0.5]], [0, 2], r"label 2 \(row 1\) is not one of the 2 classes 0 to 1"),
+        ([[0.5, 0.5]], [-1], r"label -1 \(row 0\)"),
+    ],
+)
+def test_unusable_predictions_are_refused(probabilities, labels, message):
+    with pytest.raises(DataError, match=message) as caught:
+        classification_metrics(probabilities, labels)
+    assert "\n" not in str(caught.value)
+
+
+def test_unusable_bins_are_refused():
+    with pytest.raises(ConfigError, match="n_bins is 0"):
+        classification_metrics([[0.5, 0.5]], [0], n_bins=0)
+
+
+def test_the_table_names_what_is_computed():
+    for classes in (2, 3):
+        assert tuple(classification_metrics(np.full((1, classes), 1 / classes), [0])) == metric_names(classes)
+    assert set(metric_names(2)) == set(METRICS)
+    assert set(METRICS) - set(metric_names(3)) == {"f1"}
+    title, greater_is_better = METRICS["ece"]
+    assert (title, greater_is_better) == ("Expected calibration error", False)
+    assert all(isinstance(row, Metric) and row.greater_is_better for name, row in METRICS.items() if name != "ece")
+    with pytest.raises(ConfigError, match="num_classes is 1"):
+        metric_names(1)
+
+
+def test_a_reliability_bin_is_plain_data():
+    assert dataclasses.asdict(ReliabilityBin(0.0, 1.0, 0, None, None))["count"] == 0

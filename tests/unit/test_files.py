@@ -1,0 +1,191 @@
+"""Writes are whole or not at all, and a failed one says why in one line."""
+
+import errno
+import json
+import os
+import resource
+import stat
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from foretoken.errors import DataError, SaveError
+from foretoken.files import atomic_directory, atomic_file, check_writable, write_json, write_text
+
+
+@pytest.fixture
+def small_disk():
+    """No file may grow past 1000 bytes: what the system says then is what it says on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_text_is_written_as_utf8_with_missing_parents_and_replaced(tmp_path):
+    file = tmp_path / "a" / "b" / "note.txt"
+    write_text(file, "über\n")
+    write_text(file, "zwei\n")
+    assert file.read_bytes() == b"zwei\n"
+    assert names(file.parent) == ["note.txt"]
+
+
+def test_json_round_trip_with_non_finite_floats_at_any_depth(tmp_path):
+    file = tmp_path / "run.json"
+    write_json(file, {"name": "Zoë", "scores": [1.5, float("nan"), {"worst": (float("-inf"), 2)}]})
+    assert json.loads(file.read_text("utf-8")) == {"name": "Zoë", "scores": [1.5, None, {"worst": [None, 2]}]}
+    assert "Zoë" in file.read_text("utf-8")
+
+
+def test_json_of_an_unknown_object_changes_nothing(tmp_path):
+    file = tmp_path / "run.json"
+    write_json(file, [1])
+    with pytest.raises(TypeError):
+        write_json(file, {"a": object()})
+    assert json.loads(file.read_text()) == [1]
+    assert names(tmp_path) == ["run.json"]
+
+
+def test_new_files_and_folders_have_the_usual_permissions(tmp_path):
+    write_text(tmp_path / "atomic.txt", "x")
+    (tmp_path / "plain.txt").write_text("x")
+    with atomic_directory(tmp_path / "atomic"):
+        pass
+    (tmp_path / "plain").mkdir()
+    for ours, usual in (("atomic.txt", "plain.txt"), ("atomic", "plain")):
+        assert stat.S_IMODE((tmp_path / ours).stat().st_mode) == stat.S_IMODE((tmp_path / usual).stat().st_mode)
+
+
+def test_a_directory_appears_only_at_the_end(tmp_path):
+    target = tmp_path / "model"
+    with atomic_directory(target) as temporary:
+        assert temporary.parent == tmp_path
+        assert not target.exists()
+        write_text(temporary / "weights", "1")
+    assert names(tmp_path) == ["model"]
+    assert names(target) == ["weights"]
+
+
+def test_a_directory_replaces_the_whole_old_one(tmp_path):
+    target = tmp_path / "model"
+    for name in ("first", "second"):
+        with atomic_directory(target) as temporary:
+            write_text(temporary / name, name)
+    assert names(target) == ["second"]
+    assert names(tmp_path) == ["model"]
+
+
+def write_half_and_fail(writer, path, error):
+    with writer(path) as temporary:
+        write_text(temporary / "x" if writer is atomic_directory else temporary, "new")
+        raise error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, DataError, SystemExit])
+def test_any_failure_keeps_the_old_content_and_is_passed_on(tmp_path, error):
+    write_text(tmp_path / "file", "old")
+    with atomic_directory(tmp_path / "folder") as temporary:
+        write_text(temporary / "weights", "old")
+    for writer, name in ((atomic_file, "file"), (atomic_directory, "folder"), (atomic_file, "new/deep/file")):
+        with pytest.raises(error):
+            write_half_and_fail(writer, tmp_path / name, error)
+    assert names(tmp_path) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == "old"
+    assert names(tmp_path / "folder") == ["weights"]
+
+
+def test_a_failed_swap_brings_the_old_directory_back(tmp_path, monkeypatch):
+    target = tmp_path / "model"
+    with atomic_directory(target) as temporary:
+        write_text(temporary / "weights", "old")
+    rename, calls = type(target).rename, []
+
+    def fail_on_the_second(self, other):
+        calls.append(self)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return rename(self, other)
+
+    monkeypatch.setattr(type(target), "rename", fail_on_the_second)
+    with pytest.raises(SaveError, match="No space left on device; free some space"), atomic_directory(target):
+        pass
+    assert names(tmp_path) == ["model"]
+    assert (target / "weights").read_text() == "old"
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, small_disk):
+    file = tmp_path / "a.txt"
+    write_text(file, "old")
+    with pytest.raises(SaveError, match=r"cannot write .*a\.txt: File too large; free some space") as caught:
+        write_text(file, "x" * 5000)
+    assert "\n" not in str(caught.value)
+    assert file.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("save", [lambda tensors, path: save_file(tensors, path), torch.save])
+def test_a_full_disk_under_safetensors_or_torch_is_a_save_error_too(tmp_path, small_disk, save):
+    with pytest.raises(SaveError), atomic_directory(tmp_path / "model") as temporary:
+        save({"a": torch.zeros(5000)}, temporary / "weights")
+    assert names(tmp_path) == []
+
+
+def test_a_place_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for attempt in (lambda path: write_text(path, "x"), check_writable):
+        with pytest.raises(SaveError, match="Not a directory; choose another name"):
+            attempt(tmp_path / "file" / "below")
+    with pytest.raises(SaveError), atomic_directory(tmp_path / "file" / "below"):
+        pytest.fail("the block must not run")
+
+
+def test_a_file_is_not_replaced_by_a_folder_nor_the_reverse(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SaveError, match="Not a directory"), atomic_directory(tmp_path / "file"):
+        pytest.fail("the block must not run")
+    with pytest.raises(SaveError, match="Is a directory"), atomic_file(tmp_path / "folder"):
+        pytest.fail("the block must not run")
+    assert names(tmp_path) == ["file", "folder"]
+
+
+def test_a_read_only_place_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(type(tmp_path), "mkdir", refuse)
+    monkeypatch.setattr(type(tmp_path), "touch", refuse)
+    with pytest.raises(SaveError, match="Read-only file system; choose a folder that you may write to"):
+        check_writable(tmp_path)
+    with pytest.raises(SaveError, match="Read-only file system"), atomic_directory(tmp_path / "model"):
+        pytest.fail("the block must not run")
+
+
+def test_a_name_too_long_is_refused(tmp_path):
+    with pytest.raises(SaveError, match="choose a shorter name"):
+        write_text(tmp_path / ("x" * 300), "x")
+    assert names(tmp_path) == []
+
+
+def test_a_link_keeps_pointing_to_what_is_replaced(tmp_path):
+    (tmp_path / "real").mkdir()
+    for name in ("folder", "file"):
+        (tmp_path / name).symlink_to(tmp_path / "real" / name)
+    with atomic_directory(tmp_path / "folder") as temporary:
+        write_text(temporary / "weights", "1")
+    write_text(tmp_path / "file", "2")
+    assert (tmp_path / "folder").is_symlink()
+    assert (tmp_path / "file").is_symlink()
+    assert names(tmp_path / "real") == ["file", "folder"]
+    assert names(tmp_path / "real" / "folder") == ["weights"]
+
+
+def test_check_writable_leaves_nothing_behind(tmp_path):
+    check_writable(tmp_path)
+    check_writable(tmp_path / "not" / "yet")
+    assert names(tmp_path) == []
