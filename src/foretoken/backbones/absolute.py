@@ -8,7 +8,7 @@ from typing import Any
 from foretoken.backbones.base import Backbone, extend_text_mask
 from foretoken.backbones.interface import attach_interface, detach_interface
 
-HEADS = ("classifier", "pre_classifier", "qa_outputs")
+HEADS = ("classifier", "pre_classifier", "sequence_summary", "qa_outputs")
 
 
 def bert_dimensions(config: Any) -> Mapping[str, int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 from peft import PeftConfig
@@ -140,6 +141,22 @@ class ForetokenConfig(PeftConfig):
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        """Read a saved config.
+
+        Raises:
+            AdapterError: the folder holds a pickle instead of safetensors.
+        """
+        folder = Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or "")
+        pickled = folder / "adapter_model.bin"
+        if pickled.exists() and not (folder / "adapter_model.safetensors").exists():
+            raise AdapterError(
+                f"{pickled} is a pickle, which can run code when it is loaded; "
+                "save the adapter as safetensors (save_pretrained does) and load that"
+            )
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return new modules for a backbone of these dimensions."""

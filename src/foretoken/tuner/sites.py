@@ -1,7 +1,7 @@
 """The modules that carry adapters, and the hooks that let them act.
 
 A site is a small module registered under the name ``foretoken`` on a module of the backbone, so that parameters appear
-as ``...layer.3.foretoken.adapters.<adapter>...`` while classes, names and state dict of the frozen model stay as they
+as ``...layer.3.foretoken.<adapter>...`` while classes, names and state dict of the frozen model stay as they
 are. One :class:`Wiring` per model holds the hooks.
 
 Shapes: B batch, N text tokens, P rows in front of the text, D model width.
@@ -19,33 +19,47 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from foretoken.backbones.base import Backbone
+from foretoken.errors import AdapterError
 from foretoken.methods.base import AttentionBranch, LayerEntry
 from foretoken.tuner.runtime import Plan, Replay, Runtime, make_groups
 
 NAME = "foretoken"
-ADAPTERS = "adapters"
 
 
-class Site(nn.Module, BaseTunerLayer):
-    """The adapters' modules at one place of the backbone."""
+class Site(nn.ModuleDict, BaseTunerLayer):
+    """The adapters' modules at one place of the backbone, by adapter name."""
 
-    adapter_layer_names = (ADAPTERS,)
+    adapter_layer_names = ("adapters",)
     weight = None  # type: ignore[assignment] # BaseTunerLayer would look for a wrapped layer's
     bias = None  # type: ignore[assignment]
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
-        self.adapters = nn.ModuleDict()
         self.runtime = runtime
         self._disable_adapters = False
         self.merged_adapters: list[str] = []
+
+    @property
+    def adapters(self) -> Site:
+        """The modules by adapter name, as peft asks for them."""
+        return self
+
+    def put(self, adapter: str, module: nn.Module) -> None:
+        """Add an adapter's module.
+
+        Raises:
+            AdapterError: the name cannot be a module's name.
+        """
+        if "." in adapter or (hasattr(self, adapter) and adapter not in self):
+            raise AdapterError(f"an adapter cannot be called {adapter!r}; choose another name, without dots")
+        self[adapter] = module
 
     def parts(self) -> Iterable[tuple[Any, Any]]:
         """Yield (group, module) for the adapters at work here in the current pass."""
         plan = self.runtime.plan
         for group in () if plan is None else plan.groups:
-            if group.adapter in self.adapters:
-                yield group, self.adapters[group.adapter]
+            if group.adapter in self:
+                yield group, self[group.adapter]
 
 
 class EntrySite(Site):
@@ -166,7 +180,7 @@ class Wiring:
             elif isinstance(site, OutputSite):
                 self.handles.append(target.register_forward_hook(self.after_module))
             self.targets.append(target)
-        site.adapters[adapter] = module
+        site.put(adapter, module)
 
     def remove(self) -> None:
         """Give back the model as it was."""
@@ -180,7 +194,7 @@ class Wiring:
         """Return every adapter's number of rows."""
         rows: dict[str, int] = {}
         for site in self.sites:
-            for name, module in site.adapters.items():
+            for name, module in site.items():
                 rows[name] = max(rows.get(name, 0), getattr(module, "num_rows", 0))
         return rows
 
@@ -195,13 +209,13 @@ class Wiring:
 
     def plan(self, token_ids: Tensor | None, embeddings: Tensor | None) -> Plan | None:
         """Return who uses which adapter in this pass; None when adapters are disabled."""
-        site = next((site for site in self.sites if site.adapters), None)
+        site = next((site for site in self.sites if len(site)), None)
         text = embeddings if token_ids is None else token_ids
         if site is None or site.disable_adapters or text is None:
             return None
         size = text.shape[0]
         groups = make_groups(self.runtime.names, site.active_adapters, self.rows_of(), size, text.device)
-        num_rows = max((group.offset + group.num_rows for group in groups), default=0)
+        num_rows = max([group.offset + group.num_rows for group in groups], default=0)
         return Plan(groups, num_rows, size, text.device, token_ids)
 
     def replay_checkpoints(self) -> None:

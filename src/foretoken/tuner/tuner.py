@@ -23,7 +23,7 @@ from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.methods.base import Dimensions, ForetokenConfig
 from foretoken.methods.stack import StackConfig
 from foretoken.tuner.runtime import check_names, index_of, spread
-from foretoken.tuner.sites import ADAPTERS, NAME, Site, Wiring
+from foretoken.tuner.sites import NAME, Site, Wiring
 
 WIRING = "_foretoken_wiring"
 
@@ -35,7 +35,7 @@ class ForetokenModel(BaseTuner):
         BackboneError: the family is not supported, or the adapter was made for another backbone.
     """
 
-    prefix = NAME
+    prefix = f"{NAME}."  # what lies inside a site; the sites themselves end in the bare name
     tuner_layer_cls = (Site, LoraLayer)  # type: ignore[assignment] # a stack may hold LoRA
     target_module_mapping = {}  # noqa: RUF012 - declared by peft
 
@@ -162,7 +162,7 @@ class ForetokenModel(BaseTuner):
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
-        ours = f".{NAME}.{ADAPTERS}.{adapter_name}."
+        ours = f".{NAME}.{adapter_name}."
         if ours in key:
             return key.replace(ours, f".{NAME}.")
         return super()._remove_adapter_name_from_key(key, adapter_name)
@@ -275,7 +275,7 @@ def head_by_names(
 
 def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[str, Tensor]) -> None:
     """Raise AdapterError where a file's tensors do not fit the adapter, before any weight moves."""
-    ours = re.compile(rf"\.{NAME}\.{ADAPTERS}\.{re.escape(adapter_name)}\.")
+    ours = re.compile(rf"\.{NAME}\.{re.escape(adapter_name)}\.")
     expected = {key: tensor for key, tensor in model.state_dict().items() if ours.search(key)}
     given = {key: tensor for key, tensor in state_dict.items() if f".{NAME}." in key}
     if missing := sorted(expected.keys() - given.keys()):
@@ -299,4 +299,4 @@ def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[st
 
 def shown(key: str, adapter_name: str) -> str:
     """Return a parameter's name as it stands in the file."""
-    return key.replace(f".{ADAPTERS}.{adapter_name}", "")
+    return key.replace(f".{NAME}.{adapter_name}.", f".{NAME}.")

@@ -1,0 +1,371 @@
+"""peft's life cycle, call by call, as a user meets it."""
+
+import copy
+import json
+
+import pytest
+import torch
+from peft import (
+    AutoPeftModelForSequenceClassification,
+    LoraConfig,
+    PeftConfig,
+    PeftModel,
+    get_peft_model,
+    inject_adapter_in_model,
+)
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+import tiny
+from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
+from foretoken.errors import AdapterError, BackboneError, ConfigError
+from table import ROWS, adapted
+
+FAMILIES = ("bert", "longformer")  # one through transformers' attention interface, one through a module of ours
+
+
+def logits(model, inputs, **kwargs):
+    with torch.no_grad():
+        return model.eval()(**inputs, **kwargs).logits
+
+
+def prefix(**kwargs):
+    return PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=3, prefix_dropout=0.0, **kwargs)
+
+
+def steps(model, optimizer, inputs, count):
+    losses = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = model(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_trainable_parameters_are_counted(capsys):
+    """L P D for prefix-propagation, twice as many for prefix-tuning, and the head (pooler + classifier) apart."""
+    for config, expected in ((prefix(), 3 * 3 * 32), (PrefixTuningConfig(num_virtual_tokens=3), 2 * 3 * 3 * 32)):
+        model = get_peft_model(tiny.model("bert"), config)
+        own = sum(p.numel() for n, p in model.named_parameters() if ".foretoken." in n)
+        head = 32 * 32 + 32 + 32 * 3 + 3
+        model.print_trainable_parameters()
+        assert own == expected
+        assert f"trainable params: {own + head:,} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ROWS)
+def test_training_resumes_to_the_same_losses(method, family, tmp_path):
+    """Four steps = two steps, save, load with is_trainable=True, two more (plain SGD carries no state)."""
+    inputs = tiny.batch(family)
+    model = adapted(tiny.model(family), method, task_type="SEQ_CLS")
+    tiny.shaken(model, scale=0.1)
+    start = copy.deepcopy(model.state_dict())
+
+    def sgd(m):
+        return torch.optim.SGD([p for p in m.parameters() if p.requires_grad], lr=0.05)
+
+    straight = steps(model, sgd(model), inputs, 4)
+    model.load_state_dict(start)
+    first = steps(model, sgd(model), inputs, 2)
+    model.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(tiny.model(family), tmp_path, is_trainable=True)
+    second = steps(again, sgd(again), inputs, 2)
+    assert first + second == pytest.approx(straight, rel=1e-5)
+    assert straight[-1] < straight[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_auto_classes_load_backbone_and_adapter(family, tmp_path):
+    tiny.model(family).save_pretrained(tmp_path / "base")
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base")
+    model = tiny.shaken(get_peft_model(base, prefix()))
+    model.save_pretrained(tmp_path / "adapter")
+    inputs = tiny.batch(family, labels=False)
+    again = AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter")
+    torch.testing.assert_close(logits(again, inputs), logits(model, inputs))
+    assert isinstance(PeftConfig.from_pretrained(tmp_path / "adapter"), PrefixPropagationConfig)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapters_come_and_go(family, tmp_path):
+    inputs = tiny.batch(family, labels=False)
+    model = get_peft_model(tiny.model(family), prefix())
+    model.add_adapter("b", prefix())
+    model.add_adapter("default_2", prefix())  # a name that contains another one's
+    tiny.shaken(model)
+    seen = {}
+    for name in ("default", "b", "default_2"):
+        model.set_adapter(name)
+        assert model.active_adapters == [name]
+        seen[name] = logits(model, inputs)
+    assert (seen["b"] - seen["default"]).abs().max() > 1e-3
+    model.save_pretrained(tmp_path, selected_adapters=["default_2"])
+    assert [p.name for p in tmp_path.iterdir() if p.is_dir()] == ["default_2"]
+    model.delete_adapter("b")  # inactive
+    with pytest.warns(UserWarning, match="Setting active adapter to default"):
+        model.delete_adapter("default_2")  # active
+    assert list(model.peft_config) == ["default"]
+    assert model.active_adapters == ["default"]
+    with pytest.raises(ValueError, match="nobody"):
+        model.delete_adapter("nobody")
+    model.set_adapter("default")
+    torch.testing.assert_close(logits(model, inputs), seen["default"])
+    assert model.load_adapter(tmp_path / "default_2", "back") is not None
+    model.set_adapter("back")
+    torch.testing.assert_close(logits(model, inputs), seen["default_2"])
+    assert not any(".b." in name or ".default_2." in name for name in model.state_dict())
+    with pytest.raises(AdapterError, match=r"cannot be called 'scores\.v2'"):
+        model.add_adapter("scores.v2", prefix())
+    assert set(model.peft_config) == {"default", "back"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapters_with_prefixes_of_different_length_share_a_batch(family):
+    inputs = tiny.batch(family, labels=False)
+    model = get_peft_model(tiny.model(family), prefix())
+    model.add_adapter("long", PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=7))
+    tiny.shaken(model)
+    mixed = logits(model, inputs, adapter_names=["long", "default", "__base__"])
+    for row, name in enumerate(("long", "default")):
+        model.set_adapter(name)
+        torch.testing.assert_close(mixed[row], logits(model, inputs)[row], atol=2e-5, rtol=2e-5)
+    with model.disable_adapter():
+        torch.testing.assert_close(mixed[2], logits(model, inputs)[2], atol=2e-5, rtol=2e-5)
+
+
+def test_wrong_adapter_names_raise():
+    model = get_peft_model(tiny.model("bert"), prefix())
+    inputs = tiny.batch("bert", labels=False)
+    with pytest.raises(AdapterError, match=r"'defualt', which is not loaded \(did you mean 'default'\?\)"):
+        model(**inputs, adapter_names=["default", "defualt", "default"])
+    with pytest.raises(AdapterError, match="2 names for a batch of 3"):
+        model(**inputs, adapter_names=["default", "default"])
+
+
+def test_multiple_choice_batches_mix_adapters():
+    """The body sees one row per choice, adapter_names has one name per document."""
+    inputs = tiny.batch("bert", "MULTIPLE_CHOICE", labels=False)
+    model = get_peft_model(tiny.model("bert", "MULTIPLE_CHOICE"), PrefixTuningConfig(prefix_dropout=0.0))
+    model.add_adapter("b", PrefixTuningConfig(prefix_dropout=0.0))
+    tiny.shaken(model)
+    mixed = logits(model, inputs, adapter_names=["b", "default", "b"])
+    model.set_adapter("b")
+    torch.testing.assert_close(mixed[[0, 2]], logits(model, inputs)[[0, 2]], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("method", ROWS)
+def test_status_reports_tell_the_truth(method):
+    model = adapted(tiny.model("bert"), method, task_type="SEQ_CLS")
+    status = model.get_model_status()
+    assert status.enabled is True
+    assert status.active_adapters == ["default"]
+    assert status.peft_types == {"default": model.peft_config["default"].peft_type.value}
+    assert status.trainable_params == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert model.get_layer_status()
+    with model.disable_adapter():
+        assert model.get_model_status().enabled is False
+
+
+def test_merging_is_refused_clearly():
+    model = get_peft_model(tiny.model("bert"), prefix())
+    for call in (model.merge_and_unload, model.merge_adapter):
+        with pytest.raises(AdapterError, match="no weights to merge into.*unload"):
+            call()
+
+
+def test_other_doors_into_peft(tmp_path):
+    """inject_adapter_in_model, and transformers' own add_adapter and load_adapter."""
+    inputs = tiny.batch("bert", labels=False)
+    injected = tiny.shaken(inject_adapter_in_model(prefix(), tiny.model("bert")))
+    expected = logits(injected, inputs)
+    own = tiny.model("bert")
+    own.add_adapter(prefix())
+    tiny.shaken(own)
+    torch.testing.assert_close(logits(own, inputs), expected)
+    own.save_pretrained(tmp_path)
+    again = tiny.model("bert")
+    again.load_adapter(tmp_path)
+    torch.testing.assert_close(logits(again, inputs), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ROWS)
+def test_a_copy_lives_its_own_life(method, family):
+    inputs = tiny.batch(family, labels=False)
+    model = tiny.shaken(adapted(tiny.model(family), method, task_type="SEQ_CLS"))
+    expected = logits(model, inputs)
+    twin = copy.deepcopy(model)
+    torch.testing.assert_close(logits(twin, inputs), expected)
+    tiny.shaken(twin, seed=8)
+    twin.unload()
+    torch.testing.assert_close(logits(model, inputs), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack"])
+def test_trainer_with_checkpointing_changes_the_prefix(method, family, tmp_path):
+    """Defect S1: peft's prefix tuning trains with change 0.0 here, silently."""
+    inputs = tiny.batch(family)
+    data = [{k: v[i] for k, v in inputs.items()} for i in range(3)]
+    model = adapted(tiny.model(family), method, task_type="SEQ_CLS")
+    before = {k: v.detach().clone() for k, v in model.named_parameters() if v.requires_grad}
+    arguments = TrainingArguments(
+        tmp_path,
+        max_steps=2,
+        learning_rate=0.1,
+        warmup_steps=0,
+        gradient_checkpointing=True,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_strategy="no",
+        dataloader_pin_memory=False,
+    )
+    Trainer(model, arguments, train_dataset=data).train()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and not (family == "longformer" and ".layer.2." in name and "lora" in name):
+            assert (parameter - before[name]).abs().max() > 1e-4, name
+
+
+def test_forward_passes_before_one_backward_keep_their_adapters():
+    """Checkpointed layers are recomputed with the adapter of their own pass, not of the last one."""
+    inputs = tiny.batch("bert")
+
+    def gradients(checkpointing):
+        model = get_peft_model(tiny.model("bert"), PrefixTuningConfig(task_type="SEQ_CLS", prefix_dropout=0.0))
+        model.add_adapter("b", PrefixTuningConfig(task_type="SEQ_CLS", prefix_dropout=0.0))
+        tiny.shaken(model).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        names = (["default"] * 3, ["b", "default", "b"])
+        for parameter in model.parameters():
+            parameter.requires_grad_(parameter.requires_grad or parameter.shape == (8, 64))
+        sum(model(**inputs, adapter_names=n).loss for n in names).backward()
+        return {k: v.grad for k, v in model.named_parameters() if ".foretoken." in k}
+
+    plain, checkpointed = gradients(False), gradients(True)
+    assert any(".b." in name and gradient.abs().max() > 0 for name, gradient in plain.items())
+    for name, gradient in plain.items():
+        torch.testing.assert_close(checkpointed[name], gradient, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
+def test_bf16_autocast_trains(method, family):
+    model = adapted(tiny.model(family), method, task_type="SEQ_CLS")
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = steps(model, optimizer, tiny.batch(family), 8)
+    assert losses[-1] < losses[0]
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "bitfit"])
+def test_compiles_without_a_graph_break(method):
+    inputs = tiny.batch("bert")
+    model = tiny.shaken(adapted(tiny.model("bert"), method, task_type="SEQ_CLS"))
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    out = compiled(**inputs)
+    torch.testing.assert_close(out.logits, model(**inputs).logits, atol=2e-5, rtol=2e-5)
+    out.loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
+class TestTheWrongBackbone:
+    @pytest.mark.parametrize(
+        ("change", "named"),
+        [
+            ({"hidden_size": 64}, "hidden_size 32 (this model: 64)"),
+            ({"num_hidden_layers": 2}, "num_layers 3 (this model: 2)"),
+            ({"vocab_size": 90}, "vocab_size 100 (this model: 90)"),
+        ],
+    )
+    def test_is_named_before_any_weight_moves(self, change, named, tmp_path):
+        get_peft_model(tiny.model("bert"), prefix()).save_pretrained(tmp_path)
+        other = tiny.model("bert", **change)
+        before = {k: v.clone() for k, v in other.state_dict().items()}
+        with pytest.raises(BackboneError) as error:
+            PeftModel.from_pretrained(other, tmp_path)
+        assert named in str(error.value)
+        assert set(other.state_dict()) == set(before)
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in other.modules())
+
+    def test_of_another_family_is_named(self, tmp_path):
+        get_peft_model(tiny.model("bert"), prefix()).save_pretrained(tmp_path)
+        with pytest.raises(BackboneError, match="model_type bert \\(this model: roberta\\)"):
+            PeftModel.from_pretrained(tiny.model("roberta"), tmp_path)
+
+    def test_is_refused_beside_a_loaded_adapter(self, tmp_path):
+        get_peft_model(tiny.model("bert"), prefix()).save_pretrained(tmp_path)
+        config = json.loads((tmp_path / "adapter_config.json").read_text())
+        config["backbone"]["num_layers"] = 12
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+        model = get_peft_model(tiny.model("bert"), prefix())
+        with pytest.raises(BackboneError, match="num_layers 12"):
+            model.load_adapter(tmp_path, "other")
+        assert list(model.peft_config) == ["default"]
+
+    def test_families_that_are_not_supported_list_those_that_are(self):
+        from transformers import T5Config, T5ForSequenceClassification
+
+        size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 50}
+        model = T5ForSequenceClassification(T5Config(**size))
+        with pytest.raises(BackboneError, match="model_type 't5'.*supported families: bert, .*longformer"):
+            get_peft_model(model, prefix())
+
+
+class TestBrokenFiles:
+    def damage(self, tmp_path, change):
+        get_peft_model(tiny.model("bert"), prefix()).save_pretrained(tmp_path)
+        file = tmp_path / "adapter_model.safetensors"
+        tensors = load_file(file)
+        change(tensors)
+        save_file(tensors, file)
+
+    def test_a_missing_tensor_is_named(self, tmp_path):
+        self.damage(tmp_path, lambda t: t.pop("base_model.model.bert.encoder.layer.1.foretoken.prefix.weight"))
+        with pytest.raises(AdapterError, match=r"lacks 1 of 3 tensors.*layer\.1\.foretoken\.prefix\.weight"):
+            PeftModel.from_pretrained(tiny.model("bert"), tmp_path)
+
+    def test_a_foreign_tensor_is_named(self, tmp_path):
+        key = "base_model.model.bert.encoder.layer.9.foretoken.prefix.weight"
+        self.damage(tmp_path, lambda t: t.update({key: torch.zeros(3, 32)}))
+        with pytest.raises(AdapterError, match=r"1 tensors that this adapter does not have.*layer\.9"):
+            PeftModel.from_pretrained(tiny.model("bert"), tmp_path)
+
+    def test_a_wrong_shape_is_named(self, tmp_path):
+        key = "base_model.model.bert.encoder.layer.0.foretoken.prefix.weight"
+        self.damage(tmp_path, lambda t: t.update({key: torch.zeros(5, 32)}))
+        with pytest.raises(AdapterError, match=r"\(5, 32\) in the adapter file but \(3, 32\) by its config"):
+            PeftModel.from_pretrained(tiny.model("bert"), tmp_path)
+
+    def test_pickles_are_refused(self, tmp_path):
+        get_peft_model(tiny.model("bert"), prefix()).save_pretrained(tmp_path)
+        file = tmp_path / "adapter_model.safetensors"
+        torch.save(load_file(file), tmp_path / "adapter_model.bin")
+        file.unlink()
+        with pytest.raises(AdapterError, match=r"adapter_model\.bin.*pickle.*safetensors"):
+            PeftModel.from_pretrained(tiny.model("bert"), tmp_path)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "8"])
+def test_impossible_prefix_lengths_are_refused(value):
+    with pytest.raises(ConfigError, match="num_virtual_tokens is .*; expected a whole number of at least 1"):
+        PrefixPropagationConfig(num_virtual_tokens=value)
+
+
+def test_stacks_refuse_what_cannot_be_stacked():
+    with pytest.raises(ConfigError, match="at least one config"):
+        StackConfig(configs=[])
+    with pytest.raises(ConfigError, match="at most one LoRA"):
+        StackConfig(configs=[LoraConfig(), LoraConfig()])
+    with pytest.raises(ConfigError, match="foretoken's methods and LoRA; got StackConfig"):
+        StackConfig(configs=[StackConfig(configs=[LoraConfig()])])
+    with pytest.raises(ConfigError, match="did you mean 'prefix-tuning'"):
+        StackConfig(configs=[{"name": "prefix-tunning"}])
