@@ -9,8 +9,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-import tiny
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig, StackConfig
+
+import tiny
 from table import METHODS, adapted
 
 CONFIGS = (PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig)
@@ -81,7 +82,10 @@ def test_s8_the_whole_new_head_is_trained_and_saved(method, family, task, tmp_pa
     tiny.shaken(model)
     wrapped = {n.rsplit(".", 1)[-1] for n, m in model.named_modules() if hasattr(m, "modules_to_save") and n.count(".")}
     if task in ("SEQ_CLS", "MULTIPLE_CHOICE"):
-        assert wrapped & set().union(*HEADS["bert"], *HEADS["distilbert"], *HEADS["electra"]) == HEADS[family][task == "MULTIPLE_CHOICE"]
+        assert (
+            wrapped & set().union(*HEADS["bert"], *HEADS["distilbert"], *HEADS["electra"])
+            == HEADS[family][task == "MULTIPLE_CHOICE"]
+        )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".modules_to_save." in name:

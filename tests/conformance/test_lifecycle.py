@@ -16,9 +16,10 @@ from peft import (
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
-import tiny
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
 from foretoken.errors import AdapterError, BackboneError, ConfigError
+
+import tiny
 from table import ROWS, adapted
 
 FAMILIES = ("bert", "longformer")  # one through transformers' attention interface, one through a module of ours
@@ -172,7 +173,7 @@ def test_status_reports_tell_the_truth(method):
 def test_merging_is_refused_clearly():
     model = get_peft_model(tiny.model("bert"), prefix())
     for call in (model.merge_and_unload, model.merge_adapter):
-        with pytest.raises(AdapterError, match="no weights to merge into.*unload"):
+        with pytest.raises(AdapterError, match=r"no weights to merge into.*unload"):
             call()
 
 
@@ -316,7 +317,7 @@ class TestTheWrongBackbone:
 
         size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 50}
         model = T5ForSequenceClassification(T5Config(**size))
-        with pytest.raises(BackboneError, match="model_type 't5'.*supported families: bert, .*longformer"):
+        with pytest.raises(BackboneError, match=r"model_type 't5'.*supported families: bert, .*longformer"):
             get_peft_model(model, prefix())
 
 
@@ -356,7 +357,7 @@ class TestBrokenFiles:
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, True, "8"])
 def test_impossible_prefix_lengths_are_refused(value):
-    with pytest.raises(ConfigError, match="num_virtual_tokens is .*; expected a whole number of at least 1"):
+    with pytest.raises(ConfigError, match=r"num_virtual_tokens is .*; expected a whole number of at least 1"):
         PrefixPropagationConfig(num_virtual_tokens=value)
 
 

@@ -97,9 +97,7 @@ def test_projection_is_a_two_layer_network_over_all_layers(family):
     config = PrefixPropagationConfig(num_virtual_tokens=P, prefix_projection=True, encoder_hidden_size=5)
     model = get_peft_model(tiny.model(family, "FEATURE_EXTRACTION").double(), config).double().eval()
     tiny.shaken(model, scale=0.5)
-    named = {
-        k.split(".foretoken.default.")[-1]: v.detach() for k, v in model.named_parameters() if ".shared." in k
-    }
+    named = {k.split(".foretoken.default.")[-1]: v.detach() for k, v in model.named_parameters() if ".shared." in k}
     w2 = [v.detach() for k, v in model.named_parameters() if k.endswith("prefix.linear.weight")]
     b2 = [v.detach() for k, v in model.named_parameters() if k.endswith("prefix.linear.bias")]
     hidden = named["prefix.shared.embedding.weight"] @ named["prefix.shared.linear.weight"].T

@@ -70,6 +70,10 @@ class Backbone:
         """Return the layers in order."""
         return list(body.get_submodule(self.layers).children())
 
+    def attention_modules(self, body: nn.Module) -> list[nn.Module]:
+        """Return the self-attention modules in order."""
+        return [layer.get_submodule(self.attention) for layer in self.layer_modules(body)]
+
     def head_names(self, model: nn.Module, body: nn.Module) -> list[str]:
         """Return the names of the head modules that this model has."""
         if model is body:

@@ -60,7 +60,7 @@ TASKS: dict[str, Task] = {
             title="Documentation of scientific Python packages",
             summary="Long documents made from installed docstrings, labelled by topic; names of packages, "
             "modules and topics are masked. Needs no download; the documents follow the installed versions.",
-            metric="macro_f1",
+            metric="f1_macro",
             labels=pydocs.LABELS,
             source="the packages that foretoken depends on",
             licence="the documentation's own: BSD-3-Clause and Apache-2.0",

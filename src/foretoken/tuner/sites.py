@@ -165,8 +165,7 @@ class Wiring:
             body.register_forward_hook(self.after_body),
         ]
         self.targets: list[nn.Module] = []
-        self.attentions = [layer.get_submodule(backbone.attention) for layer in self.layers]
-        backbone.attach_attention(body, self.attentions)
+        backbone.attach_attention(body, backbone.attention_modules(body))
 
     def attach(self, target: nn.Module, module: nn.Module, adapter: str) -> None:
         """Put an adapter's module on a module of the backbone."""
@@ -188,7 +187,7 @@ class Wiring:
             handle.remove()
         for target in self.targets:
             delattr(target, NAME)
-        self.backbone.detach_attention(self.body, self.attentions)
+        self.backbone.detach_attention(self.body, self.backbone.attention_modules(self.body))
 
     def rows_of(self) -> dict[str, int]:
         """Return every adapter's number of rows."""

@@ -17,7 +17,7 @@ from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from foretoken.backbones import find_backbone
+from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.methods.base import Dimensions, ForetokenConfig
@@ -70,9 +70,9 @@ class ForetokenModel(BaseTuner):
         built = config.build(dimensions)  # may refuse: before anything is attached
         config.backbone = dimensions.fingerprint()
         config.modules_to_save = with_heads(config, head)
-        layers = backbone.layer_modules(body)
+        layers, attentions = backbone.layer_modules(body), backbone.attention_modules(body)
         wanted: dict[nn.Module, nn.Module] = {layers[i]: module for i, module in built.layers.items()}
-        wanted |= {layers[i].get_submodule(backbone.attention): module for i, module in built.attention.items()}
+        wanted |= {attentions[i]: module for i, module in built.attention.items()}
         wanted |= {body.get_submodule(path): module for path, module in built.outputs.items()}
         if body.__dict__.get(WIRING) is None:
             body.__dict__[WIRING] = Wiring(body, backbone)
@@ -224,7 +224,21 @@ def with_targets(lora: LoraConfig, model: nn.Module) -> LoraConfig:
     return lora if lora.target_modules else replace(lora, target_modules=list(find_backbone(model).projections))
 
 
-def with_heads(config: ForetokenConfig, head: list[str]) -> list[str] | None:
+def completed_lora(lora: LoraConfig, model: nn.Module) -> LoraConfig:
+    """Return a LoRA config that trains the same head as foretoken's own methods do, so that they compare."""
+    head = find_backbone(model).head_names(model, body_of(model))
+    return replace(with_targets(lora, model), modules_to_save=with_heads(lora, head))
+
+
+def use_fast_attention(model: nn.Module) -> None:
+    """Let a model without an adapter compute attention as those with one do; other families stay as they are."""
+    backbone = BACKBONES.get(getattr(model.config, "model_type", ""))
+    if backbone is not None:
+        body = body_of(model)
+        backbone.attach_attention(body, backbone.attention_modules(body))
+
+
+def with_heads(config: ForetokenConfig | LoraConfig, head: list[str]) -> list[str] | None:
     """Return the modules to train in full: the user's, and the model's new head."""
     wanted = list(config.modules_to_save or [])
     return list(dict.fromkeys([*wanted, *head])) or None

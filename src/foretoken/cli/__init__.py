@@ -1,0 +1,90 @@
+"""The command line: `foretoken <verb> ...`, one file per verb, imported when it is called.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 an error said in one line,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+
+from foretoken.cli.console import fail, log_to_stderr, quiet_libraries
+from foretoken.cli.malloc import tune_malloc
+from foretoken.errors import ForetokenError, did_you_mean
+
+VERBS = {
+    "train": "run one or more recipes",
+    "evaluate": "measure an adapter on a labelled file",
+    "predict": "label texts with an adapter",
+    "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
+    "methods": "list the methods and their options",
+    "tasks": "list the built-in data sets",
+}
+OK, ERROR, INTERRUPTED = 0, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [word for word in arguments if word != "--debug"]
+    try:
+        with warnings.catch_warnings():
+            return _dispatch(arguments)
+    except ForetokenError as error:
+        return _report(error, debug=debug)
+    except KeyboardInterrupt:
+        fail("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # `foretoken ... | head` closed our stdout; say nothing, and nothing at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except SystemExit as done:  # argparse ends --help and its own errors so
+        return int(done.code or 0)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview())
+        return OK if arguments else ERROR
+    verb, *rest = arguments
+    if verb == "--version":
+        from foretoken import __version__
+
+        print(f"foretoken {__version__}")
+        return OK
+    if verb not in VERBS:
+        fail(f"no verb {verb!r}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}")
+        return ERROR
+    log_to_stderr()
+    quiet_libraries()
+    tune_malloc()
+    return import_module(f"foretoken.cli.{verb}").run(rest)
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: foretoken VERB ... [--debug]",
+            "",
+            "Adapt frozen language models to long documents by training a few vectors in front of them.",
+            "",
+            *lines,
+            "",
+            "foretoken VERB --help says more; --debug shows the traceback of an error.",
+        ]
+    )
+
+
+def _report(error: ForetokenError, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    fail(str(error))
+    return ERROR

@@ -1,0 +1,68 @@
+"""What the verbs print: results on stdout as tables, everything else as lines on stderr."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+_OURS = r"foretoken(\.|$)"
+
+
+def fail(message: str) -> None:
+    """Say an error."""
+    print(f"foretoken: error: {message}", file=sys.stderr)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table: drawn on a terminal, aligned text in a pipe or file."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(header, cells)
+        return
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    for line in (header, *cells):
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def log_to_stderr() -> None:
+    """Show foretoken's log as plain lines on stderr, once."""
+    logger = logging.getLogger("foretoken")
+    if not any(isinstance(handler, _StderrLines) for handler in logger.handlers):
+        logger.addHandler(_StderrLines())
+    logger.setLevel(logging.INFO)
+
+
+def quiet_libraries() -> None:
+    """Keep other libraries' warnings and bars away from the user, who can do nothing about them."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore")
+        warnings.filterwarnings("default", module=_OURS)
+        warnings.showwarning = _one_line
+
+
+class _StderrLines(logging.Handler):
+    """Write to whatever stderr is now, so that a progress bar can keep itself below the lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+        print(f"foretoken: {prefix}{record.getMessage()}", file=sys.stderr)
+
+
+def _one_line(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"foretoken: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(*header)
+    for row in rows:
+        drawn.add_row(*row)
+    Console().print(drawn)

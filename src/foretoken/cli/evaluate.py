@@ -1,0 +1,48 @@
+"""`foretoken evaluate`: measure an adapter on a labelled file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from foretoken.cli.console import table
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the metrics of an adapter on a file; write its predictions if asked."""
+    options = _parser().parse_args(arguments)
+    from foretoken.data.load import load_labelled
+    from foretoken.data.options import DataOptions
+    from foretoken.training.evaluate import evaluate
+    from foretoken.training.predict import load_for_inference
+
+    data = DataOptions(path=options.file, text_column=options.text_column, label_column=options.label_column)
+    classifier = load_for_inference(options.folder)
+    documents = load_labelled(options.file, data, classifier.labels)
+    metrics = evaluate(
+        classifier,
+        documents,
+        batch_size=options.batch_size,
+        n_bins=options.ece_bins,
+        predictions=options.predictions,
+    )
+    rows = [[name, _number(value)] for name, value in metrics.items() if isinstance(value, int | float)]
+    table(("metric", "value"), rows)
+    return 0
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="foretoken evaluate", description=__doc__, allow_abbrev=False)
+    parser.add_argument("folder", help="run folder, adapter folder or model folder")
+    parser.add_argument("file", help="labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
+    parser.add_argument("--text-column", default="text", help="column of the text (default: text)")
+    parser.add_argument("--label-column", default="label", help="column of the label (default: label)")
+    parser.add_argument("--batch-size", type=int, default=16, help="documents per forward pass (default: 16)")
+    parser.add_argument("--ece-bins", type=int, default=15, help="bins of the calibration error (default: 15)")
+    parser.add_argument("--predictions", type=Path, help="write the predictions to this parquet file")
+    return parser

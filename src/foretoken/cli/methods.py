@@ -1,0 +1,47 @@
+"""`foretoken methods`: list the methods, or the options of one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, fields
+
+from foretoken.cli.console import table
+from foretoken.errors import ConfigError, did_you_mean
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the table of methods, or the options of the one that is named."""
+    options = _parser().parse_args(arguments)
+    from foretoken.methods import METHODS
+
+    if options.name is None:
+        rows = [(row.name, row.title, row.summary, row.paper) for row in METHODS.values()]
+        table(("method", "title", "what it trains", "paper"), rows)
+        return 0
+    if options.name not in METHODS:
+        raise ConfigError(f"no method {options.name!r}{did_you_mean(options.name, METHODS)}")
+    _print_options(options.name)
+    return 0
+
+
+def _print_options(name: str) -> None:
+    from foretoken.methods import METHODS
+    from foretoken.training.adapter import option_types
+
+    known = option_types(name)
+    items = [item for item in fields(METHODS[name].config) if item.name in known] if known else []  # type: ignore[arg-type]
+    rows = [(item.name, _default(item), " ".join(item.metadata.get("help", "").split())) for item in items]
+    table(("option", "default", "meaning"), rows)
+
+
+def _default(item: Field[object]) -> str:
+    if item.default is not MISSING:
+        return str(item.default)
+    return str(item.default_factory()) if item.default_factory is not MISSING else "required"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="foretoken methods", description=__doc__, allow_abbrev=False)
+    parser.add_argument("name", nargs="?", help="show the options of this method")
+    return parser

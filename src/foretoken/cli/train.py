@@ -1,0 +1,108 @@
+"""`foretoken train`: run one or more recipes and print one table of their results."""
+
+from __future__ import annotations
+
+import argparse
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foretoken.cli.console import fail, table
+from foretoken.errors import ForetokenError
+
+_HEADER = ("run", "method", "trainable %", "accuracy", "F1 (macro)", "ECE", "s/step", "folder")
+_KEYS = """
+Any key of a recipe can be set after the recipes, and wins over the file:
+  foretoken train recipe.yaml --training.learning_rate 1e-3 --method.num_virtual_tokens=4
+
+keys of a recipe:
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train; exit code 2 if any recipe failed."""
+    recipes, rest = _leading_words(arguments)
+    options, overrides = _parser(rest).parse_known_args(rest)
+    if not recipes:
+        fail("name at least one recipe file before the options: foretoken train recipe.yaml")
+        return 2
+    done: list[tuple[str, dict[str, Any]]] = []
+    try:
+        failed = _run_all(recipes, overrides, done, restart=options.restart)
+    finally:
+        _print(done)
+    return 2 if failed else 0
+
+
+def _run_all(
+    recipes: Sequence[str], overrides: Sequence[str], done: list[tuple[str, dict[str, Any]]], *, restart: bool
+) -> bool:
+    """Run the recipes in turn; of several, one that fails is said and the others go on."""
+    if len(recipes) == 1:
+        done.append(_run_one(recipes[0], overrides, restart=restart))
+        return False
+    failed = False
+    for path in recipes:
+        try:
+            done.append(_run_one(path, overrides, restart=restart))
+        except ForetokenError as error:
+            fail(str(error) if path in str(error) else f"{path}: {error}")
+            failed = True
+        except Exception:  # a defect of ours or a full memory: the other recipes are still worth running
+            fail(f"{path}: failed unexpectedly")
+            traceback.print_exc()
+            failed = True
+    return failed
+
+
+def _run_one(path: str, overrides: Sequence[str], *, restart: bool) -> tuple[str, dict[str, Any]]:
+    from foretoken.training.recipe import load_recipe
+
+    recipe = load_recipe(path, overrides)
+    from foretoken.training.train import train
+
+    return str(recipe.run_folder), train(recipe, restart=restart)
+
+
+def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    if done:
+        table(_HEADER, [_row(folder, record) for folder, record in done])
+
+
+def _row(folder: str, record: Mapping[str, Any]) -> list[str]:
+    measured, step = record["test"], record["timings"]["step_seconds_median"]
+    return [
+        record["name"],
+        record["recipe"]["method"]["name"],
+        f"{record['parameters']['percent']:.3f}",
+        *(f"{measured[name]:.4f}" for name in ("accuracy", "f1_macro", "ece")),
+        "" if step is None else f"{step:.3f}",
+        folder,
+    ]
+
+
+def _leading_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split the recipes from what follows the first option."""
+    count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    return list(arguments[:count]), list(arguments[count:])
+
+
+def _parser(rest: Sequence[str]) -> argparse.ArgumentParser:
+    wants_help = "-h" in rest or "--help" in rest
+    parser = argparse.ArgumentParser(
+        prog="foretoken train",
+        usage="foretoken train RECIPE [RECIPE ...] [--restart] [--KEY VALUE ...]",
+        description="Run recipes in turn. A killed run goes on where it was; a finished one is not repeated.",
+        epilog=_KEYS + _key_help() if wants_help else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--restart", action="store_true", help="throw away what an earlier run of that name left")
+    return parser
+
+
+def _key_help() -> str:
+    from foretoken.training.recipe import Recipe
+    from foretoken.training.typed import help_lines
+
+    return "\n".join(f"  {line}" for line in help_lines(Recipe))

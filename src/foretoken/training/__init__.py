@@ -1,0 +1,1 @@
+"""Recipes, the one training path, and inference with what it wrote."""

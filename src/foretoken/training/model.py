@@ -1,0 +1,157 @@
+"""The pretrained model of a recipe: found, lengthened if asked, with a head for the labels of the data."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from peft import PeftModel
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from foretoken.errors import BackboneError
+from foretoken.lengthening import lengthen, resolve_source
+from foretoken.training.recipe import LengthenOptions, Recipe
+
+log = logging.getLogger(__name__)
+_ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Parameters that are trained, apart for the adapter and the head, and all there are."""
+
+    adapter: int
+    head: int
+    total: int
+
+    @property
+    def trainable(self) -> int:
+        """Parameters that are trained."""
+        return self.adapter + self.head
+
+    @property
+    def percent(self) -> float:
+        """Trained parameters in percent of all."""
+        return 100 * self.trainable / self.total
+
+
+def base_model_folder(recipe: Recipe) -> str:
+    """Return what the model loads from; a lengthened one is made once and kept beside the runs."""
+    source = str(resolve_source(recipe.model))
+    source = str(Path(source).resolve()) if Path(source).is_dir() else source
+    if recipe.lengthen is None:
+        return source
+    folder = _lengthened_folder(source, recipe)
+    if (folder / "config.json").exists():
+        log.info("lengthened model found in %s", folder)
+    else:
+        _lengthen_into(folder, source, recipe.lengthen)
+    return str(folder)
+
+
+def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer; one without a padding token pads with its end token."""
+    with _load_errors(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_classifier(
+    source: str, label_names: Sequence[str], *, attention_dropout: Literal["model"] | float = "model"
+) -> PreTrainedModel:
+    """Load a model with a head for the labels; the head of a fresh one is random (seed before calling)."""
+    with _load_errors(source, "model"), quiet_transformers():
+        config = AutoConfig.from_pretrained(
+            source,
+            num_labels=len(label_names),
+            id2label=dict(enumerate(label_names)),
+            label2id={name: index for index, name in enumerate(label_names)},
+        )
+        if attention_dropout != "model":
+            _set_attention_dropout(config, attention_dropout)
+        return AutoModelForSequenceClassification.from_pretrained(source, config=config, ignore_mismatched_sizes=True)
+
+
+def count_parameters(model: nn.Module) -> ParameterCount:
+    """Count what is trained and what there is, without the untrained originals of trained heads."""
+    adapter = head = total = 0
+    for name, parameter in model.named_parameters():
+        if ".original_module." in name:
+            continue
+        total += parameter.numel()
+        if parameter.requires_grad and is_head(name, model):
+            head += parameter.numel()
+        elif parameter.requires_grad:
+            adapter += parameter.numel()
+    return ParameterCount(adapter, head, total)
+
+
+def is_head(name: str, model: nn.Module) -> bool:
+    """Tell the parameters of the head from those of the adapter (or of the whole model)."""
+    if isinstance(model, PeftModel):
+        return "modules_to_save." in name
+    return not name.startswith(f"{model.base_model_prefix}.")
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hold back transformers' report on the new head, which is expected and said in one line of ours."""
+    from transformers.utils import logging as hf_logging
+
+    before, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(before)
+        if bars:
+            hf_logging.enable_progress_bar()
+
+
+def _lengthened_folder(source: str, recipe: Recipe) -> Path:
+    options = recipe.lengthen
+    assert options is not None
+    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
+    name = f"{Path(recipe.model).name}-{options.max_length}-w{options.attention_window}-{digest}"
+    return Path(recipe.output).resolve().parent / "models" / name
+
+
+def _lengthen_into(folder: Path, source: str, options: LengthenOptions) -> None:
+    log.info("lengthening %s to %d tokens, window %d", source, options.max_length, options.attention_window)
+    with quiet_transformers():
+        lengthen(source, max_length=options.max_length, attention_window=options.attention_window, output=folder)
+
+
+def _set_attention_dropout(config: PretrainedConfig, probability: float) -> None:
+    for name in _ATTENTION_DROPOUTS:
+        if hasattr(config, name):
+            setattr(config, name, probability)
+
+
+@contextmanager
+def _load_errors(source: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise BackboneError(
+            f"cannot load the {what} {source!r}: {reason}; expected a folder saved by save_pretrained, "
+            "a hub name, or `minilm`"
+        ) from error

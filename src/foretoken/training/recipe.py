@@ -1,0 +1,137 @@
+"""The recipe: everything a run depends on, as frozen dataclasses with a help text per field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from foretoken.data.options import DataOptions
+from foretoken.errors import RecipeError
+from foretoken.training.reading import apply_overrides, parse_overrides, read_yaml
+from foretoken.training.typed import Errors, build, option, to_dict
+
+
+@dataclass(frozen=True)
+class LengthenOptions:
+    """Turn a BERT/RoBERTa-type model into a Longformer one before training."""
+
+    max_length: int = option("longest document in tokens that the lengthened model reads", 4096, at_least=1)
+    attention_window: int = option("tokens that each token sees around itself, in all", 512, at_least=2)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How the trained parameters are found."""
+
+    epochs: int = option("passes over the training documents", 10, at_least=1)
+    max_steps: int | None = option("train this many optimizer steps, in place of `epochs`", None, at_least=1)
+    learning_rate: float = option("peak learning rate", 1e-3, above=0)
+    head_learning_rate: float | None = option("peak learning rate of the head; default: the same", None, above=0)
+    batch_size: int = option("documents per device and forward pass", 8, at_least=1)
+    eval_batch_size: int = option("documents per device and forward pass when nothing is trained", 16, at_least=1)
+    gradient_accumulation_steps: int = option("forward passes per optimizer step", 1, at_least=1)
+    warmup_ratio: float = option("share of the steps over which the learning rate rises", 0.1, at_least=0, at_most=1)
+    weight_decay: float = option("AdamW weight decay", 0.0, at_least=0)
+    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = option(
+        "course of the learning rate after the warmup", "linear"
+    )
+    max_grad_norm: float = option("gradients are clipped to this norm; 0: never", 1.0, at_least=0)
+    early_stopping_patience: int | None = option(
+        "stop after this many evaluations without a better metric", None, at_least=1
+    )
+    metric: str = option("validation metric that chooses the best checkpoint", "f1_macro")
+    eval_every: Literal["epoch"] | int = option("evaluate every epoch, or every so many steps", "epoch", at_least=1)
+    precision: Literal["fp32", "bf16"] = option("number format of the forward pass", "fp32")
+    gradient_checkpointing: bool = option("trade compute for memory in the backward pass", False)
+    seed: int = option("seed of initial weights, order and dropout", 0, at_least=0, at_most=2**32 - 1)
+    bucket_by_length: bool = option("make batches of documents of like length, in random order", True)
+    attention_dropout: Literal["model"] | float = option(
+        "dropout of attention probabilities; `model`: as the model was pretrained (slower)",
+        0.0,
+        at_least=0,
+        at_most=1,
+    )
+    num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run: a model, data, a method and how it is trained."""
+
+    model: str = option("folder or hub name of a pretrained model, or `minilm` (the demo weights)")
+    data: DataOptions = option("the documents and their labels")  # noqa: RUF009 - a field
+    method: Mapping[str, Any] = option("`name` (see `foretoken methods`) and the options of its config")
+    lengthen: LengthenOptions | None = option("lengthen the model first", None)  # noqa: RUF009 - a field
+    max_length: int | None = option("tokens per document; default: the model's maximum", None, at_least=2)
+    training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)  # noqa: RUF009 - a field
+    output: str = option("folder that holds the runs", "runs")
+    name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>", None)
+    ece_bins: int = option("bins of the expected calibration error", 15, at_least=1)
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder of this run."""
+        return Path(self.output) / (self.name or self.default_name)
+
+    @property
+    def default_name(self) -> str:
+        """Name of a run that was given none: the same recipe always gets the same one."""
+        return f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}"
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file, apply ``--key value`` overrides, and check everything at once."""
+    chosen = parse_overrides(overrides)
+    return build_recipe(apply_overrides(read_yaml(Path(path)), chosen), source=str(path))
+
+
+def build_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """Build a recipe from nested data; raise one RecipeError that lists every problem."""
+    errors: Errors = []
+    values = _with_method_group(values)
+    recipe = build(Recipe, values, errors)
+    errors.extend(_method_errors(values.get("method")))
+    errors.extend(_metric_errors(values.get("training")))
+    if errors or recipe is None:
+        raise RecipeError(_all_lines(source, errors))
+    return recipe if recipe.name else replace(recipe, name=recipe.default_name)
+
+
+def checked(recipe: Recipe) -> Recipe:
+    """Return the recipe with its defaults filled in, validated as one read from a file is."""
+    return build_recipe(to_dict(recipe))
+
+
+def _with_method_group(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Accept ``method: lora`` for ``method: {name: lora}``."""
+    method = values.get("method")
+    return dict(values) | ({"method": {"name": method}} if isinstance(method, str) else {})
+
+
+def _method_errors(method: Any) -> Errors:
+    if not isinstance(method, Mapping):
+        return []
+    from foretoken.training.adapter import method_errors
+
+    return method_errors(method)
+
+
+def _metric_errors(training: Any) -> Errors:
+    name = training.get("metric") if isinstance(training, Mapping) else None
+    if not isinstance(name, str):
+        return []
+    from foretoken.training.measure import metric_errors
+
+    return metric_errors(name)
+
+
+def _all_lines(source: str, errors: Errors) -> str:
+    count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+    return "\n  ".join([f"{source}: {count}", *errors])
+
+
+def _data_name(data: DataOptions) -> str:
+    source = data.task or data.path or data.train or "data"
+    return Path(source.removeprefix("hub:")).stem

@@ -1,0 +1,173 @@
+"""The record of a run, `run.json`: what was asked, on what, what came out; written whole at every change."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from foretoken import __version__
+from foretoken.errors import SaveError
+from foretoken.files import write_json
+from foretoken.training.recipe import Recipe
+from foretoken.training.typed import flatten, to_dict
+
+log = logging.getLogger(__name__)
+FILE = "run.json"
+RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "failed"
+_LIBRARIES = ("torch", "transformers", "peft", "datasets", "accelerate")
+_FREE = ("output", "training.num_threads")  # may differ between the two halves of a resumed run
+_ABSENT = object()
+
+
+def is_main_process() -> bool:
+    """Tell whether this process is the one that writes (`torchrun` starts several)."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+@dataclass
+class RunRecord:
+    """The values of `run.json`, and the folder they are written to."""
+
+    folder: Path
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, recipe: Recipe) -> RunRecord:
+        """Return a record that knows the recipe and the machine."""
+        return cls(
+            recipe.run_folder,
+            {
+                "status": RUNNING,
+                "name": recipe.run_folder.name,
+                "started": _time(),
+                "recipe": plain(recipe),
+                "seed": recipe.training.seed,
+                "versions": versions(),
+                "hardware": hardware(),
+            },
+        )
+
+    def update(self, **values: Any) -> None:
+        """Change some values and write the whole record."""
+        self.values |= values
+        if is_main_process():
+            write_json(self.folder / FILE, self.values)
+
+    def end(self, status: str, error: BaseException | None = None) -> None:
+        """Note how the run ended; a full disk must not hide why it did."""
+        notes = {"status": status, "ended": _time()} | ({"error": str(error)} if error else {})
+        if status == FINISHED:
+            self.update(**notes)
+            return
+        with suppress(SaveError):
+            self.update(**notes)
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Return what a run folder's record says; None where there is none."""
+    try:
+        return json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def plain(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as JSON knows it."""
+    return json.loads(json.dumps(to_dict(recipe)))
+
+
+def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the dotted keys, with both values, in which two recipes differ."""
+    old, new = flatten(before), flatten(now)
+    keys = [key for key in {**old, **new} if key not in _FREE]
+    return [
+        f"{key}: {old.get(key, 'nothing')!r} in the folder, {new.get(key, 'nothing')!r} now"
+        for key in keys
+        if old.get(key, _ABSENT) != new.get(key, _ABSENT)
+    ]
+
+
+def history(log: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one entry per evaluation: step, epoch, training loss since the last one, validation metrics."""
+    entries: dict[int, dict[str, Any]] = {}
+    for line in log:
+        entry = entries.setdefault(line["step"], {"step": line["step"], "epoch": line["epoch"]})
+        if "loss" in line:
+            entry |= {"train_loss": line["loss"], "learning_rate": line["learning_rate"]}
+        if "eval_loss" in line:
+            entry["validation"] = {
+                key.removeprefix("eval_"): value for key, value in line.items() if key.startswith("eval_")
+            }
+    return [entry for entry in entries.values() if len(entry) > 2]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result depends on."""
+    return {
+        "foretoken": __version__,
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """Return what a timing depends on."""
+    return {
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+    }
+
+
+def peak_memory() -> dict[str, int | None]:
+    """Return the most bytes that were held so far, by the process and on its GPU."""
+    return {
+        "rss_bytes": _peak_rss(),
+        "cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+    }
+
+
+def _peak_rss() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _time() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+class Live(TrainerCallback):
+    """Keep `run.json` current: the history so far after every evaluation, and one line of it in the log."""
+
+    def __init__(self, record: RunRecord, metric: str) -> None:
+        self.record = record
+        self.metric = metric
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write the history and say its last entry."""
+        entries = history(state.log_history)
+        self.record.update(epochs=entries)
+        last = entries[-1]
+        numbers = {"train loss": last.get("train_loss"), self.metric: last["validation"].get(self.metric)}
+        said = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items() if value is not None)
+        log.info("step %d, epoch %.2f: %s", last["step"], last["epoch"], said)

@@ -1,0 +1,154 @@
+"""The Trainer as every run uses it: bucketed batches, a learning rate for the head, honest save errors."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from safetensors import SafetensorError
+from torch import nn
+from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from foretoken.errors import SaveError
+from foretoken.training.batches import BucketSampler, ShuffleSampler
+from foretoken.training.measure import greater_is_better, metrics_function
+from foretoken.training.model import is_head
+from foretoken.training.recipe import Recipe, TrainingOptions
+from foretoken.training.tokenise import PaddingCollator
+
+
+def make_trainer(
+    recipe: Recipe,
+    model: PreTrainedModel | PeftModel,
+    tables: Mapping[str, Dataset],
+    collator: PaddingCollator,
+    *,
+    checkpoints: Path,
+    callbacks: list[TrainerCallback],
+) -> RecipeTrainer:
+    """Return the Trainer of a run; validation and test are expected in an order that is cheap to pad."""
+    options = recipe.training
+    if options.early_stopping_patience is not None:
+        callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
+    trainer = RecipeTrainer(
+        options,
+        model=model,
+        args=training_arguments(options, checkpoints),
+        data_collator=collator,
+        train_dataset=tables["train"],
+        eval_dataset=tables["validation"],
+        compute_metrics=metrics_function(n_bins=recipe.ece_bins),
+        preprocess_logits_for_metrics=_first,
+        callbacks=callbacks,
+    )
+    trainer.remove_callback(ProgressCallback)  # ours draws on stderr and leaves stdout to results
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def training_arguments(options: TrainingOptions, checkpoints: Path) -> TrainingArguments:
+    """Translate our options into transformers' names."""
+    cuda = torch.cuda.is_available()
+    return TrainingArguments(
+        output_dir=str(checkpoints),
+        num_train_epochs=options.epochs,
+        max_steps=options.max_steps or -1,
+        learning_rate=options.learning_rate,
+        per_device_train_batch_size=options.batch_size,
+        per_device_eval_batch_size=options.eval_batch_size,
+        gradient_accumulation_steps=options.gradient_accumulation_steps,
+        warmup_steps=_warmup(options.warmup_ratio),
+        weight_decay=options.weight_decay,
+        lr_scheduler_type=options.lr_scheduler,
+        max_grad_norm=options.max_grad_norm,
+        metric_for_best_model=options.metric,
+        greater_is_better=greater_is_better(options.metric),
+        bf16=options.precision == "bf16",
+        seed=options.seed,
+        use_cpu=not (cuda or torch.backends.mps.is_available()),
+        dataloader_pin_memory=cuda,
+        load_best_model_at_end=True,
+        save_total_limit=2,
+        restore_callback_states_from_checkpoint=True,
+        remove_unused_columns=False,
+        label_names=["labels"],
+        report_to="none",
+        disable_tqdm=True,
+        **_rhythm(options.eval_every),
+        **_checkpointing(options.gradient_checkpointing),
+    )
+
+
+class RecipeTrainer(Trainer):
+    """A Trainer with our batches and parameter groups."""
+
+    def __init__(self, options: TrainingOptions, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.options = options
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> BucketSampler:
+        table: Any = self.train_dataset if train_dataset is None else train_dataset
+        sampler = BucketSampler if self.options.bucket_by_length else ShuffleSampler
+        per_step = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return sampler(table["length"], batch_size=per_step, seed=self.options.seed)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Give the head its own learning rate where the recipe names one."""
+        made = super().create_optimizer(model)
+        if self.options.head_learning_rate is not None:
+            own: Any = self.model
+            named = {id(parameter): name for name, parameter in own.named_parameters()}
+            groups = [_split_head(group, named, own, self.options) for group in made.param_groups]
+            made.param_groups[:] = [part for parts in groups for part in parts if part["params"]]
+        return made
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Save; a checkpoint that could not be written to its end is removed and said in one line."""
+        folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own errors
+            shutil.rmtree(folder, ignore_errors=True)
+            raise SaveError(f"cannot write {folder}: {' '.join(str(error).split())}") from error
+
+
+def _split_head(
+    group: dict[str, Any], named: Mapping[int, str], model: nn.Module, options: TrainingOptions
+) -> list[dict[str, Any]]:
+    head = [parameter for parameter in group["params"] if is_head(named[id(parameter)], model)]
+    rest = [parameter for parameter in group["params"] if not is_head(named[id(parameter)], model)]
+    return [group | {"params": rest}, group | {"params": head, "lr": options.head_learning_rate}]
+
+
+def _rhythm(eval_every: str | int) -> dict[str, Any]:
+    """Log, evaluate and save at the same steps: the best checkpoint must be one that was measured."""
+    names = ("logging", "eval", "save")
+    if eval_every == "epoch":
+        return {f"{name}_strategy": "epoch" for name in names}
+    return {f"{name}_strategy": "steps" for name in names} | {f"{name}_steps": eval_every for name in names}
+
+
+def _checkpointing(wanted: bool) -> dict[str, Any]:
+    """Turn gradient checkpointing on under the name that this transformers has for it."""
+    if not wanted:
+        return {}
+    known = {item.name for item in fields(TrainingArguments)}
+    name = "activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"
+    return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
+
+
+def _warmup(ratio: float) -> float:
+    """Return the share as transformers wants it: below 1, as 1 would be a single step."""
+    return min(ratio, 1 - 1e-9)
+
+
+def _first(logits: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Keep the logits of models that also return hidden states or caches."""
+    return logits[0] if isinstance(logits, tuple) else logits

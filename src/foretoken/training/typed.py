@@ -1,0 +1,227 @@
+"""Frozen dataclasses from plain mappings: strict about types, and all errors collected first."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, asdict, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from foretoken.errors import ConfigError, did_you_mean
+
+Errors = list[str]
+T = TypeVar("T")
+_BAD = object()
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    type(None): "null",
+}
+
+
+def option(
+    help: str,
+    default: Any = MISSING,
+    *,
+    factory: Callable[[], Any] | Any = MISSING,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> Any:
+    """Return a dataclass field with its help text and the range its value must lie in."""
+    limits = {"at_least": at_least, "above": above, "at_most": at_most}
+    metadata = {"help": help} | {name: limit for name, limit in limits.items() if limit is not None}
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata=metadata)
+    if default is MISSING:
+        return field(metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str = "") -> T | None:
+    """Build a dataclass from a mapping; each problem goes to `errors` as one line that names its key."""
+    before = len(errors)
+    hints = get_type_hints(cls)
+    known = {item.name: item for item in fields(cls) if item.init}  # type: ignore[arg-type]
+    errors.extend(unknown_keys(values, known, prefix))
+    errors.extend(_missing(values, known, prefix))
+    arguments = {
+        name: _checked(values[name], hints[name], known[name], prefix + name, errors)
+        for name in values
+        if name in known
+    }
+    if any(value is _BAD for value in arguments.values()) or _missing(values, known, prefix):
+        return None
+    built = _construct(cls, arguments, errors, prefix)  # even beside an unknown key: it may have more to say
+    return built if len(errors) == before else None
+
+
+def unknown_keys(values: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> Errors:
+    """Return one line for every key that does not exist, with the near miss or the list of keys that do."""
+    listed = f"; known: {', '.join(sorted(known)) or 'none'}"
+    return [
+        f"{prefix}{name}: no such key{did_you_mean(str(name), known) or listed}" for name in values if name not in known
+    ]
+
+
+def convert(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+    """Return `value` as the type `wanted`, or append why not; types of no plain data are let through."""
+    origin = get_origin(wanted)
+    if is_dataclass(wanted) and isinstance(wanted, type):
+        return _nested(value, wanted, key, errors)
+    if origin in (Union, types.UnionType):
+        return _union(value, get_args(wanted), key, errors)
+    if origin is Literal:
+        return value if value in get_args(wanted) else _refuse(value, wanted, key, errors)
+    if wanted in _WORDS:
+        return _scalar(value, wanted, key, errors)
+    if origin in (list, tuple):
+        return _sequence(value, wanted, key, errors)
+    if (origin or wanted) in (dict, Mapping) and not isinstance(value, Mapping):
+        return _refuse(value, wanted, key, errors)
+    return value
+
+
+def describe(wanted: Any) -> str:
+    """Say a type in words, e.g. ``'a whole number or null'``.
+
+    >>> describe(int | None)
+    'a whole number or null'
+    """
+    origin = get_origin(wanted)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(member) for member in get_args(wanted))
+    if origin is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(wanted))
+    if origin in (list, tuple):
+        inner = get_args(wanted)
+        return f"a list of {describe(inner[0])}" if inner else "a list"
+    if is_dataclass(wanted) or (origin or wanted) in (dict, Mapping):
+        return "a group of keys"
+    return _WORDS.get(wanted, str(wanted))
+
+
+def to_dict(options: Any) -> dict[str, Any]:
+    """Return an options object as plain nested data."""
+    return asdict(options)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one flat mapping with dotted keys.
+
+    >>> flatten({"a": {"b": 1}, "c": 2})
+    {'a.b': 1, 'c': 2}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix: str) -> Errors:
+    required = [
+        item
+        for item in known.values()
+        if item.default is MISSING and item.default_factory is MISSING and item.name not in values
+    ]
+    return [f"{prefix}{item.name}: is required ({item.metadata.get('help', '')})" for item in required]
+
+
+def _checked(value: Any, wanted: Any, item: Field[Any], key: str, errors: Errors) -> Any:
+    got = convert(value, wanted, key, errors)
+    if isinstance(got, int | float) and not isinstance(got, bool):
+        errors.extend(_out_of_range(got, item.metadata, key))
+    return got
+
+
+def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
+    checks = [
+        ("at least", limits.get("at_least"), lambda limit: value >= limit),
+        ("above", limits.get("above"), lambda limit: value > limit),
+        ("at most", limits.get("at_most"), lambda limit: value <= limit),
+    ]
+    return [
+        f"{key}: got {value}, expected {words} {limit}"
+        for words, limit, holds in checks
+        if limit is not None and not holds(limit)
+    ]
+
+
+def _construct(cls: type[T], arguments: dict[str, Any], errors: Errors, prefix: str) -> T | None:
+    try:
+        return cls(**arguments)
+    except (ConfigError, ValueError) as error:
+        errors.append(f"{prefix.rstrip('.')}: {error}" if prefix else str(error))
+        return None
+
+
+def _nested(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
+    if isinstance(value, wanted):
+        return value
+    if not isinstance(value, Mapping):
+        return _refuse(value, wanted, key, errors)
+    built = build(wanted, value, errors, key + ".")
+    return _BAD if built is None else built
+
+
+def _union(value: Any, members: tuple[Any, ...], key: str, errors: Errors) -> Any:
+    if isinstance(value, Mapping):
+        nested = [member for member in members if is_dataclass(member)]
+        if len(nested) == 1:
+            return convert(value, nested[0], key, errors)
+    for member in members:
+        attempt: Errors = []
+        got = convert(value, member, key, attempt)
+        if not attempt:
+            return got
+    return _refuse(value, Union[members], key, errors)  # noqa: UP007 - built from a tuple of types
+
+
+def _scalar(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)
+    return value if exact else _refuse(value, wanted, key, errors)
+
+
+def _sequence(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+    if not isinstance(value, list | tuple):
+        return _refuse(value, wanted, key, errors)
+    inner = get_args(wanted)
+    items = [convert(item, inner[0], f"{key}[{index}]", errors) for index, item in enumerate(value)] if inner else value
+    return tuple(items) if get_origin(wanted) is tuple else list(items)
+
+
+def _refuse(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+    got = "nothing (null)" if value is None else f"{value!r} ({_kind(value)})"
+    errors.append(f"{key}: got {got}, expected {describe(wanted)}")
+    return _BAD
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a group of keys"
+    return _WORDS.get(type(value), type(value).__name__)
+
+
+def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
+    """Return one line per key: its dotted name, default and help text."""
+    hints, lines = get_type_hints(cls), []
+    for item in fields(cls):
+        inner = _options_class(hints[item.name])
+        if inner is not None:
+            lines += help_lines(inner, f"{prefix}{item.name}.")
+        else:
+            default = f" [{item.default}]" if item.default not in (MISSING, None) else ""
+            lines.append(f"{prefix}{item.name}{default}: {item.metadata.get('help', '')}")
+    return lines
+
+
+def _options_class(wanted: Any) -> type[Any] | None:
+    members = [wanted, *get_args(wanted)]
+    return next((member for member in members if isinstance(member, type) and is_dataclass(member)), None)

@@ -1,0 +1,71 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from tiny_run import documents, save_tiny_model, write_csv
+
+from foretoken.cli import main
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A tiny model, a csv of 120 documents, and a maker of recipes."""
+    root = tmp_path_factory.mktemp("tiny")
+    model = save_tiny_model(root / "model")
+    data = write_csv(root / "mail.csv", documents(120))
+
+    def recipe(path, **changes):
+        values = {
+            "model": str(model),
+            "data": {"path": str(data)},
+            "method": {"name": "lora", "r": 4},
+            "training": {"num_threads": 1, "epochs": 3, "learning_rate": 0.03} | changes.pop("training", {}),
+            "output": str(path.parent / "runs"),
+            "name": "run",
+        }
+        path.write_text(yaml.safe_dump(values | changes))
+        return path
+
+    return SimpleNamespace(root=root, model=model, data=data, recipe=recipe)
+
+
+@pytest.fixture(scope="session")
+def finished(tiny):
+    """The folder of a finished LoRA run."""
+    folder = tiny.root / "finished"
+    folder.mkdir()
+    assert main(["train", str(tiny.recipe(folder / "recipe.yaml"))]) == 0
+    return folder / "runs" / "run"
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run the command line; return exit code, stdout and stderr."""
+
+    def run(*words):
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return SimpleNamespace(code=code, out=captured.out, err=captured.err)
+
+    return run
+
+
+@pytest.fixture
+def record():
+    return lambda folder: json.loads((folder / "run.json").read_text())
+
+
+@pytest.fixture
+def refused(cli):
+    """Run the command line and return its one line of error; anything else fails the test."""
+
+    def run(*words):
+        result = cli(*words)
+        errors = [line for line in result.err.splitlines() if line.startswith("foretoken: error:")]
+        assert result.code == 2
+        assert len(errors) == 1
+        assert "Traceback" not in result.err
+        return result.err[result.err.index(errors[0]) :].removeprefix("foretoken: error: ").rstrip("\n")
+
+    return run

@@ -1,0 +1,196 @@
+"""Every bad input: exit code 2 and one clear line."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from tiny_run import documents, write_csv
+
+GOOD = list(documents(40))
+
+
+def csv_with(rows, header=("text", "label")):
+    return lambda folder: write_csv(folder / "bad.csv", rows, header)
+
+
+def bytes_file(content):
+    def write(folder):
+        (folder / "bad.csv").write_bytes(content)
+        return folder / "bad.csv"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        pytest.param(lambda folder: folder / "no.csv", "no.csv", id="missing"),
+        pytest.param(bytes_file(b""), "empty", id="empty file"),
+        pytest.param(csv_with(GOOD, ("body", "label")), "text", id="no text column"),
+        pytest.param(csv_with(GOOD, ("text", "class")), "label", id="no label column"),
+        pytest.param(csv_with([(text, "ham") for text, _ in GOOD]), "two", id="one class only"),
+        pytest.param(csv_with([*GOOD, ("", "ham")]), "empty", id="empty document"),
+        pytest.param(bytes_file(bytes(range(256)) * 20), "bad.csv", id="binary bytes"),
+    ],
+)
+def test_unusable_data(write, said, tiny, tmp_path, refused):
+    message = refused("train", tiny.recipe(tmp_path / "r.yaml", data={"path": str(write(tmp_path))}))
+    assert said in message
+    assert "\n" not in message
+    assert not (tmp_path / "runs" / "run").exists()
+
+
+def test_a_label_in_test_that_train_lacks(tiny, tmp_path, refused):
+    train, test = (
+        write_csv(tmp_path / "train.csv", GOOD),
+        write_csv(tmp_path / "test.csv", [("lunch", "eggs")]),
+    )
+    data = {"train": str(train), "validation": str(train), "test": str(test)}
+    assert "eggs" in refused("train", tiny.recipe(tmp_path / "r.yaml", data=data))
+
+
+def test_all_recipe_errors_come_together(tiny, tmp_path, refused):
+    recipe = tiny.recipe(tmp_path / "r.yaml", method="prefix-propagaton", modle="x")
+    message = refused("train", recipe, "--training.learning_rate", "fast", "--training.epochs=0")
+    assert message.splitlines()[0].endswith("4 errors")
+    assert "modle: no such key (did you mean 'model'?)" in message
+    assert "method.name: no method 'prefix-propagaton' (did you mean 'prefix-propagation'?)" in message
+    assert "training.learning_rate: got 'fast' (a text), expected a number" in message
+    assert "training.epochs: got 0, expected at least 1" in message
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ({"name": "prefix-propagation", "num_virtual_tokens": 0}, "num_virtual_tokens"),
+        ({"name": "prefix-propagation", "num_virtual_token": 4}, "did you mean 'num_virtual_tokens'"),
+        ({"name": "prefix-propagation", "num_virtual_tokens": "four"}, "expected a whole number"),
+        ({"name": "full", "r": 4}, "method.r: no such key"),
+        ({}, "method.name: is required"),
+    ],
+)
+def test_unusable_method_options(method, said, tiny, tmp_path, refused):
+    assert said in refused("train", tiny.recipe(tmp_path / "r.yaml", method=method))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty"),
+        ("[1, 2]", "not a group of keys"),
+        ("a: [1", "not valid YAML"),
+        ("a: 1\na: 2", "twice"),
+    ],
+)
+def test_unusable_recipe_files(content, said, tmp_path, refused):
+    (tmp_path / "r.yaml").write_text(content)
+    assert said in refused("train", tmp_path / "r.yaml")
+
+
+def test_a_recipe_that_is_not_there(refused):
+    assert "no such recipe file" in refused("train", "nowhere.yaml")
+
+
+def test_a_model_that_is_not_there(tiny, tmp_path, refused):
+    assert "nowhere" in refused("train", tiny.recipe(tmp_path / "r.yaml", model=str(tmp_path / "nowhere")))
+
+
+def test_more_tokens_than_the_model_reads(tiny, tmp_path, refused):
+    message = refused("train", tiny.recipe(tmp_path / "r.yaml"), "--max_length", 65)
+    assert "reads at most 64 tokens" in message
+
+
+def test_a_metric_that_the_data_do_not_have(tiny, tmp_path, refused):
+    rows = [(text, index % 3) for index, (text, _) in enumerate(documents(60))]
+    data = {"path": str(write_csv(tmp_path / "three.csv", rows))}
+    recipe = tiny.recipe(tmp_path / "r.yaml", data=data, training={"metric": "f1"})
+    assert "f1 does not exist for 3 labels" in refused("train", recipe)
+    assert "training.metric: no metric 'f2'" in refused("train", recipe, "--training.metric=f2")
+
+
+def test_an_output_below_a_file_is_refused_before_anything_is_loaded(tiny, tmp_path, refused):
+    (tmp_path / "file").write_text("")
+    message = refused("train", tiny.recipe(tmp_path / "r.yaml", output=str(tmp_path / "file")))
+    assert "cannot write" in message or "holds no run" in message
+
+
+def test_a_folder_of_something_else_is_not_overwritten(tiny, tmp_path, refused):
+    kept = tmp_path / "runs" / "run" / "thesis.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("precious")
+    assert "holds no run" in refused("train", tiny.recipe(tmp_path / "r.yaml"), "--restart")
+    assert kept.read_text() == "precious"
+
+
+@pytest.mark.parametrize("target", ["peft.PeftModel.save_pretrained", "pyarrow.parquet.write_table"])
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(target, tiny, tmp_path, refused, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(target, full)
+    message = refused("train", tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1}))
+    assert "No space left on device" in message
+    run = tmp_path / "runs" / "run"
+    assert not (run / "predictions.parquet").exists()
+    assert not list(run.rglob("*.tmp"))
+    assert not [path for path in (run / "checkpoints").glob("*") if not (path / "trainer_state.json").exists()]
+
+
+def test_a_full_gpu_says_what_to_lower(tiny, tmp_path, refused, record, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("transformers.Trainer.training_step", full)
+    assert "training.batch_size" in refused("train", tiny.recipe(tmp_path / "r.yaml"))
+    assert record(tmp_path / "runs" / "run")["status"] == "failed"
+
+
+def test_a_failed_run_may_be_mended_under_the_same_name(tiny, tmp_path, cli, monkeypatch):
+    recipe = tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1})
+    with monkeypatch.context() as patched:
+        patched.setattr("transformers.Trainer.training_step", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            cli("train", recipe)
+    assert cli("train", recipe, "--training.learning_rate", "1e-3").code == 0
+
+
+def test_unknown_verbs_methods_and_missing_recipes(refused, cli):
+    assert "did you mean 'train'" in refused("trian")
+    assert "did you mean 'bitfit'" in refused("methods", "bitfti")
+    assert "at least one recipe" in refused("train", "--training.epochs", "3")
+    assert "needs a value" in refused("train", "nowhere.yaml", "--training.epochs")
+
+
+def test_debug_shows_the_traceback(cli):
+    assert "Traceback" in cli("train", "nowhere.yaml", "--debug").err
+
+
+@pytest.mark.parametrize("verb", ["", "train", "evaluate", "predict", "lengthen", "methods", "tasks"])
+def test_help_needs_no_heavy_library(verb):
+    command = [sys.executable, "-X", "importtime", "-m", "foretoken", *verb.split(), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "usage: foretoken" in done.stdout
+    imported = {line.rsplit("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "foretoken.cli" in imported
+    assert not imported & {
+        "torch",
+        "transformers",
+        "datasets",
+        "peft",
+        "sklearn",
+        "pandas",
+        "pyarrow",
+        "numpy",
+    }
+
+
+def test_methods_and_tasks_list_every_row(cli):
+    from foretoken.data.tasks import TASKS
+    from foretoken.methods import METHODS
+
+    assert all(name in cli("methods").out for name in METHODS)
+    assert "num_virtual_tokens" in cli("methods", "prefix-propagation").out
+    assert all(name in cli("tasks").out for name in TASKS)

@@ -1,0 +1,142 @@
+import io
+import json
+import shutil
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from tiny_run import documents, write_csv
+
+
+def answers(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_evaluate_agrees_with_the_run(finished, tiny, cli, tmp_path):
+    rows = [row for row in pq.read_table(finished / "predictions.parquet").to_pylist() if row["split"] == "test"]
+    data = write_csv(tmp_path / "all.csv", documents(120))
+    out = tmp_path / "all.parquet"
+    result = cli("evaluate", finished, data, "--predictions", out)
+    assert result.code == 0
+    measured = {line.split()[0]: line.split()[1] for line in result.out.splitlines()[1:]}
+    table = pq.read_table(out).to_pandas()
+    assert len(table) == 120
+    assert float(measured["accuracy"]) == pytest.approx((table["label"] == table["prediction"]).mean(), abs=1e-4)
+    ours = {round(value, 5) for value in table["prob_spam"]}
+    assert all(any(abs(row["prob_spam"] - value) < 2e-5 for value in ours) for row in rows)
+
+
+def test_predict_texts_one_json_line_each(finished, cli):
+    result = cli("predict", finished, "word1 prize winner", "lunch")
+    assert result.code == 0
+    first, second = answers(result.out)
+    assert first["id"] == "1"
+    assert second["id"] == "2"
+    assert first["label"] in ("ham", "spam")
+    assert sum(first["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    assert first["probability"] == max(first["probabilities"].values())
+
+
+def test_order_is_kept_whatever_the_lengths_and_batch_size(finished, cli):
+    texts = ["lunch " * length for length in (3, 40, 1, 20, 9)]
+    together = answers(cli("predict", finished, *texts, "--batch-size", 2).out)
+    alone = [answers(cli("predict", finished, text).out)[0] for text in texts]
+    assert [row["probability"] for row in together] == pytest.approx([row["probability"] for row in alone], abs=1e-5)
+
+
+def test_predict_a_file_a_folder_and_stdin_give_the_same(finished, cli, tmp_path, monkeypatch):
+    texts = ["lunch word1", "prize word2"]
+    data = write_csv(tmp_path / "texts.csv", [(text,) for text in texts], header=("body",))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for index, text in enumerate(texts):
+        (folder / f"{index}.txt").write_text(text)
+    expected = [row["probabilities"] for row in answers(cli("predict", finished, *texts).out)]
+    from_file = answers(cli("predict", finished, "--input", data, "--text-column", "body").out)
+    from_folder = answers(cli("predict", finished, "--input", folder).out)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join([texts[0], "", texts[1]])))
+    from_stdin = answers(cli("predict", finished, "--input", "-").out)
+    for rows in (from_file, from_folder, from_stdin):
+        assert [row["probabilities"] for row in rows] == expected
+    assert [row["id"] for row in from_stdin] == ["1", "3"]
+
+
+def test_output_goes_to_a_file_when_asked(finished, cli, tmp_path):
+    result = cli("predict", finished, "lunch", "--output", tmp_path / "out.jsonl")
+    assert result.out == ""
+    assert len(answers((tmp_path / "out.jsonl").read_text())) == 1
+
+
+def test_adapter_folder_run_folder_and_a_copy_elsewhere_are_the_same(finished, cli, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(finished / "adapter", moved)
+    outputs = {cli("predict", folder, "lunch").out for folder in (finished, finished / "adapter", moved)}
+    assert len(outputs) == 1
+
+
+def test_a_very_long_text_is_cut_and_said(finished, cli):
+    result = cli("predict", finished, "prize " * 20_000)
+    assert result.code == 0
+    assert "1 of 1 truncated to 64 tokens" in result.err
+
+
+@pytest.mark.parametrize("text", ["", "   \n"])
+def test_an_empty_text_is_refused(finished, refused, text):
+    assert "document 2 of 2 is empty" in refused("predict", finished, "lunch", text)
+
+
+def test_texts_and_input_together_or_neither_are_refused(finished, refused):
+    assert "either texts, or --input" in refused("predict", finished)
+    assert "either texts, or --input" in refused("predict", finished, "a", "--input", "-")
+
+
+def test_a_folder_that_holds_no_adapter_says_what_is_there(refused, tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    message = refused("predict", tmp_path, "lunch")
+    assert "notes.txt" in message
+    assert "adapter_config.json" in message
+    assert "is not there" in refused("predict", tmp_path / "nowhere", "lunch")
+
+
+def test_a_cut_short_adapter_is_refused(finished, refused, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(finished / "adapter", broken)
+    weights = broken / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "cut short or corrupt" in refused("predict", broken, "lunch")
+    weights.unlink()
+    assert "adapter_model.safetensors is missing" in refused("predict", broken, "lunch")
+
+
+def test_an_adapter_without_its_head_is_refused_not_given_a_random_one(finished, refused, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(finished / "adapter", broken)
+    kept = {name: value for name, value in load_file(broken / "adapter_model.safetensors").items() if "lora" in name}
+    save_file(kept, broken / "adapter_model.safetensors")
+    assert "classifier.weight' is missing" in refused("predict", broken, "lunch")
+
+
+def test_a_corrupt_adapter_config_is_refused(finished, refused, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(finished / "adapter", broken)
+    (broken / "adapter_config.json").write_text('{"peft_type": "LO')
+    assert "cut short or corrupt" in refused("predict", broken, "lunch")
+
+
+def test_an_adapter_whose_base_model_is_gone_names_it(finished, refused, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(finished / "adapter", broken)
+    for name in ("adapter_config.json", "foretoken.json"):
+        values = json.loads((broken / name).read_text())
+        text = json.dumps(values).replace(values.get("base_model_name_or_path") or values["base_model"], "/gone/model")
+        (broken / name).write_text(text)
+    assert "/gone/model" in refused("predict", broken, "lunch")
+
+
+def test_evaluate_refuses_labels_that_the_adapter_does_not_know(finished, refused, tmp_path):
+    data = write_csv(tmp_path / "x.csv", [("lunch", "ham"), ("prize", "eggs")])
+    message = refused("evaluate", finished, data)
+    assert "eggs" in message
+    assert "ham, spam" in message

@@ -1,0 +1,201 @@
+import json
+import warnings
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from peft import AutoPeftModelForSequenceClassification
+from tiny_run import documents, write_csv
+from transformers import AutoTokenizer
+
+from foretoken.methods import METHODS
+
+ADAPTERS = [name for name in METHODS if name not in ("full", "stack")]
+
+
+def test_a_run_leaves_adapter_record_and_predictions(finished, record):
+    values = record(finished)
+    assert values["status"] == "finished"
+    assert sorted(path.name for path in finished.iterdir()) == ["adapter", "predictions.parquet", "run.json"]
+    assert [entry["epoch"] for entry in values["epochs"]] == [1.0, 2.0, 3.0]
+    assert all(entry["train_loss"] > 0 and "f1_macro" in entry["validation"] for entry in values["epochs"])
+    assert values["documents"]["test"] == {
+        "documents": 12,
+        "truncated": 0,
+        "longest": values["documents"]["test"]["longest"],
+    }
+    assert values["labels"] == ["ham", "spam"]
+    assert values["max_length"] == 64
+    assert values["timings"]["step_seconds_median"] > 0
+    assert values["timings"]["tokens_per_second"] > 0
+    assert values["memory"]["rss_bytes"] > 0
+    assert values["versions"].keys() >= {"foretoken", "torch", "transformers", "peft", "python"}
+
+
+def test_parameters_of_method_and_head_are_counted_apart(finished, record):
+    counted = record(finished)["parameters"]
+    assert counted["head"] == 16 * 2 + 2
+    assert counted["adapter"] == 2 * 2 * (16 * 4 + 4 * 16)  # layers x (query, value) x (A and B of rank 4)
+    assert counted["percent"] == pytest.approx(100 * (counted["adapter"] + counted["head"]) / counted["total"])
+
+
+def test_the_best_checkpoint_is_the_one_that_is_measured(finished, record):
+    values = record(finished)
+    best = max(entry["validation"]["f1_macro"] for entry in values["epochs"])
+    assert values["best"]["value"] == best
+    assert values["validation"]["f1_macro"] == pytest.approx(best)
+
+
+def test_predictions_are_in_the_order_of_the_file_and_agree_with_the_metrics(finished, record):
+    table = pq.read_table(finished / "predictions.parquet").to_pandas()
+    assert list(table.columns) == ["split", "id", "label", "prediction", "prob_ham", "prob_spam"]
+    assert set(table["split"]) == {"validation", "test"}
+    assert table[["prob_ham", "prob_spam"]].sum(axis=1).to_numpy() == pytest.approx(1)
+    for split in ("validation", "test"):
+        rows = table[table["split"] == split]
+        accuracy = (rows["label"] == rows["prediction"]).mean()
+        assert accuracy == pytest.approx(record(finished)[split]["accuracy"])
+
+
+def test_the_saved_adapter_loads_with_plain_peft_and_predicts_the_same(finished, tiny):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it deprecates
+        model = AutoPeftModelForSequenceClassification.from_pretrained(finished / "adapter").eval()
+    tokenizer = AutoTokenizer.from_pretrained(finished / "adapter")
+    texts = [text for text, _ in documents(120)]
+    rows = pq.read_table(finished / "predictions.parquet").to_pylist()
+    with torch.inference_mode():
+        got = [model(**tokenizer(texts[int(row["id"])], return_tensors="pt")).logits.softmax(-1) for row in rows]
+    assert torch.cat(got)[:, 1].tolist() == pytest.approx([row["prob_spam"] for row in rows], abs=1e-5)
+
+
+@pytest.mark.parametrize("method", [*ADAPTERS, "full"])
+def test_every_method_trains_saves_and_predicts(method, tiny, tmp_path, cli, record):
+    recipe = tiny.recipe(tmp_path / "r.yaml", method=method, training={"epochs": 1})
+    assert cli("train", recipe).code == 0
+    run = tmp_path / "runs" / "run"
+    assert (run / ("model" if method == "full" else "adapter")).is_dir()
+    evaluated = cli("evaluate", run, tiny.data)
+    assert evaluated.code == 0
+    assert "accuracy" in evaluated.out
+
+
+def test_full_fine_tuning_learns_the_word_that_gives_the_label_away(tiny, tmp_path, cli, record):
+    recipe = tiny.recipe(tmp_path / "r.yaml", method="full", training={"epochs": 8, "learning_rate": 0.01})
+    result = cli("train", recipe)
+    values = record(tmp_path / "runs" / "run")
+    assert values["test"]["accuracy"] > 0.9
+    assert values["epochs"][-1]["train_loss"] < values["epochs"][0]["train_loss"] / 2
+    assert values["parameters"]["percent"] == 100
+    assert f"{values['test']['accuracy']:.4f}" in result.out
+
+
+def test_the_same_recipe_twice_gives_the_same_predictions(finished, tiny, tmp_path, cli):
+    assert cli("train", tiny.recipe(tmp_path / "r.yaml")).code == 0
+    again = pq.read_table(tmp_path / "runs" / "run" / "predictions.parquet")
+    assert again.equals(pq.read_table(finished / "predictions.parquet"))
+
+
+def test_another_seed_gives_other_predictions(finished, tiny, tmp_path, cli):
+    assert cli("train", tiny.recipe(tmp_path / "r.yaml"), "--training.seed", 1).code == 0
+    other = pq.read_table(tmp_path / "runs" / "run" / "predictions.parquet")
+    assert not other.equals(pq.read_table(finished / "predictions.parquet"))
+
+
+def test_a_finished_run_is_not_repeated_but_its_table_is_shown(finished, cli):
+    before = (finished / "run.json").read_bytes()
+    result = cli("train", finished.parent.parent / "recipe.yaml")
+    assert result.code == 0
+    assert "is finished and is not repeated" in result.err
+    assert str(finished) in result.out
+    assert (finished / "run.json").read_bytes() == before
+
+
+def test_restart_throws_a_finished_run_away(tiny, tmp_path, cli, record):
+    recipe = tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1})
+    cli("train", recipe)
+    cli("train", recipe, "--restart", "--training.epochs=2")
+    assert len(record(tmp_path / "runs" / "run")["epochs"]) == 2
+
+
+def test_a_changed_recipe_is_refused_and_the_keys_are_named(finished, refused):
+    message = refused("train", finished.parent.parent / "recipe.yaml", "--training.learning_rate", "1e-3")
+    assert "training.learning_rate: 0.03 in the folder, 0.001 now" in message
+    assert "--restart" in message
+    assert "epochs" not in message
+
+
+def test_max_steps_evaluation_by_steps_and_early_stopping(tiny, tmp_path, cli, record):
+    options = {"max_steps": 30, "eval_every": 4, "early_stopping_patience": 2, "learning_rate": 1e-9}
+    assert cli("train", tiny.recipe(tmp_path / "r.yaml", training=options)).code == 0
+    values = record(tmp_path / "runs" / "run")
+    assert [entry["step"] for entry in values["epochs"]] == [
+        4,
+        8,
+        12,
+    ]  # the first is best, then two without gain
+    assert values["best"]["step"] == 4
+
+
+def test_a_step_that_no_rhythm_falls_on_is_evaluated_when_it_is_the_last(tiny, tmp_path, cli, record):
+    cli("train", tiny.recipe(tmp_path / "r.yaml", training={"max_steps": 5, "eval_every": 3}))
+    entries = record(tmp_path / "runs" / "run")["epochs"]
+    assert [entry["step"] for entry in entries] == [3, 5]
+    assert all("train_loss" in entry and "validation" in entry for entry in entries)
+
+
+def test_accumulation_checkpointing_bf16_and_a_head_learning_rate(tiny, tmp_path, cli, record):
+    options = {
+        "epochs": 1,
+        "batch_size": 4,
+        "gradient_accumulation_steps": 4,
+        "gradient_checkpointing": True,
+        "precision": "bf16",
+        "head_learning_rate": 0.1,
+    }
+    assert cli("train", tiny.recipe(tmp_path / "r.yaml", training=options)).code == 0
+    assert record(tmp_path / "runs" / "run")["steps"] == 6
+
+
+def test_several_recipes_give_one_table_and_a_failed_one_does_not_lose_the_others(tiny, tmp_path, cli):
+    short = {"epochs": 1}
+    first = tiny.recipe(tmp_path / "a.yaml", training=short, name="a")
+    broken = tiny.recipe(tmp_path / "b.yaml", training=short, name="b", data={"path": str(tmp_path / "no.csv")})
+    last = tiny.recipe(tmp_path / "c.yaml", training=short, name="c", method="bitfit")
+    result = cli("train", first, broken, last)
+    assert result.code == 2
+    assert [line.split()[0] for line in result.out.splitlines()] == ["run", "a", "c"]
+    assert "no.csv" in result.err
+
+
+def test_a_20000_token_document_trains_and_its_truncation_is_said(tiny, tmp_path, cli, record):
+    rows = [*documents(40), ("lunch " * 20_000, "ham"), ("prize " * 20_000, "spam")]
+    data = write_csv(tmp_path / "long.csv", rows)
+    result = cli("train", tiny.recipe(tmp_path / "r.yaml", data={"path": str(data)}, training={"epochs": 1}))
+    assert result.code == 0
+    assert "truncated to 64 tokens" in result.err
+    counts = record(tmp_path / "runs" / "run")["documents"]
+    assert sum(split["truncated"] for split in counts.values()) == 2
+    assert max(split["longest"] for split in counts.values()) == 20_002
+
+
+def test_a_lengthened_model_is_made_once_and_the_adapter_reloads(tiny, tmp_path, cli):
+    options = {"lengthen": {"max_length": 128, "attention_window": 16}, "training": {"epochs": 1}}
+    method = "prefix-propagation"
+    first = cli("train", tiny.recipe(tmp_path / "r.yaml", **options, method=method))
+    assert first.code == 0
+    assert "lengthening" in first.err
+    models = list((tmp_path / "models").iterdir())
+    assert len(models) == 1
+    second = cli("train", tiny.recipe(tmp_path / "s.yaml", **options, name="again", method="full"))
+    assert second.code == 0
+    assert "lengthened model found" in second.err
+    config = json.loads((tmp_path / "runs" / "run" / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(models[0])
+    assert cli("evaluate", tmp_path / "runs" / "run", tiny.data).code == 0
+
+
+def test_progress_and_log_stay_off_stdout(finished, tiny, tmp_path, cli):
+    result = cli("train", tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1}))
+    assert len(result.out.splitlines()) == 2
+    assert "epoch 1.00" in result.err

@@ -1,0 +1,56 @@
+"""A BERT of 16 dimensions, a word tokenizer and documents whose label a single word gives away."""
+
+import csv
+import random
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+FILLER = [f"word{index}" for index in range(40)]
+SIGNS = {"ham": ["lunch", "meeting"], "spam": ["prize", "winner"]}
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+def save_tiny_model(folder, positions=64):
+    torch.manual_seed(0)
+    words = SPECIAL + FILLER + [word for signs in SIGNS.values() for word in signs]
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=positions,
+    )
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=positions,
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def documents(count, seed=0):
+    chance = random.Random(seed)
+    for index in range(count):
+        label = ("ham", "spam")[index % 2]
+        words = chance.choices(FILLER, k=chance.randint(3, 30))
+        words.insert(chance.randint(0, len(words)), chance.choice(SIGNS[label]))
+        yield " ".join(words), label
+
+
+def write_csv(path, rows, header=("text", "label")):
+    with path.open("w", newline="") as handle:
+        csv.writer(handle).writerows([header, *rows])
+    return path

@@ -1,0 +1,119 @@
+import pytest
+import torch
+from datasets import Dataset
+from transformers import BertConfig, BertForSequenceClassification, BertModel, LongformerConfig, LongformerModel
+
+from foretoken.errors import BackboneError, ConfigError
+from foretoken.training.adapter import attach, method_errors, option_types
+from foretoken.training.model import count_parameters, is_head, load_classifier, load_tokenizer
+from foretoken.training.recipe import build_recipe
+from foretoken.training.tokenise import PaddingCollator
+from foretoken.training.trainer import make_trainer
+
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
+
+
+@pytest.fixture
+def bert(tmp_path):
+    BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path / "bert")
+    return str(tmp_path / "bert")
+
+
+def trainer_for(bert, tmp_path, method, **training):
+    values = {"model": bert, "data": {"path": "x.csv"}, "method": method, "training": training}
+    recipe = build_recipe(values)
+    model = attach(load_classifier(bert, ["no", "yes"]), recipe.method)
+    rows = Dataset.from_dict({"input_ids": [[1, 2], [3, 4]], "labels": [0, 1], "length": [2, 2]})
+    tables = {"train": rows, "validation": rows}
+    trainer = make_trainer(recipe, model, tables, PaddingCollator(0), checkpoints=tmp_path / "c", callbacks=[])
+    return trainer, model
+
+
+def test_labels_of_the_data_become_the_models(bert):
+    model = load_classifier(bert, ["no", "yes", "maybe"])
+    assert model.config.id2label == {0: "no", 1: "yes", 2: "maybe"}
+    assert model.classifier.out_features == 3
+
+
+def test_attention_dropout_is_set_and_hidden_dropout_kept(bert):
+    model = load_classifier(bert, ["no", "yes"], attention_dropout=0.0)
+    assert {layer.attention.self.dropout.p for layer in model.bert.encoder.layer} == {0.0}
+    assert {layer.attention.output.dropout.p for layer in model.bert.encoder.layer} == {0.1}
+    kept = load_classifier(bert, ["no", "yes"], attention_dropout="model")
+    assert {layer.attention.self.dropout.p for layer in kept.bert.encoder.layer} == {0.1}
+
+
+def test_attention_dropout_of_longformer_reaches_its_layers(tmp_path):
+    LongformerModel(LongformerConfig(**SIZES, attention_window=4)).save_pretrained(tmp_path)
+    model = load_classifier(str(tmp_path), ["no", "yes"], attention_dropout=0.0)
+    assert {layer.attention.self.dropout for layer in model.longformer.encoder.layer} == {0.0}
+
+
+def test_parameters_of_the_head_are_counted_apart(bert):
+    full = load_classifier(bert, ["no", "yes"])
+    everything = sum(parameter.numel() for parameter in full.parameters())
+    counted = count_parameters(full)
+    assert (counted.head, counted.trainable, counted.total, counted.percent) == (18, everything, everything, 100)
+    adapted = attach(load_classifier(bert, ["no", "yes"]), {"name": "lora", "r": 1})
+    counted = count_parameters(adapted)
+    assert counted.head == 18
+    assert counted.adapter == 2 * 2 * (8 + 8)
+    assert counted.total == everything + counted.adapter  # the untrained original of the head is not counted again
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_head_has_its_own_learning_rate(method, bert, tmp_path):
+    trainer, model = trainer_for(bert, tmp_path, method, learning_rate=0.001, head_learning_rate=0.5)
+    groups = trainer.create_optimizer().param_groups
+    rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
+    trained = {name: rates[id(p)] for name, p in model.named_parameters() if p.requires_grad}
+    assert {rate for name, rate in trained.items() if is_head(name, model)} == {0.5}
+    assert {rate for name, rate in trained.items() if not is_head(name, model)} == {0.001}
+
+
+def test_without_one_it_has_the_same(bert, tmp_path):
+    trainer, _ = trainer_for(bert, tmp_path, "lora", learning_rate=0.001)
+    assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {0.001}
+
+
+@pytest.mark.parametrize(("ratio", "warmup"), [(0.0, 0), (0.25, 25), (1.0, 100)])
+def test_warmup_is_a_share_of_the_steps(ratio, warmup, bert, tmp_path):
+    trainer, _ = trainer_for(bert, tmp_path, "lora", warmup_ratio=ratio)
+    assert trainer.args.get_warmup_steps(100) == warmup
+
+
+def test_what_is_no_model_is_one_backbone_error(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(BackboneError, match="cannot load the model"):
+        load_classifier(str(tmp_path), ["no", "yes"])
+    with pytest.raises(BackboneError, match="cannot load the tokenizer"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_cut_short_weights_are_one_backbone_error(tmp_path):
+    BertForSequenceClassification(BertConfig(**SIZES)).save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-50])
+    with pytest.raises(BackboneError, match="cannot load the model"):
+        load_classifier(str(tmp_path), ["no", "yes"])
+
+
+def test_a_method_that_peft_cannot_place_names_itself(tmp_path):
+    model = load_classifier_of_longformer(tmp_path)
+    with pytest.raises(ConfigError, match=r"method lora: .*target_modules"):
+        attach(model, {"name": "lora"})
+    with torch.no_grad():
+        attach(model, {"name": "lora", "target_modules": ["query", "value"]})(torch.tensor([[1, 2]]))
+
+
+def load_classifier_of_longformer(folder):
+    LongformerModel(LongformerConfig(**SIZES, attention_window=4)).save_pretrained(folder)
+    return load_classifier(str(folder), ["no", "yes"])
+
+
+def test_what_peft_fills_in_itself_is_no_option():
+    assert "r" in option_types("lora")
+    assert not option_types("full")
+    assert not {"task_type", "peft_type", "base_model_name_or_path"} & option_types("lora").keys()
+    assert "backbone" not in option_types("prefix-propagation")
+    assert "method.task_type: no such key" in method_errors({"name": "lora", "task_type": "SEQ_CLS"})[0]

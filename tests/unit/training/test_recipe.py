@@ -1,0 +1,146 @@
+from pathlib import Path
+
+import pytest
+
+from foretoken.errors import ConfigError, RecipeError
+from foretoken.training.recipe import Recipe, TrainingOptions, build_recipe, checked, load_recipe
+from foretoken.training.typed import help_lines, to_dict
+
+ROOT = Path(__file__).parents[3]
+SMALLEST = {"model": "minilm", "data": {"task": "pydocs"}, "method": {"name": "lora"}}
+SMALLEST_YAML = "model: minilm\ndata: {task: pydocs}\nmethod: lora\n"
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    def write(text):
+        (tmp_path / "r.yaml").write_text(text)
+        return tmp_path / "r.yaml"
+
+    return write
+
+
+def errors_of(values):
+    with pytest.raises(RecipeError) as caught:
+        build_recipe(values)
+    return str(caught.value)
+
+
+def test_the_smallest_recipe_has_defaults_for_the_rest():
+    recipe = build_recipe(SMALLEST)
+    assert recipe.training == TrainingOptions()
+    assert recipe.name == "pydocs-lora-seed0"
+    assert recipe.run_folder == Path("runs/pydocs-lora-seed0")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").rglob("*.yaml")), ids=lambda path: path.name)
+def test_every_shipped_recipe_parses(path):
+    assert load_recipe(path).method["name"]
+
+
+def test_every_key_has_a_help_text():
+    assert len(help_lines(Recipe)) > 40
+    assert not [line for line in help_lines(Recipe) if line.endswith(": ")]
+
+
+def test_a_recipe_survives_the_way_to_plain_data_and_back():
+    recipe = build_recipe(SMALLEST | {"lengthen": {"max_length": 1024}, "method": {"name": "lora", "r": 2}})
+    assert checked(recipe) == recipe
+    assert build_recipe(to_dict(recipe)) == recipe
+
+
+def test_overrides_win_over_the_file_in_both_spellings(recipe_file):
+    path = recipe_file(SMALLEST_YAML + "training: {epochs: 3, learning_rate: 1e-3, seed: 5}\n")
+    words = [
+        "--training.epochs",
+        "7",
+        "--training.learning_rate=2e-4",
+        "--method.r",
+        "2",
+        "--data.max_train=500",
+    ]
+    recipe = load_recipe(path, words)
+    assert (recipe.training.epochs, recipe.training.learning_rate, recipe.training.seed) == (7, 2e-4, 5)
+    assert recipe.method == {"name": "lora", "r": 2}
+    assert recipe.data.max_train == 500
+
+
+def test_an_override_may_replace_a_whole_group_or_make_one(recipe_file):
+    path = recipe_file(SMALLEST_YAML.replace("lora", "{name: lora, r: 4}"))
+    recipe = load_recipe(path, ["--method", "full", "--lengthen.max_length", "2048", "--training.metric=accuracy"])
+    assert recipe.method == {"name": "full"}
+    assert recipe.lengthen.max_length == 2048
+    assert recipe.training.metric == "accuracy"
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "0.001", "1.e-3", ".001", "+1e-3"])
+def test_every_spelling_of_a_float_is_one(text, recipe_file):
+    path = recipe_file(SMALLEST_YAML + f"training: {{learning_rate: {text}}}\n")
+    assert load_recipe(path).training.learning_rate == pytest.approx(0.001)
+
+
+def test_a_whole_number_is_a_float_but_not_the_reverse():
+    assert build_recipe(SMALLEST | {"training": {"learning_rate": 1}}).training.learning_rate == 1.0
+    message = errors_of(SMALLEST | {"training": {"epochs": 1.5}})
+    assert "training.epochs: got 1.5 (a number), expected a whole number" in message
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"learning_rate": "1e-3"}, "training.learning_rate: got '1e-3' (a text), expected a number"),
+        ({"epochs": True}, "training.epochs: got True (true or false), expected a whole number"),
+        (
+            {"gradient_checkpointing": 1},
+            "training.gradient_checkpointing: got 1 (a whole number), expected true",
+        ),
+        ({"precision": "fp64"}, "expected one of fp32, bf16"),
+        (
+            {"eval_every": "year"},
+            "training.eval_every: got 'year' (a text), expected one of epoch or a whole number",
+        ),
+        ({"eval_every": 0}, "training.eval_every: got 0, expected at least 1"),
+        ({"learning_rate": 0}, "training.learning_rate: got 0.0, expected above 0"),
+        ({"learning_rate": float("nan")}, "training.learning_rate"),
+        ({"warmup_ratio": 1.5}, "training.warmup_ratio: got 1.5, expected at most 1"),
+        ({"attention_dropout": "none"}, "expected one of model or a number"),
+        ({"sead": 1}, "training.sead: no such key (did you mean 'seed'?)"),
+        ({"learning_rate": None}, "got nothing (null), expected a number"),
+    ],
+)
+def test_each_wrong_value_names_its_key(training, said):
+    assert said in errors_of(SMALLEST | {"training": training})
+
+
+def test_errors_of_all_groups_are_shown_together():
+    message = errors_of(
+        {
+            "data": {"task": "pydoc", "shuffle": True},
+            "method": {"name": "lora", "rank": 4},
+            "training": {"epochs": "x", "batch_size": 0},
+            "ece_bins": "many",
+        }
+    )
+    for key in (
+        "model",
+        "data: task",
+        "data.shuffle",
+        "method.rank",
+        "training.epochs",
+        "training.batch_size",
+        "ece_bins",
+    ):
+        assert f"  {key}" in message
+    assert message.splitlines()[0] == "recipe: 7 errors"
+
+
+def test_a_group_that_is_no_group():
+    message = errors_of(SMALLEST | {"training": 3, "data": "pydocs"})
+    assert "training: got 3 (a whole number), expected a group of keys" in message
+    assert "data: got 'pydocs' (a text), expected a group of keys" in message
+
+
+def test_checked_refuses_what_a_recipe_in_python_may_hold():
+    good = build_recipe(SMALLEST)
+    with pytest.raises(ConfigError, match="ece_bins: got 0, expected at least 1"):
+        checked(Recipe(good.model, good.data, good.method, ece_bins=0))

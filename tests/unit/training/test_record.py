@@ -1,0 +1,49 @@
+import json
+
+from foretoken.training.measure import probabilities_of
+from foretoken.training.record import RunRecord, differing_keys, history, read_record
+
+
+def test_differing_keys_are_dotted_and_show_both_values():
+    before = {"model": "a", "training": {"epochs": 3, "seed": 0, "num_threads": 1}, "output": "x"}
+    now = {"model": "a", "training": {"epochs": 4, "seed": 0, "num_threads": 2}, "output": "y", "name": "n"}
+    assert differing_keys(before, now) == [
+        "training.epochs: 3 in the folder, 4 now",
+        "name: 'nothing' in the folder, 'n' now",
+    ]
+
+
+def test_history_joins_loss_and_validation_of_a_step():
+    log = [
+        {"step": 5, "epoch": 1.0, "loss": 0.5, "learning_rate": 0.1, "grad_norm": 1.0},
+        {"step": 5, "epoch": 1.0, "eval_loss": 0.4, "eval_accuracy": 0.9},
+        {"step": 5, "epoch": 1.0, "train_runtime": 3.0},
+    ]
+    assert history(log) == [
+        {
+            "step": 5,
+            "epoch": 1.0,
+            "train_loss": 0.5,
+            "learning_rate": 0.1,
+            "validation": {"loss": 0.4, "accuracy": 0.9},
+        }
+    ]
+
+
+def test_a_record_is_whole_after_every_update(tmp_path):
+    record = RunRecord(tmp_path, {"status": "running"})
+    record.update(steps=3)
+    assert json.loads((tmp_path / "run.json").read_text()) == {"status": "running", "steps": 3}
+    record.end("failed", ValueError("no"))
+    assert read_record(tmp_path)["error"] == "no"
+
+
+def test_no_or_a_broken_record_is_none(tmp_path):
+    assert read_record(tmp_path) is None
+    (tmp_path / "run.json").write_text("{")
+    assert read_record(tmp_path) is None
+
+
+def test_probabilities_are_the_softmax_even_of_large_logits():
+    rows = probabilities_of([[1000.0, 1000.0], [0.0, -2000.0]])
+    assert rows.tolist() == [[0.5, 0.5], [1.0, 0.0]]
