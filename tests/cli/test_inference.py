@@ -115,7 +115,7 @@ def test_an_adapter_without_its_head_is_refused_not_given_a_random_one(finished,
     shutil.copytree(finished / "adapter", broken)
     kept = {name: value for name, value in load_file(broken / "adapter_model.safetensors").items() if "lora" in name}
     save_file(kept, broken / "adapter_model.safetensors")
-    assert "classifier.weight' is missing" in refused("predict", broken, "lunch")
+    assert "pooler.dense.weight' is missing" in refused("predict", broken, "lunch")
 
 
 def test_a_corrupt_adapter_config_is_refused(finished, refused, tmp_path):

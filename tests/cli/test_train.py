@@ -34,7 +34,7 @@ def test_a_run_leaves_adapter_record_and_predictions(finished, record):
 
 def test_parameters_of_method_and_head_are_counted_apart(finished, record):
     counted = record(finished)["parameters"]
-    assert counted["head"] == 16 * 2 + 2
+    assert counted["head"] == (16 * 16 + 16) + (16 * 2 + 2)  # pooler and classifier
     assert counted["adapter"] == 2 * 2 * (16 * 4 + 4 * 16)  # layers x (query, value) x (A and B of rank 4)
     assert counted["percent"] == pytest.approx(100 * (counted["adapter"] + counted["head"]) / counted["total"])
 

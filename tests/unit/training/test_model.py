@@ -56,7 +56,7 @@ def test_parameters_of_the_head_are_counted_apart(bert):
     assert (counted.head, counted.trainable, counted.total, counted.percent) == (18, everything, everything, 100)
     adapted = attach(load_classifier(bert, ["no", "yes"]), {"name": "lora", "r": 1})
     counted = count_parameters(adapted)
-    assert counted.head == 18
+    assert counted.head == 18 + 8 * 8 + 8  # an adapter trains BERT's pooler with the classifier
     assert counted.adapter == 2 * 2 * (8 + 8)
     assert counted.total == everything + counted.adapter  # the untrained original of the head is not counted again
 
@@ -100,10 +100,17 @@ def test_cut_short_weights_are_one_backbone_error(tmp_path):
 
 def test_a_method_that_peft_cannot_place_names_itself(tmp_path):
     model = load_classifier_of_longformer(tmp_path)
-    with pytest.raises(ConfigError, match=r"method lora: .*target_modules"):
-        attach(model, {"name": "lora"})
+    with pytest.raises(ConfigError, match=r"method lora: Target modules .*nonesuch.* not found"):
+        attach(model, {"name": "lora", "target_modules": ["nonesuch"]})
+
+
+def test_lora_finds_the_projections_of_longformer_by_itself(tmp_path):
+    """peft has no default targets for this family."""
+    adapted = attach(load_classifier_of_longformer(tmp_path), {"name": "lora"})
+    places = {name.split(".lora_A")[0].rsplit(".", 1)[1] for name, _ in adapted.named_parameters() if ".lora_A." in name}
+    assert places == {"query", "value", "query_global", "value_global"}
     with torch.no_grad():
-        attach(model, {"name": "lora", "target_modules": ["query", "value"]})(torch.tensor([[1, 2]]))
+        adapted(torch.tensor([[1, 2]]))
 
 
 def load_classifier_of_longformer(folder):
