@@ -7,6 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_run import documents, write_csv
 
+from foretoken.cli import main
+
 
 def answers(text):
     return [json.loads(line) for line in text.splitlines()]
@@ -140,3 +142,20 @@ def test_evaluate_refuses_labels_that_the_adapter_does_not_know(finished, refuse
     message = refused("evaluate", finished, data)
     assert "eggs" in message
     assert "ham, spam" in message
+
+
+def test_columns_are_those_of_the_training_data(finished, tmp_path, capsys):
+    """What the recipe called text and label need not be said again; a flag overrides it."""
+    card = json.loads((finished / "adapter" / "foretoken.json").read_text())
+    card["recipe"]["data"] |= {"text_column": "body", "label_column": "kind"}
+    folder = tmp_path / "adapter"
+    shutil.copytree(finished / "adapter", folder)
+    (folder / "foretoken.json").write_text(json.dumps(card))
+    file = tmp_path / "new.csv"
+    file.write_text("body,kind\nlunch at noon,ham\nbuy pills now,spam\n")
+    assert main(["evaluate", str(folder), str(file)]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    assert main(["predict", str(folder), "--input", str(file)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert main(["evaluate", str(folder), str(file), "--text-column", "text"]) == 2
+    assert "no column 'text'; the columns are body, kind" in capsys.readouterr().err

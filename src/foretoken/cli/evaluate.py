@@ -17,8 +17,12 @@ def run(arguments: Sequence[str]) -> int:
     from foretoken.training.evaluate import evaluate
     from foretoken.training.predict import load_for_inference
 
-    data = DataOptions(path=options.file, text_column=options.text_column, label_column=options.label_column)
     classifier = load_for_inference(options.folder)
+    data = DataOptions(
+        path=options.file,
+        text_column=options.text_column or classifier.text_column,
+        label_column=options.label_column or classifier.label_column,
+    )
     documents = load_labelled(options.file, data, classifier.labels)
     metrics = evaluate(
         classifier,
@@ -40,8 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="foretoken evaluate", description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", help="run folder, adapter folder or model folder")
     parser.add_argument("file", help="labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
-    parser.add_argument("--text-column", default="text", help="column of the text (default: text)")
-    parser.add_argument("--label-column", default="label", help="column of the label (default: label)")
+    parser.add_argument("--text-column", help="column of the text (default: as in training)")
+    parser.add_argument("--label-column", help="column of the label (default: as in training)")
     parser.add_argument("--batch-size", type=int, default=16, help="documents per forward pass (default: 16)")
     parser.add_argument("--ece-bins", type=int, default=15, help="bins of the calibration error (default: 15)")
     parser.add_argument("--predictions", type=Path, help="write the predictions to this parquet file")

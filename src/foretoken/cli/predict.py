@@ -21,12 +21,14 @@ log = logging.getLogger(__name__)
 def run(arguments: Sequence[str]) -> int:
     """Print or write id, label, probability and the probabilities of every text."""
     options = _parser().parse_args(arguments)
-    texts = _texts(options)
+    if bool(options.texts) == bool(options.input):
+        raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.files import write_text
     from foretoken.training.predict import load_for_inference, predict_texts
     from foretoken.training.tokenise import describe
 
     classifier = load_for_inference(options.folder)
+    texts = _texts(options, options.text_column or classifier.text_column)
     probabilities, truncation = predict_texts(classifier, [text for _, text in texts], batch_size=options.batch_size)
     log.info(describe(truncation, classifier.max_length))
     lines = "".join(_lines([name for name, _ in texts], probabilities, classifier.labels))
@@ -37,17 +39,15 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _texts(options: argparse.Namespace) -> list[tuple[str, str]]:
+def _texts(options: argparse.Namespace, text_column: str) -> list[tuple[str, str]]:
     """Return (id, text) from the command line, a file, a folder or the lines of stdin."""
-    if bool(options.texts) == bool(options.input):
-        raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     if options.texts:
         return [(str(number), text) for number, text in enumerate(options.texts, 1)]
     if options.input == "-":
         return _stdin_lines()
     from foretoken.data.load import load_texts
 
-    return load_texts(options.input, options.text_column)
+    return load_texts(options.input, text_column)
 
 
 def _stdin_lines() -> list[tuple[str, str]]:
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("folder", help="run folder, adapter folder or model folder")
     parser.add_argument("texts", nargs="*", help="texts to label")
     parser.add_argument("--input", help="file, folder of txt files, or - for one document per line of stdin")
-    parser.add_argument("--text-column", default="text", help="column of the text in a file (default: text)")
+    parser.add_argument("--text-column", help="column of the text in a file (default: as in training)")
     parser.add_argument("--output", type=Path, help="write there instead of to stdout")
     parser.add_argument("--batch-size", type=int, default=16, help="documents per forward pass (default: 16)")
     return parser

@@ -16,7 +16,6 @@ from peft import PeftConfig, PeftModel
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-import foretoken.tuner  # noqa: F401 - registers our methods with peft; the command line does not do it earlier
 from foretoken.errors import AdapterError, DataError, ForetokenError
 from foretoken.lengthening import resolve_source
 from foretoken.training.measure import probabilities_of
@@ -26,6 +25,7 @@ from foretoken.training.record import FILE as RUN_FILE
 from foretoken.training.record import read_record
 from foretoken.training.results import CARD
 from foretoken.training.tokenise import PaddingCollator, Truncation, chosen_max_length, encode
+from foretoken.tuner import use_fast_attention  # registers our methods with peft on the way
 
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 
@@ -38,6 +38,8 @@ class Classifier:
     tokenizer: PreTrainedTokenizerBase
     labels: list[str]
     max_length: int
+    text_column: str = "text"  # what the columns were called in the training data
+    label_column: str = "label"
 
 
 def load_for_inference(folder: str | Path) -> Classifier:
@@ -105,6 +107,7 @@ def _load_model(folder: Path) -> Classifier:
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise AdapterError(f"{folder}: the model has no trained head ({missing}); train one, or give an adapter folder")
+    use_fast_attention(model)
     return _ready(model, folder, _read_card(folder))
 
 
@@ -115,7 +118,9 @@ def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: dic
     labels = card.get("labels") or [config.id2label[index] for index in range(config.num_labels)]
     max_length = card.get("max_length") or chosen_max_length(None, config, tokenizer)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Classifier(_on(model, device), tokenizer, labels, max_length)
+    data = card.get("recipe", {}).get("data", {})
+    columns = {name: data[name] for name in ("text_column", "label_column") if name in data}
+    return Classifier(_on(model, device), tokenizer, labels, max_length, **columns)
 
 
 def _on(model: Any, device: str) -> Any:

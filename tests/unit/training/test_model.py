@@ -100,14 +100,15 @@ def test_cut_short_weights_are_one_backbone_error(tmp_path):
 
 def test_a_method_that_peft_cannot_place_names_itself(tmp_path):
     model = load_classifier_of_longformer(tmp_path)
-    with pytest.raises(ConfigError, match=r"method lora: Target modules .*nonesuch.* not found"):
+    with pytest.raises(ConfigError, match=r"method lora: No modules were targeted"):
         attach(model, {"name": "lora", "target_modules": ["nonesuch"]})
 
 
 def test_lora_finds_the_projections_of_longformer_by_itself(tmp_path):
     """peft has no default targets for this family."""
     adapted = attach(load_classifier_of_longformer(tmp_path), {"name": "lora"})
-    places = {name.split(".lora_A")[0].rsplit(".", 1)[1] for name, _ in adapted.named_parameters() if ".lora_A." in name}
+    names = [name for name, _ in adapted.named_parameters() if ".lora_A." in name]
+    places = {name.split(".lora_A")[0].rsplit(".", 1)[1] for name in names}
     assert places == {"query", "value", "query_global", "value_global"}
     with torch.no_grad():
         adapted(torch.tensor([[1, 2]]))

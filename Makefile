@@ -1,0 +1,46 @@
+# make demo: the main job on real weights and real text.  make test: everything that must hold.
+# Both set up their own virtual environment in .venv; nothing else is needed than Python >= 3.10.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/.installed
+WORKERS ?= 2
+
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM = false
+
+.PHONY: help install demo test test-slow lint docs clean
+
+help:
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+install: $(INSTALLED)  ## create .venv with the tested versions
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
+	touch $@
+
+demo: $(INSTALLED)  ## train two methods on real documents; ends with the table and where the runs are
+	$(BIN)/foretoken train recipes/demo/prefix-propagation.yaml recipes/demo/prefix-tuning.yaml
+
+test: lint  ## lint, types, import contracts, and the default test suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" \
+		--cov --cov-report=term --cov-report=xml:.coverage.xml
+
+test-slow: $(INSTALLED)  ## what takes longer than the default suite allows
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)  ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(INSTALLED)  ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## remove the environment and everything that was built
+	rm -rf $(VENV) site .coverage .coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
