@@ -1,0 +1,252 @@
+"""Write the parts of the documentation that the code knows: ``python docs/generate.py`` (``--check`` only looks).
+
+A page marks such a part with ``<!-- generated: NAME -->`` and ``<!-- end -->``; what stands between is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+from unittest.mock import patch
+
+FOLDER = Path(__file__).parent
+MARKED = re.compile(r"(<!-- generated: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+HELP_WIDTH = "88"
+TASKS = {
+    "SequenceClassification": "sequence classification",
+    "TokenClassification": "token classification",
+    "QuestionAnswering": "question answering",
+    "MultipleChoice": "multiple choice",
+    "MaskedLM": "masked language modelling",
+}
+
+
+def generated(text: str) -> str:
+    """Return a page with its marked parts written anew."""
+    return MARKED.sub(lambda match: f"{match[1]}\n{part(match['name'])}\n\n{match[3]}", text)
+
+
+def part(name: str) -> str:
+    """Return the marked part of this name, e.g. ``options prefix-tuning``."""
+    kind, *arguments = name.split()
+    return "\n".join(PARTS[kind](*arguments))
+
+
+def recipe_keys() -> Iterator[str]:
+    """Return every key of a recipe: type, default, help."""
+    from foretoken.training.recipe import Recipe
+
+    return table(("key", "type", "default", "meaning"), _keys(Recipe))
+
+
+def _keys(options: type[Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
+    from foretoken.training.typed import describe
+
+    hints = get_type_hints(options)
+    for item in fields(options):
+        wanted, key = hints[item.name], prefix + item.name
+        inner = [member for member in (wanted, *get_args(wanted)) if is_dataclass(member)]
+        if inner:
+            yield f"**`{key}`**", "a group of keys", _group_default(item), item.metadata["help"]
+            yield from _keys(inner[0], f"{key}.")  # type: ignore[arg-type]
+        else:
+            yield f"`{key}`", describe(wanted), shown_default(item), item.metadata["help"]
+
+
+def _group_default(item: Field[Any]) -> str:
+    if item.default is None:
+        return "left out"
+    return "required" if item.default_factory is MISSING else "the defaults below"
+
+
+def shown_default(item: Field[Any]) -> str:
+    """Return a field's default as a recipe would spell it."""
+    if item.default is MISSING:
+        return "required" if item.default_factory is MISSING else f"`{item.default_factory()}`"
+    value = item.default
+    if value is None or isinstance(value, bool):
+        return "`null`" if value is None else f"`{str(value).lower()}`"
+    return f"`[{', '.join(value)}]`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def command_help(verb: str) -> Iterator[str]:
+    """Return what ``foretoken VERB --help`` prints; the list of recipe keys has a page of its own."""
+    from foretoken.cli import main
+
+    printed = io.StringIO()
+    with patch.dict(os.environ, COLUMNS=HELP_WIDTH), contextlib.redirect_stdout(printed):
+        main(["--help"] if verb == "foretoken" else [verb, "--help"])
+    text, keys, _ = printed.getvalue().partition("keys of a recipe:\n")
+    yield from ("```text", text.rstrip() + ("\n\n" + keys + "  ..." if keys else ""), "```")
+
+
+def methods() -> Iterator[str]:
+    """Return the table of methods."""
+    from foretoken import METHODS
+
+    return table(
+        ("method", "what it trains", "config", "paper"),
+        (
+            (
+                f"[`{row.name}`]({row.name}.md)",
+                row.summary,
+                f"`{row.config.__name__}`" if row.config else "none",
+                row.paper,
+            )
+            for row in METHODS.values()
+        ),
+    )
+
+
+def options(name: str) -> Iterator[str]:
+    """Return the options of one method."""
+    from foretoken import METHODS
+    from foretoken.training.adapter import option_types
+    from foretoken.training.typed import describe
+
+    known = option_types(name)
+    items = [item for item in fields(METHODS[name].config) if item.name in known]  # type: ignore[arg-type]
+    return table(
+        ("option", "type", "default", "meaning"),
+        ((f"`{item.name}`", _type(describe, known[item.name]), shown_default(item), _help(item)) for item in items),
+    )
+
+
+def _type(describe: Callable[[Any], str], wanted: Any) -> str:
+    return "a list of configs" if get_args(wanted) == (Any,) else describe(wanted)
+
+
+def _help(item: Field[Any]) -> str:
+    return " ".join(item.metadata.get("help", "").split())
+
+
+def cost(name: str, *changes: str) -> Iterator[str]:
+    """Count the parameters of a method on a model of the size of BERT base; no weights are made."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from foretoken.training.adapter import attach
+    from foretoken.training.model import count_parameters
+
+    with torch.device("meta"):
+        model = attach(BertForSequenceClassification(BertConfig(num_labels=2)), _method(name, changes))
+    count = count_parameters(model)
+    body = count.total - count.head - (0 if name == "full" else count.adapter)
+    given = f" with {', '.join(changes)}" if changes else ""
+    yield f"Counted on BERT base (12 layers, width 768, 2 labels){given}:"
+    share = f"{100 * count.adapter / body:.2f} % of the body"
+    yield f"{count.adapter:,} parameters in the method ({share}), {count.head:,} in the head."
+
+
+def _method(name: str, changes: Sequence[str]) -> dict[str, Any]:
+    values = (change.split("=") for change in changes)
+    return {"name": name} | {key: int(value) for key, value in values}
+
+
+def families() -> Iterator[str]:
+    """Say which modules of which family are trained as the head, and what LoRA changes by default."""
+    from foretoken.backbones import BACKBONES
+
+    header = ("`model_type`", *list(TASKS.values())[:4], "query and value projections")
+    rows = (
+        (f"`{kind}`", *(_names(_head(kind, task)) for task in list(TASKS)[:4]), _names(backbone.projections))
+        for kind, backbone in BACKBONES.items()
+    )
+    return table(header, rows)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _head(kind: str, task: str) -> list[str]:
+    import torch
+    import transformers
+
+    from foretoken.backbones import BACKBONES
+
+    config = transformers.AutoConfig.for_model(kind)
+    config.num_hidden_layers = 1
+    if kind == "longformer":
+        config.attention_window = [4]
+    with torch.device("meta"):
+        model = getattr(transformers, f"AutoModelFor{task}").from_config(config)
+    return BACKBONES[kind].head_names(model, model.base_model)
+
+
+def metrics() -> Iterator[str]:
+    """Return the metrics that can choose a checkpoint."""
+    from foretoken.metrics import METRICS, metric_names
+
+    many = set(metric_names(3))
+    return table(
+        ("metric", "better", "exists for"),
+        (
+            (
+                f"`{name}`",
+                "higher" if metric.greater_is_better else "lower",
+                "any number of labels" if name in many else "two labels",
+            )
+            for name, metric in METRICS.items()
+        ),
+    )
+
+
+def data_tasks() -> Iterator[str]:
+    """Return the built-in tasks."""
+    from foretoken.data.tasks import TASKS as DATA_TASKS
+
+    return table(
+        ("task", "what it is", "labels", "source", "licence"),
+        (
+            (f"`{task.name}`", task.summary, str(len(task.labels)), task.source, task.licence)
+            for task in DATA_TASKS.values()
+        ),
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Return the lines of a Markdown table."""
+    for cells in (header, ["---"] * len(header), *rows):
+        yield "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
+
+
+PARTS: dict[str, Callable[..., Iterator[str]]] = {
+    "recipe-keys": recipe_keys,
+    "help": command_help,
+    "methods": methods,
+    "options": options,
+    "cost": cost,
+    "families": families,
+    "metrics": metrics,
+    "tasks": data_tasks,
+}
+
+
+def stale() -> Iterator[tuple[Path, str]]:
+    """Yield the pages that are not as the code has them now, and how they should be."""
+    for page in sorted(FOLDER.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (fresh := generated(text)) != text:
+            yield page, fresh
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the stale pages, or only name them."""
+    found = list(stale())
+    for page, text in found:
+        print(page.relative_to(FOLDER))
+        if "--check" not in arguments:
+            page.write_text(text, encoding="utf-8")
+    return int(bool(found) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

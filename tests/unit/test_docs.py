@@ -1,0 +1,213 @@
+"""The documentation is true: its generated parts are fresh, its examples run, its console output is what is printed.
+
+A page runs from top to bottom in an empty folder that holds a few files of mails. Blocks with a title are written to a
+file of that name, ``python`` blocks run in one namespace, the ``foretoken`` lines of ``bash`` blocks must exit with 0,
+and ``console`` blocks must print what stands there. Names of pretrained models stand for tiny random ones.
+"""
+
+import contextlib
+import csv
+import importlib.util
+import io
+import random
+import re
+import runpy
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+import yaml
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, LongformerConfig, LongformerModel, PreTrainedTokenizerFast
+
+from foretoken import METHODS
+from foretoken.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [ROOT / "docs" / "index.md", *(ROOT / "docs" / "guide").glob("*.md"), *(ROOT / "docs").glob("methods/*")]
+)
+BLOCK = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+RUN = ("python", "bash", "console")
+BERTS = ("google-bert/bert-base-uncased", "minilm")
+LONGFORMERS = ("allenai/longformer-base-4096",)
+SIGNS = {"ham": ("lunch", "meeting"), "spam": ("prize", "winner")}
+FILLER = [f"word{number}" for number in range(30)]
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 66,
+    "pad_token_id": 0,
+}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),  # examples are written for a machine with a GPU
+    pytest.mark.filterwarnings("ignore:.*_prepare_4d|.*dynamo.*:FutureWarning"),
+]
+
+
+def load_generator():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tokenizer():
+    words = [*SPECIAL, *FILLER, *(word for signs in SIGNS.values() for word in signs)]
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return len(words), PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=64, **names)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """Folders of tiny random models, by the name that stands for them in the documentation."""
+    root, (size, fast) = tmp_path_factory.mktemp("models"), tokenizer()
+    torch.manual_seed(0)
+    made = {
+        "bert": BertModel(BertConfig(vocab_size=size, **SIZES)),
+        "longformer": LongformerModel(LongformerConfig(vocab_size=size, attention_window=[4, 8], **SIZES)),
+    }
+    for name, model in made.items():
+        model.save_pretrained(root / name)
+        fast.save_pretrained(root / name)
+    return dict.fromkeys(BERTS, root / "bert") | dict.fromkeys(LONGFORMERS, root / "longformer")
+
+
+def mails(count):
+    chance = random.Random(count)
+    for number in range(count):
+        label = ("ham", "spam")[number % 2]
+        yield " ".join([*chance.choices(FILLER, k=chance.randint(3, 20)), chance.choice(SIGNS[label])]), label
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Work in a folder with the files that the pages call the reader's own."""
+    for name, count in {"mail.csv": 60, "held_out.csv": 12, "new.csv": 4}.items():
+        with (tmp_path / name).open("w", newline="") as handle:
+            csv.writer(handle).writerows([("text", "label"), *mails(count)])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # no C++ compiler is needed then
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny tensors: more threads only wait for each other
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+def with_tiny_models(text, pretrained):
+    for name, place in pretrained.items():
+        text = re.sub(rf'(?<=["\' ]){re.escape(name)}(?=["\'\s])', str(place), text)
+    return text
+
+
+def called(words):
+    """Run the command line; return the exit code and everything it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = main(words)
+    return code, printed.getvalue()
+
+
+def run_bash(body):
+    for line in body.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["foretoken"]:
+            code, printed = called(words[1:])
+            assert code == 0, f"$ {line}\n{printed}"
+
+
+def run_console(body):
+    for step in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        line, _, expected = step.partition("\n")
+        assert called(shlex.split(line)[1:])[1].strip() == expected.strip(), f"$ {line}"
+
+
+def run_page(text, pretrained, namespace):
+    for block in BLOCK.finditer(with_tiny_models(text, pretrained)):
+        if block["title"]:
+            Path(block["title"]).write_text(block["body"])
+        elif block["kind"] == "python":
+            exec(compile(block["body"], "example", "exec"), namespace)
+        elif block["kind"] == "bash":
+            run_bash(block["body"])
+        elif block["kind"] == "console":
+            run_console(block["body"])
+
+
+def examples(page):
+    return [block for block in BLOCK.finditer(page.read_text()) if block["kind"] in RUN]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=lambda page: page.stem)
+def test_the_examples_of_a_page_run(page, folder, pretrained):
+    run_page(page.read_text(), pretrained, {"__name__": "example"})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "```python\nassert 1 + 1 == 3\n```\n",
+        "```bash\nforetoken methds\n```\n",
+        "```console\n$ foretoken --version\nforetoken 0\n```\n",
+    ],
+)
+def test_a_broken_example_fails(broken, folder, pretrained):
+    with pytest.raises(AssertionError):
+        run_page(broken, pretrained, {})
+
+
+def test_generated_parts_are_fresh():
+    """Compared word by word: argparse breaks its lines differently from one Python to the next."""
+    generate = load_generator()
+    pages = {page.name: (page.read_text().split(), text.split()) for page, text in generate.stale()}
+    different = [name for name, (is_now, should_be) in pages.items() if is_now != should_be]
+    assert not different, f"run `python docs/generate.py`: {different}"
+
+
+def test_a_stale_part_is_noticed(tmp_path, monkeypatch):
+    generate = load_generator()
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- generated: metrics -->\nold\n<!-- end -->\nafter\n")
+    monkeypatch.setattr(generate, "FOLDER", tmp_path)
+    assert [path for path, _ in generate.stale()] == [page]
+    assert generate.main([]) == 0
+    assert "`f1_macro`" in page.read_text()
+    assert page.read_text().endswith("<!-- end -->\nafter\n")
+    assert not list(generate.stale())
+
+
+def test_every_method_has_a_page():
+    assert {page.stem for page in (ROOT / "docs" / "methods").glob("*.md")} == {*METHODS, "index"}
+
+
+def test_every_page_is_in_the_navigation():
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=Loader)
+    listed = set(re.findall(r"[\w/-]+\.md", str(settings["nav"])))
+    there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert listed == there
+
+
+@pytest.mark.parametrize(("script", "files"), [("five_lines", ["mail.csv"]), ("many_adapters", [])])
+def test_the_scripts_run(script, files, folder, pretrained, monkeypatch, capsys):
+    place = ROOT / "examples" / f"{script}.py"
+    monkeypatch.setattr(sys, "argv", [str(place), str(pretrained["minilm"]), *files])
+    runpy.run_path(str(place), run_name="__main__")
+    assert capsys.readouterr().out
