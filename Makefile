@@ -49,7 +49,7 @@ lint: $(INSTALLED)  ## ruff, mypy, import-linter
 	$(BIN)/lint-imports
 
 docs: $(INSTALLED)  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) .venv-oldest site .coverage .coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -237,3 +237,18 @@ def test_attention_implementations_agree(method, implementation):
     inputs = tiny.batch("bert", "FEATURE_EXTRACTION")
     expected = run(tiny.shaken(adapted(reference, method)), inputs)
     close(run(tiny.shaken(adapted(model, method)), inputs), expected)
+
+
+def test_eager_attention_gives_back_the_weights_of_the_own_keys():
+    """With prefix-tuning the rest of each row's weight is on the prefix."""
+    torch.manual_seed(1)
+    model = AutoModel.from_config(tiny.CONFIGS["bert"](), attn_implementation="eager").eval()
+    inputs = tiny.batch("bert", "FEATURE_EXTRACTION")
+    model = tiny.shaken(adapted(model, "prefix-tuning"))
+    with torch.no_grad():
+        maps = model(**inputs, output_attentions=True).attentions
+    assert [tuple(m.shape) for m in maps] == [(3, 4, 20, 20)] * 3
+    own = maps[0].sum(-1)
+    assert own.max() < 1
+    assert own.min() > 0
+    assert maps[0][1, :, :, 14:].abs().max() == 0  # padding

@@ -16,7 +16,7 @@ from peft import (
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
 
-from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
+from foretoken import BitFitConfig, PrefixPropagationConfig, PrefixTuningConfig, StackConfig
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 
 import tiny
@@ -168,6 +168,18 @@ def test_status_reports_tell_the_truth(method):
     assert model.get_layer_status()
     with model.disable_adapter():
         assert model.get_model_status().enabled is False
+
+
+def test_a_member_of_a_stack_may_name_modules_to_save():
+    stack = StackConfig(configs=[prefix(modules_to_save=["embeddings"])], task_type="SEQ_CLS")
+    model = get_peft_model(tiny.model("bert"), stack)
+    assert any("embeddings.modules_to_save" in n for n, p in model.named_parameters() if p.requires_grad)
+
+
+def test_averaging_is_refused_clearly():
+    model = get_peft_model(tiny.model("bert"), prefix())
+    with pytest.raises(AdapterError, match="cannot be averaged"):
+        model.add_weighted_adapter(["default"], [1.0], "mean")
 
 
 def test_merging_is_refused_clearly():
@@ -368,5 +380,7 @@ def test_stacks_refuse_what_cannot_be_stacked():
         StackConfig(configs=[LoraConfig(), LoraConfig()])
     with pytest.raises(ConfigError, match="foretoken's methods and LoRA; got StackConfig"):
         StackConfig(configs=[StackConfig(configs=[LoraConfig()])])
+    with pytest.raises(ConfigError, match="train the same biases"):
+        get_peft_model(tiny.model("bert"), StackConfig(configs=[BitFitConfig(), BitFitConfig()]))
     with pytest.raises(ConfigError, match="did you mean 'prefix-tuning'"):
         StackConfig(configs=[{"name": "prefix-tunning"}])

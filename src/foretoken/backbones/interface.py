@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -55,7 +56,15 @@ def branch_attention(
         extra_scores=columns,
         dropout=dropout,
     )
-    return branch.combine(out, probabilities, query).transpose(1, 2).contiguous(), None
+    out = branch.combine(out, probabilities, query).transpose(1, 2).contiguous()
+    return out, own_weights(query, key, columns, scale, attention_mask) if wrapped == "eager" else None
+
+
+def own_weights(query: Tensor, key: Tensor, columns: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+    """Return the (B, H, N, M) weights of the own keys, which eager attention gives back: it sums one-hot values."""
+    one_hot = torch.eye(key.shape[2], dtype=key.dtype, device=key.device).expand(*key.shape[:2], -1, -1)
+    weights, _ = attend(query, key, one_hot, scale=scale, mask=mask, extra_scores=columns, engine="reference")
+    return weights
 
 
 def implementation(module: nn.Module, name: str) -> Callable[..., Any]:

@@ -16,6 +16,11 @@ def fail(message: str) -> None:
     print(f"foretoken: error: {message}", file=sys.stderr)
 
 
+def described(docstring: str | None) -> str:
+    """Return what a verb does, from its module's first line (verb, colon, what it does)."""
+    return (docstring or "").partition(": ")[2]
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: drawn on a terminal, aligned text in a pipe or file."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]

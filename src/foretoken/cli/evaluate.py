@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from foretoken.cli.console import table
+from foretoken.cli.console import described, table
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,7 +41,7 @@ def _number(value: float) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken evaluate", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="foretoken evaluate", description=described(__doc__), allow_abbrev=False)
     parser.add_argument("folder", help="run folder, adapter folder or model folder")
     parser.add_argument("file", help="labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
     parser.add_argument("--text-column", help="column of the text (default: as in training)")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from foretoken.cli.console import described
+
 
 def run(arguments: Sequence[str]) -> int:
     """Lengthen a model into a new folder and print where it is."""
@@ -22,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken lengthen", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="foretoken lengthen", description=described(__doc__), allow_abbrev=False)
     parser.add_argument("source", help="folder or hub name of a model, or minilm (the demo weights)")
     parser.add_argument("output", help="folder to write")
     parser.add_argument("--max-length", type=int, default=4096, help="tokens it will read (default: 4096)")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 
-from foretoken.cli.console import table
+from foretoken.cli.console import described, table
 from foretoken.errors import ConfigError, did_you_mean
 
 
@@ -20,7 +21,8 @@ def run(arguments: Sequence[str]) -> int:
         table(("method", "title", "what it trains", "paper"), rows)
         return 0
     if options.name not in METHODS:
-        raise ConfigError(f"no method {options.name!r}{did_you_mean(options.name, METHODS)}")
+        known = ", ".join(METHODS)
+        raise ConfigError(f"no method {options.name!r}{did_you_mean(options.name, METHODS)}; the methods are {known}")
     _print_options(options.name)
     return 0
 
@@ -31,8 +33,16 @@ def _print_options(name: str) -> None:
 
     known = option_types(name)
     items = [item for item in fields(METHODS[name].config) if item.name in known] if known else []  # type: ignore[arg-type]
-    rows = [(item.name, _default(item), " ".join(item.metadata.get("help", "").split())) for item in items]
+    if not items:
+        print(f"{name} has no options")
+        return
+    rows = [(item.name, _default(item), _first_sentence(item.metadata.get("help", ""))) for item in items]
     table(("option", "default", "meaning"), rows)
+
+
+def _first_sentence(text: str) -> str:
+    """Shorten the paragraphs of peft's own methods."""
+    return re.split(r"(?<=[a-z)`'])\. ", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _default(item: Field[object]) -> str:
@@ -42,6 +52,6 @@ def _default(item: Field[object]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken methods", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="foretoken methods", description=described(__doc__), allow_abbrev=False)
     parser.add_argument("name", nargs="?", help="show the options of this method")
     return parser

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foretoken.cli.console import described
 from foretoken.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _lines(names: Sequence[str], probabilities: np.ndarray, labels: Sequence[str
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken predict", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="foretoken predict", description=described(__doc__), allow_abbrev=False)
     parser.add_argument("folder", help="run folder, adapter folder or model folder")
     parser.add_argument("texts", nargs="*", help="texts to label")
     parser.add_argument("--input", help="file, folder of txt files, or - for one document per line of stdin")

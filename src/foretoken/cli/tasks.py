@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from foretoken.cli.console import table
+from foretoken.cli.console import described, table
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the table of tasks."""
-    argparse.ArgumentParser(prog="foretoken tasks", description=__doc__, allow_abbrev=False).parse_args(arguments)
+    argparse.ArgumentParser(prog="foretoken tasks", description=described(__doc__), allow_abbrev=False).parse_args(
+        arguments
+    )
     from foretoken.data.tasks import TASKS
 
     rows = [(task.name, task.title, len(task.labels), task.metric, task.licence) for task in TASKS.values()]

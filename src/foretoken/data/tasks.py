@@ -121,30 +121,18 @@ def get_task(name: str) -> Task:
 
 
 def find_raw(name: str, path: str | None = None) -> Path:
-    """Return where a task's raw data are: ``path``, $FORETOKEN_DATA/<name>, or ../shared/data/<name>.
+    """Return where a task's raw data are: ``path``, or $FORETOKEN_DATA/<name>.
 
     Raises:
         DataError: none of these exists; the message says where it looked and where to get the data.
     """
     task = get_task(name)
-    places = [Path(path).expanduser()] if path else _places(name)
-    for place in places:
-        if place.exists():
-            return place
+    folder = os.environ.get(DATA_VARIABLE)
+    place = Path(path or f"{folder}/{name}").expanduser() if path or folder else None
+    if place is not None and place.exists():
+        return place
     hub = f", or set path to 'hub' to load {task.hub_name} from the hub" if task.hub_name else ""
     raise DataError(
-        f"task {name!r}: the raw data were not found at {' or '.join(map(str, places))}; get "
-        f"{task.source}, and name "
-        f"its folder with path=... or put it at ${DATA_VARIABLE}/{name}{hub}"
+        f"task {name!r}: the raw data were not found at {place or f'${DATA_VARIABLE}/{name} (not set)'}; get "
+        f"{task.source}, and name its folder with data.path or put it at ${DATA_VARIABLE}/{name}{hub}"
     )
-
-
-def _places(name: str) -> list[Path]:
-    root = Path(__file__).resolve().parents[3]  # of the repository, when foretoken runs from its checkout
-    bases = [Path.cwd()] + ([root] if (root / "pyproject.toml").is_file() else [])
-    places = [Path(os.environ[DATA_VARIABLE]).expanduser() / name] if os.environ.get(DATA_VARIABLE) else []
-    for base in bases:
-        place = base.parent / "shared" / "data" / name
-        if place not in places:
-            places.append(place)
-    return places

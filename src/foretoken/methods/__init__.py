@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from peft import LoraConfig, PeftConfig
@@ -90,40 +90,38 @@ def make_config(name: str, **options: Any) -> PeftConfig:
         raise ConfigError(f"method {name!r} trains the model itself and has no adapter config")
     known_options = option_names(row.config)
     for option in options:
-        if option not in known_options:
+        if option not in (*known_options, "task_type", "inference_mode"):
             hint = did_you_mean(option, known_options)
             raise ConfigError(f"method {name!r} has no option {option!r}{hint}; it has {', '.join(known_options)}")
     return row.config(**options)
 
 
 def option_names(config: type[PeftConfig]) -> list[str]:
-    """Return the options of a config that a user may set."""
-    fields = config.__dataclass_fields__
+    """Return the options of a method: its config's fields, without those that peft fills in itself."""
+    inherited = {item.name for item in fields(PeftConfig)} | {"runtime_config"}
     return [
-        name
-        for name, field in fields.items()
-        if field.init
-        and not field.metadata.get("internal")
-        and name not in ("peft_type", "auto_mapping", "peft_version")
+        item.name
+        for item in fields(config)
+        if item.init and not item.metadata.get("internal") and item.name not in inherited
     ]
 
 
-def make_member(fields: dict[str, Any]) -> PeftConfig:
+def make_member(values: dict[str, Any]) -> PeftConfig:
     """Return a member of a stack from its fields: ``name`` as in a recipe, or ``peft_type`` as saved."""
-    member = make_config(fields.pop("name"), **fields) if "name" in fields else from_peft_type(fields)
+    member = make_config(values.pop("name"), **values) if "name" in values else from_peft_type(values)
     if isinstance(member, StackConfig) or not isinstance(member, ForetokenConfig | LoraConfig):
         raise ConfigError(f"a stack's members are foretoken's methods and LoRA; got {type(member).__name__}")
     return member
 
 
-def from_peft_type(fields: dict[str, Any]) -> PeftConfig:
+def from_peft_type(values: dict[str, Any]) -> PeftConfig:
     """Return the config whose saved fields these are."""
-    wanted = plain(fields.pop("peft_type", None))
+    wanted = plain(values.pop("peft_type", None))
     configs = [row.config for row in METHODS.values() if row.config is not None]
     for config in configs:
         name = config.method_type if issubclass(config, ForetokenConfig) else "LORA"
         if name == wanted:
-            return config(**fields)
+            return config(**values)
     raise ConfigError(f"a stack's member needs `name: <method>` or a saved peft_type; got {wanted!r}")
 
 

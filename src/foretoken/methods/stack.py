@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,7 +16,6 @@ from foretoken.methods.base import (
     Dimensions,
     ForetokenConfig,
     LayerEntry,
-    OutputShift,
     Sites,
 )
 
@@ -50,6 +49,8 @@ class StackConfig(ForetokenConfig):
         if not isinstance(self.configs, list | tuple) or not self.configs:
             raise ConfigError(f"a stack needs a list of at least one config; got {self.configs!r}")
         self.configs = [as_fields(member) for member in self.configs]
+        wanted = [name for member in self.configs for name in member.pop("modules_to_save", None) or []]
+        self.modules_to_save = list(dict.fromkeys([*(self.modules_to_save or []), *wanted])) or None
         members = self.members()
         if sum(isinstance(member, LoraConfig) for member in members) > 1:
             raise ConfigError("a stack takes at most one LoRA config; merge them into one with more target modules")
@@ -71,12 +72,12 @@ class StackConfig(ForetokenConfig):
         built = [member.build(dimensions) for member in self.own_members()]
         layers = {i: StackedEntry(parts) for i, parts in gathered(sites.layers for sites in built).items()}
         attention = {i: StackedBranch(parts) for i, parts in gathered(sites.attention for sites in built).items()}
-        outputs: dict[str, OutputShift] = {}
-        for sites in built:
-            outputs |= sites.outputs
+        outputs = gathered(sites.outputs for sites in built)
+        if any(len(parts) > 1 for parts in outputs.values()):
+            raise ConfigError("two members of the stack train the same biases; leave out one of them")
         if not built:
             layers = {0: StackedEntry([])}
-        return Sites(layers=layers, attention=attention, outputs=outputs)
+        return Sites(layers=layers, attention=attention, outputs={path: only for path, (only,) in outputs.items()})
 
 
 def as_fields(member: Any) -> dict[str, Any]:
@@ -95,9 +96,9 @@ def plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def gathered(tables: Iterable[Any]) -> dict[int, list[Any]]:
+def gathered(tables: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
     """[{0: a}, {0: b, 1: c}] -> {0: [a, b], 1: [c]}."""
-    together: dict[int, list[Any]] = {}
+    together: dict[Any, list[Any]] = {}
     for table in tables:
         for key, module in table.items():
             together.setdefault(key, []).append(module)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, get_type_hints
 
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from foretoken.errors import ConfigError, ForetokenError, did_you_mean
-from foretoken.methods import METHODS
+from foretoken.methods import METHODS, option_names
 from foretoken.training.typed import Errors, convert, unknown_keys
 from foretoken.tuner import completed_lora, use_fast_attention  # registers our methods with peft on the way
 
@@ -39,13 +38,8 @@ def option_types(name: str) -> dict[str, Any]:
     config = METHODS[name].config
     if config is None:
         return {}
-    inherited = {item.name for item in fields(PeftConfig)}
     hints = _type_hints(config)
-    return {
-        item.name: hints.get(item.name, Any)
-        for item in fields(config)
-        if item.init and item.name not in inherited | _NOT_OPTIONS and not item.metadata.get("internal")
-    }
+    return {option: hints.get(option, Any) for option in option_names(config)}
 
 
 def build_config(method: Mapping[str, Any]) -> PeftConfig | None:
@@ -72,9 +66,6 @@ def attach(model: PreTrainedModel, method: Mapping[str, Any]) -> PreTrainedModel
         raise
     except ValueError as error:  # peft's own methods do not know every family's modules
         raise ConfigError(f"method {method['name']}: {' '.join(str(error).split())}") from error
-
-
-_NOT_OPTIONS = frozenset({"auto_mapping", "peft_version", "runtime_config"})
 
 
 def _options(method: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from transformers import (
 from foretoken.errors import BackboneError
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.training.recipe import LengthenOptions, Recipe
+from foretoken.tuner import head_names
 
 log = logging.getLogger(__name__)
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
@@ -106,7 +107,8 @@ def is_head(name: str, model: nn.Module) -> bool:
     """Tell the parameters of the head from those of the adapter (or of the whole model)."""
     if isinstance(model, PeftModel):
         return "modules_to_save." in name
-    return not name.startswith(f"{model.base_model_prefix}.")
+    parts = name.split(".")
+    return parts[0] != model.base_model_prefix or not head_names(model).isdisjoint(parts)
 
 
 @contextmanager

@@ -94,10 +94,10 @@ def describe(wanted: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(describe(member) for member in get_args(wanted))
     if origin is Literal:
-        return "one of " + ", ".join(str(choice) for choice in get_args(wanted))
+        return " or ".join(f"`{choice}`" for choice in get_args(wanted))
     if origin in (list, tuple):
         inner = get_args(wanted)
-        return f"a list of {describe(inner[0])}" if inner else "a list"
+        return f"a list (each item {describe(inner[0])})" if inner else "a list"
     if is_dataclass(wanted) or (origin or wanted) in (dict, Mapping):
         return "a group of keys"
     return _WORDS.get(wanted, str(wanted))
@@ -217,7 +217,8 @@ def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
         if inner is not None:
             lines += help_lines(inner, f"{prefix}{item.name}.")
         else:
-            default = f" [{item.default}]" if item.default not in (MISSING, None) else ""
+            required = item.default is MISSING and item.default_factory is MISSING
+            default = " [required]" if required else "" if item.default in (MISSING, None) else f" [{item.default}]"
             lines.append(f"{prefix}{item.name}{default}: {item.metadata.get('help', '')}")
     return lines
 

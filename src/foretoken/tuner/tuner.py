@@ -153,6 +153,14 @@ class ForetokenModel(BaseTuner):
         super()._unload_and_optionally_merge(merge=False, progressbar=progressbar)
         return self.model
 
+    def add_weighted_adapter(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: means of prefixes are not what means of weights are.
+
+        Raises:
+            AdapterError: always.
+        """
+        raise AdapterError("adapters of foretoken cannot be averaged; use adapter_names to mix them in one batch")
+
     def delete_adapter(self, adapter_name: str) -> None:
         """Delete an adapter, the LoRA of a stack included."""
         super().delete_adapter(adapter_name)
@@ -228,6 +236,12 @@ def completed_lora(lora: LoraConfig, model: nn.Module) -> LoraConfig:
     """Return a LoRA config that trains the same head as foretoken's own methods do, so that they compare."""
     head = find_backbone(model).head_names(model, body_of(model))
     return replace(with_targets(lora, model), modules_to_save=with_heads(lora, head))
+
+
+def head_names(model: nn.Module) -> set[str]:
+    """Return the names of the modules that make up the model's head; empty for a family that is not supported."""
+    backbone = BACKBONES.get(getattr(model.config, "model_type", ""))
+    return set() if backbone is None else set(backbone.head_names(model, body_of(model)))
 
 
 def use_fast_attention(model: nn.Module) -> None:
