@@ -16,7 +16,7 @@ def run(model, inputs, **kwargs):
         return tiny.first(model(**inputs, **kwargs))
 
 
-def close(a, b, atol=2e-5):
+def assert_close(a, b, atol=2e-5):
     torch.testing.assert_close(a, b, atol=atol, rtol=2e-5)
 
 
@@ -63,7 +63,7 @@ class TestEveryMethodOnEveryFamily:
         expected = run(tiny.model(family), inputs)
         model = tiny.shaken(adapted(tiny.model(family), method, task_type="SEQ_CLS"))
         with model.disable_adapter():
-            close(run(model, inputs), expected, atol=1e-6)
+            assert_close(run(model, inputs), expected, atol=1e-6)
 
     def test_unloaded_is_the_frozen_model_again(self, method, family):
         plain = tiny.model(family).requires_grad_(False)  # torch rounds differently where a weight wants gradient
@@ -81,7 +81,7 @@ class TestEveryMethodOnEveryFamily:
         inputs = tiny.batch(family, labels=False)
         together = run(model, inputs)
         alone = run(model, {k: v[1:2, :14] for k, v in inputs.items()})  # the short document without its padding
-        close(together[1:2], alone)
+        assert_close(together[1:2], alone)
         other_padding = inputs["input_ids"].clone()
         if family not in (
             "roberta",
@@ -90,7 +90,7 @@ class TestEveryMethodOnEveryFamily:
             "longformer",
         ):  # they count positions by token id
             other_padding[1, 14:] = 9
-        close(run(model, inputs | {"input_ids": other_padding}), together)
+        assert_close(run(model, inputs | {"input_ids": other_padding}), together)
 
     def test_a_document_of_the_maximal_length_works(self, method, family):
         config = tiny.CONFIGS[family]()
@@ -131,9 +131,9 @@ class TestEveryMethodOnEveryFamily:
         mixed = run(model, inputs, adapter_names=names)
         for row, name in enumerate(names[:2]):
             model.set_adapter(name)
-            close(mixed[row], run(model, inputs)[row])
+            assert_close(mixed[row], run(model, inputs)[row])
         with model.disable_adapter():
-            close(mixed[2], run(model, inputs)[2])
+            assert_close(mixed[2], run(model, inputs)[2])
 
     def test_save_and_load_are_bit_equal(self, method, family, tmp_path):
         from peft import PeftModel
@@ -148,7 +148,7 @@ class TestEveryMethodOnEveryFamily:
             saved = model.state_dict()
             for name, tensor in again.state_dict().items():
                 assert torch.equal(tensor, saved[name]), name
-            close(run(again, inputs), expected, atol=1e-6)
+            assert_close(run(again, inputs), expected, atol=1e-6)
 
     def test_type_is_kept(self, method, family):
         for dtype in (torch.bfloat16, torch.float64):
@@ -204,13 +204,13 @@ def test_embeddings_and_tuples_work(family):
     ids = torch.randint(5, 100, (2, 16))
     expected = run(model, {"input_ids": ids})
     embeds = model.get_base_model().get_input_embeddings()(ids)
-    close(run(model, {"inputs_embeds": embeds}), expected)
+    assert_close(run(model, {"inputs_embeds": embeds}), expected)
     with torch.no_grad():
         tuple_out = model(input_ids=ids, return_dict=False, output_hidden_states=True)
-        close(tuple_out[0], expected)
+        assert_close(tuple_out[0], expected)
         states = next(x for x in tuple_out if isinstance(x, tuple))
         assert {x.shape[1] for x in states} == {16}
-        close(model.get_base_model()(ids, torch.ones_like(ids))[0], expected)
+        assert_close(model.get_base_model()(ids, torch.ones_like(ids))[0], expected)
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
@@ -222,7 +222,7 @@ def test_four_dimensional_masks_are_extended(family):
     lowest = torch.finfo(torch.float32).min
     for mask in (visible, torch.zeros(visible.shape).masked_fill(~visible, lowest)):
         out = run(model, inputs | {"attention_mask": mask})
-        close(out * inputs["attention_mask"][..., None], expected * inputs["attention_mask"][..., None])
+        assert_close(out * inputs["attention_mask"][..., None], expected * inputs["attention_mask"][..., None])
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -236,7 +236,7 @@ def test_attention_implementations_agree(method, implementation):
     model.load_state_dict(reference.state_dict())
     inputs = tiny.batch("bert", "FEATURE_EXTRACTION")
     expected = run(tiny.shaken(adapted(reference, method)), inputs)
-    close(run(tiny.shaken(adapted(model, method)), inputs), expected)
+    assert_close(run(tiny.shaken(adapted(model, method)), inputs), expected)
 
 
 def test_eager_attention_gives_back_the_weights_of_the_own_keys():

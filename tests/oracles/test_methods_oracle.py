@@ -56,7 +56,7 @@ def adapted(family, config):
     return model, [v for k, v in sorted(named.items())]
 
 
-def compare(model, family, **expected):
+def assert_equal_by_hand(model, family, **expected):
     ids = torch.randint(5, 100, (2, N))
     mask = torch.tensor([[i < length for i in range(N)] for length in LENGTHS]).long()
     pad = model.config.pad_token_id
@@ -74,21 +74,21 @@ def compare(model, family, **expected):
 def test_prefix_propagation_equals_equation_1(family):
     model, layers = adapted(family, PrefixPropagationConfig(num_virtual_tokens=P))
     assert [tuple(x.shape) for x in layers] == [(P, 32)] * 3
-    compare(model, family, rows=layers[0], adds=layers)
+    assert_equal_by_hand(model, family, rows=layers[0], adds=layers)
 
 
 @pytest.mark.parametrize("family", ["bert", "longformer"])
 def test_prefix_tuning_equals_its_equation(family):
     model, layers = adapted(family, PrefixTuningConfig(num_virtual_tokens=P))
     assert [tuple(x.shape) for x in layers] == [(P, 64)] * 3
-    compare(model, family, prefixes=layers)
+    assert_equal_by_hand(model, family, prefixes=layers)
 
 
 @pytest.mark.parametrize("family", ["bert", "longformer"])
 def test_prompt_tuning_is_rows_at_layer_0_only(family):
     model, layers = adapted(family, PromptTuningConfig(num_virtual_tokens=P))
     assert len(layers) == 1
-    compare(model, family, rows=layers[0])
+    assert_equal_by_hand(model, family, rows=layers[0])
 
 
 @pytest.mark.parametrize("family", ["bert", "longformer"])
@@ -104,7 +104,7 @@ def test_projection_is_a_two_layer_network_over_all_layers(family):
     hidden = torch.tanh(hidden + named["prefix.shared.linear.bias"])
     whole = hidden @ torch.cat(w2).T + torch.cat(b2)  # (P, L D)
     layers = list(whole.view(P, 3, 32).unbind(1))
-    compare(model, family, rows=layers[0], adds=layers)
+    assert_equal_by_hand(model, family, rows=layers[0], adds=layers)
 
 
 def test_longformer_prefix_reaches_every_token_of_a_long_document():

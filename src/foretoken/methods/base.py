@@ -12,6 +12,7 @@ Shapes: B batch, N text tokens, P rows of this adapter, D model width, H heads, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -62,18 +63,18 @@ class LayerEntry(nn.Module):
         return text
 
 
-class AttentionBranch(nn.Module):
+class AttentionBranch(nn.Module, ABC):
     """Extra score columns of one attention layer, and what their probabilities do."""
 
     num_columns: int = 0
 
+    @abstractmethod
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) queries -> (B, H, N, X) scores, scaled."""
-        raise NotImplementedError(type(self).__name__)
 
+    @abstractmethod
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Attention output (B, H, N, K) and the columns' probabilities (B, H, N, X) -> new output."""
-        raise NotImplementedError(type(self).__name__)
 
 
 class OutputShift(nn.Module):
@@ -114,7 +115,7 @@ class MethodName(str):
 
 
 @dataclass
-class ForetokenConfig(PeftConfig):
+class ForetokenConfig(PeftConfig, ABC):
     """What the configs of all methods share.
 
     Args:
@@ -158,9 +159,9 @@ class ForetokenConfig(PeftConfig):
             )
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
+    @abstractmethod
     def build(self, dimensions: Dimensions) -> Sites:
         """Return new modules for a backbone of these dimensions."""
-        raise NotImplementedError(type(self).__name__)
 
 
 def require_int(name: str, value: Any, *, minimum: int) -> None:

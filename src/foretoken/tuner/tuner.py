@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from peft import LoraConfig, LoraModel, PeftConfig
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTuner
-from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
-from foretoken.errors import AdapterError, BackboneError, ConfigError
+from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import Dimensions, ForetokenConfig
 from foretoken.methods.stack import StackConfig
-from foretoken.tuner.runtime import check_names, index_of, spread
+from foretoken.tuner.checks import check_same_backbone, check_state_dict
+from foretoken.tuner.mixed import hook_names
+from foretoken.tuner.runtime import check_names
 from foretoken.tuner.sites import NAME, Site, Wiring
 
 WIRING = "_foretoken_wiring"
@@ -207,23 +205,6 @@ def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, skip
     return Dimensions(model_type=config.model_type, **backbone.dimensions(config), biases=biases)
 
 
-def check_same_backbone(config: ForetokenConfig, dimensions: Dimensions) -> None:
-    """Raise BackboneError where an adapter was made for another backbone, before anything is touched."""
-    if config.backbone is None:
-        return
-    here = dimensions.fingerprint()
-    differing = [
-        f"{key} {config.backbone[key]} (this model: {here[key]})"
-        for key in here
-        if key in config.backbone and config.backbone[key] != here[key]
-    ]
-    if differing:
-        raise BackboneError(
-            f"the adapter was made for another backbone: {', '.join(differing)}; "
-            f"load it on {config.base_model_name_or_path or 'the model it was trained on'}"
-        )
-
-
 def with_targets(lora: LoraConfig, model: nn.Module) -> LoraConfig:
     """Return the LoRA config with the query and value projections as targets, where it names none.
 
@@ -264,67 +245,3 @@ def on_device(module: nn.Module, place: Tensor | None) -> nn.Module:
         return module
     dtype = place.dtype if place.dtype.is_floating_point else torch.float32
     return module.to(device=place.device, dtype=dtype)
-
-
-def hook_names(module: nn.Module, names: list[str]) -> RemovableHandle | None:
-    """Let a LoRA layer or a wrapped head know which document uses which adapter."""
-    if isinstance(module, LoraLayer):
-        return module.register_forward_pre_hook(partial(lora_by_names, names=names), with_kwargs=True)
-    if isinstance(module, ModulesToSaveWrapper):
-        return module.register_forward_hook(partial(head_by_names, names=names), with_kwargs=True)
-    return None
-
-
-def lora_by_names(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, names: list[str]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Tell a LoRA layer which document uses which adapter."""
-    return args, {**kwargs, "adapter_names": spread(names, args[0].shape[0])}
-
-
-def head_by_names(
-    module: ModulesToSaveWrapper,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    output: Tensor,
-    *,
-    names: list[str],
-) -> Tensor:
-    """Give each document the head of its own adapter (peft itself does so for single linear maps only)."""
-    names = spread(names, output.shape[0])
-    for name in dict.fromkeys(names):
-        index = index_of(name, names, output.device)
-        heads = dict(module.modules_to_save.items())
-        head = heads.get(name, module.original_module)
-        own = head(*(x.index_select(0, index) for x in args), **kwargs)
-        output = output.index_copy(0, index, own.to(output.dtype))
-    return output
-
-
-def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[str, Tensor]) -> None:
-    """Raise AdapterError where a file's tensors do not fit the adapter, before any weight moves."""
-    ours = re.compile(rf"\.{NAME}\.{re.escape(adapter_name)}\.")
-    expected = {key: tensor for key, tensor in model.state_dict().items() if ours.search(key)}
-    given = {key: tensor for key, tensor in state_dict.items() if f".{NAME}." in key}
-    if missing := sorted(expected.keys() - given.keys()):
-        raise AdapterError(
-            f"the adapter file lacks {len(missing)} of {len(expected)} tensors, "
-            f"e.g. {shown(missing[0], adapter_name)}; "
-            "it is incomplete or was saved by another method: save it again or load the right folder"
-        )
-    if unknown := sorted(given.keys() - expected.keys()):
-        raise AdapterError(
-            f"the adapter file has {len(unknown)} tensors that this adapter does not have, "
-            f"e.g. {shown(unknown[0], adapter_name)}; its adapter_config.json belongs to another file"
-        )
-    for key, tensor in expected.items():
-        if tensor.shape != given[key].shape:
-            raise AdapterError(
-                f"{shown(key, adapter_name)} is {tuple(given[key].shape)} in the adapter file "
-                f"but {tuple(tensor.shape)} by its config; the two belong to different adapters"
-            )
-
-
-def shown(key: str, adapter_name: str) -> str:
-    """Return a parameter's name as it stands in the file."""
-    return key.replace(f".{NAME}.{adapter_name}.", f".{NAME}.")
