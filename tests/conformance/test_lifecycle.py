@@ -290,6 +290,19 @@ def test_compiles_without_a_graph_break(method):
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
+def test_longformer_compiles(method):
+    """With graph breaks where the global tokens are counted; transformers' own attention fails under dynamo there."""
+    inputs = tiny.batch("longformer")
+    model = tiny.shaken(adapted(tiny.model("longformer"), method, task_type="SEQ_CLS"))
+    torch._dynamo.reset()
+    out = torch.compile(model, backend="aot_eager")(**inputs)
+    torch.testing.assert_close(out.logits, model(**inputs).logits, atol=2e-5, rtol=2e-5)
+    out.loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+
+
 class TestTheWrongBackbone:
     @pytest.mark.parametrize(
         ("change", "named"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -98,26 +98,24 @@ class Replay:
 def make_groups(
     names: Sequence[str] | None,
     active: Sequence[str],
-    rows_of: dict[str, int],
+    num_rows: Callable[[str], int],
     batch_size: int,
     device: torch.device,
 ) -> tuple[Group, ...]:
     """Return the groups of a batch: every active adapter for all documents, or one adapter per document.
 
     Raises:
-        AdapterError: a name that is not an adapter, or a number of names that does not fit the batch.
+        AdapterError: the number of names does not fit the batch.
     """
     if names is None:
         groups, offset = [], 0
         for name in active:
-            if name in rows_of:
-                groups.append(Group(name, None, offset, rows_of[name]))
-                offset += rows_of[name]
+            groups.append(Group(name, None, offset, num_rows(name)))
+            offset += groups[-1].num_rows
         return tuple(groups)
-    check_names(names, rows_of)
     names = spread(names, batch_size)
     return tuple(
-        Group(name, index_of(name, names, device), 0, rows_of[name]) for name in dict.fromkeys(names) if name != BASE
+        Group(name, index_of(name, names, device), 0, num_rows(name)) for name in dict.fromkeys(names) if name != BASE
     )
 
 
@@ -140,7 +138,7 @@ def spread(names: Sequence[str], batch_size: int) -> list[str]:
     return [name for name in names for _ in range(times)]
 
 
-def check_names(names: Sequence[str], known: dict[str, int]) -> None:
+def check_names(names: Sequence[str], known: Collection[str]) -> None:
     """Raise AdapterError for a name that is not an adapter."""
     unknown = sorted({name for name in names if name != BASE and name not in known})
     if unknown:

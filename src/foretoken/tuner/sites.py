@@ -189,13 +189,10 @@ class Wiring:
             delattr(target, NAME)
         self.backbone.detach_attention(self.body, self.backbone.attention_modules(self.body))
 
-    def rows_of(self) -> dict[str, int]:
-        """Return every adapter's number of rows."""
-        rows: dict[str, int] = {}
-        for site in self.sites:
-            for name, module in site.items():
-                rows[name] = max(rows.get(name, 0), getattr(module, "num_rows", 0))
-        return rows
+    def num_rows(self, adapter: str) -> int:
+        """Return how many rows an adapter puts in front of the text."""
+        first = getattr(self.layers[0], NAME, {})
+        return first[adapter].num_rows if adapter in first else 0
 
     def before_body(self, body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Plan the pass; let masks allow for the rows in front."""
@@ -213,7 +210,7 @@ class Wiring:
         if site is None or site.disable_adapters or text is None:
             return None
         size = text.shape[0]
-        groups = make_groups(self.runtime.names, site.active_adapters, self.rows_of(), size, text.device)
+        groups = make_groups(self.runtime.names, site.active_adapters, self.num_rows, size, text.device)
         num_rows = max([group.offset + group.num_rows for group in groups], default=0)
         return Plan(groups, num_rows, size, text.device, token_ids)
 

@@ -112,7 +112,7 @@ class ForetokenModel(BaseTuner):
             yield
             return
         wiring = self.wiring
-        check_names(names, dict.fromkeys(self.peft_config, 0))
+        check_names(names, self.peft_config)
         handles = [handle for module in self.model.modules() if (handle := hook_names(module, list(names)))]
         wiring.runtime.names = list(names)
         try:
