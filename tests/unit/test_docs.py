@@ -29,7 +29,12 @@ from foretoken.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "docs" / "index.md", *(ROOT / "docs" / "guide").glob("*.md"), *(ROOT / "docs").glob("methods/*")]
+    [
+        ROOT / "README.md",
+        ROOT / "docs" / "index.md",
+        *(ROOT / "docs" / "guide").glob("*.md"),
+        *(ROOT / "docs").glob("methods/*"),
+    ]
 )
 BLOCK = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("python", "bash", "console")
