@@ -27,6 +27,7 @@ demo: $(INSTALLED)  ## train two methods on real documents; ends with the table 
 	$(BIN)/foretoken train recipes/demo/prefix-propagation.yaml recipes/demo/prefix-tuning.yaml
 
 test: lint  ## lint, types, import contracts, and the default test suite
+	$(BIN)/python -m pytest --doctest-modules src
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" \
 		--cov --cov-report=term --cov-report=xml:.coverage.xml
 
