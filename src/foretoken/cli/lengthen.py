@@ -12,13 +12,15 @@ def run(arguments: Sequence[str]) -> int:
     """Lengthen a model into a new folder and print where it is."""
     options = _parser().parse_args(arguments)
     from foretoken.lengthening import lengthen
+    from foretoken.training.model import quiet_transformers
 
-    lengthen(
-        options.source,
-        max_length=options.max_length,
-        attention_window=options.attention_window,
-        output=options.output,
-    )
+    with quiet_transformers():
+        lengthen(
+            options.source,
+            max_length=options.max_length,
+            attention_window=options.attention_window,
+            output=options.output,
+        )
     print(options.output)
     return 0
 

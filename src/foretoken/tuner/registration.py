@@ -22,5 +22,4 @@ def register() -> None:
         key = MethodName(row.config.method_type)
         mapping.PEFT_TYPE_TO_CONFIG_MAPPING[key] = row.config  # type: ignore[index]
         mapping.PEFT_TYPE_TO_TUNER_MAPPING[key] = ForetokenModel  # type: ignore[index]
-        mapping.PEFT_TYPE_TO_MIXED_MODEL_MAPPING[key] = ForetokenModel  # type: ignore[index]
         mapping.PEFT_TYPE_TO_PREFIX_MAPPING[key] = NAME  # type: ignore[index]
