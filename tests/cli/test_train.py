@@ -164,7 +164,9 @@ def test_several_recipes_give_one_table_and_a_failed_one_does_not_lose_the_other
     last = tiny.recipe(tmp_path / "c.yaml", training=short, name="c", method="bitfit")
     result = cli("train", first, broken, last)
     assert result.code == 2
-    assert [line.split()[0] for line in result.out.splitlines()] == ["run", "a", "c"]
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["method", "lora", "bitfit"]
+    assert lines[-1].endswith(f": {tmp_path / 'runs' / 'a'}, {tmp_path / 'runs' / 'c'}")
     assert "no.csv" in result.err
 
 
@@ -197,5 +199,5 @@ def test_a_lengthened_model_is_made_once_and_the_adapter_reloads(tiny, tmp_path,
 
 def test_progress_and_log_stay_off_stdout(finished, tiny, tmp_path, cli):
     result = cli("train", tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1}))
-    assert len(result.out.splitlines()) == 2
+    assert len(result.out.splitlines()) == 4  # the table, and where the run is
     assert "epoch 1.00" in result.err

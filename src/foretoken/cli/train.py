@@ -10,7 +10,7 @@ from typing import Any
 from foretoken.cli.console import fail, table
 from foretoken.errors import ForetokenError
 
-_HEADER = ("run", "method", "trainable %", "accuracy", "F1 (macro)", "ECE", "s/step", "folder")
+_HEADER = ("method", "trainable %", "accuracy", "F1 (macro)", "ECE", "s/step")
 _KEYS = """
 Any key of a recipe can be set after the recipes, and wins over the file:
   foretoken train recipe.yaml --training.learning_rate 1e-3 --method.num_virtual_tokens=4
@@ -65,19 +65,19 @@ def _run_one(path: str, overrides: Sequence[str], *, restart: bool) -> tuple[str
 
 
 def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Print one line a run, and below where the runs are: their names are long, and terminals 80 columns wide."""
     if done:
-        table(_HEADER, [_row(folder, record) for folder, record in done])
+        table(_HEADER, [_row(record) for _, record in done])
+        print(f"\nadapter, record and predictions: {', '.join(folder for folder, _ in done)}")
 
 
-def _row(folder: str, record: Mapping[str, Any]) -> list[str]:
+def _row(record: Mapping[str, Any]) -> list[str]:
     measured, step = record["test"], record["timings"]["step_seconds_median"]
     return [
-        record["name"],
         record["recipe"]["method"]["name"],
         f"{record['parameters']['percent']:.3f}",
         *(f"{measured[name]:.4f}" for name in ("accuracy", "f1_macro", "ece")),
         "" if step is None else f"{step:.3f}",
-        folder,
     ]
 
 
