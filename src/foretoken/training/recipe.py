@@ -61,11 +61,11 @@ class Recipe:
     """One run: a model, data, a method and how it is trained."""
 
     model: str = option("folder or hub name of a pretrained model, or `minilm` (the demo weights)")
-    data: DataOptions = option("the documents and their labels")  # noqa: RUF009 - a field
+    data: DataOptions = option("the documents and their labels")
     method: Mapping[str, Any] = option("`name` (see `foretoken methods`) and the options of its config")
-    lengthen: LengthenOptions | None = option("lengthen the model first", None)  # noqa: RUF009 - a field
+    lengthen: LengthenOptions | None = option("lengthen the model first", None)
     max_length: int | None = option("tokens per document; default: the model's maximum", None, at_least=2)
-    training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)  # noqa: RUF009 - a field
+    training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)
     output: str = option("folder that holds the runs", "runs")
     name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>", None)
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1)
