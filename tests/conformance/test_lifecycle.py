@@ -176,6 +176,23 @@ def test_a_member_of_a_stack_may_name_modules_to_save():
     assert any("embeddings.modules_to_save" in n for n, p in model.named_parameters() if p.requires_grad)
 
 
+def test_bitfit_beside_lora_finds_the_biases_that_peft_wrapped(tmp_path):
+    """Saved from a model whose linear maps carry another adapter's LoRA, it loads onto a plain one, and the reverse."""
+    stacks = {
+        "default": StackConfig(task_type="SEQ_CLS", configs=[LoraConfig(r=2)]),
+        "biases": StackConfig(task_type="SEQ_CLS", configs=[BitFitConfig()]),
+    }
+    model = get_peft_model(tiny.model("bert"), stacks["default"])
+    model.add_adapter("biases", stacks["biases"])
+    tiny.shaken(model)
+    model.set_adapter("biases")
+    inputs = tiny.batch("bert", labels=False)
+    expected = logits(model, inputs)
+    model.save_pretrained(tmp_path)
+    alone = PeftModel.from_pretrained(tiny.model("bert"), tmp_path / "biases")
+    torch.testing.assert_close(logits(alone, inputs), expected, atol=1e-6, rtol=1e-5)
+
+
 def test_averaging_is_refused_clearly():
     model = get_peft_model(tiny.model("bert"), prefix())
     with pytest.raises(AdapterError, match="cannot be averaged"):

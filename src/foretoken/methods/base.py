@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from peft import PeftConfig
 from torch import Tensor, nn
 
@@ -82,7 +83,7 @@ class OutputShift(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.shift = nn.Parameter(nn.init.zeros_(nn.Parameter(Tensor(size))))
+        self.shift = nn.Parameter(torch.zeros(size))
 
     def forward(self, output: Tensor) -> Tensor:
         """(..., size) -> (..., size)."""

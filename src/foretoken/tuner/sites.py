@@ -44,16 +44,6 @@ class Site(nn.ModuleDict, BaseTunerLayer):
         """The modules by adapter name, as peft asks for them."""
         return self
 
-    def put(self, adapter: str, module: nn.Module) -> None:
-        """Add an adapter's module.
-
-        Raises:
-            AdapterError: the name cannot be a module's name.
-        """
-        if "." in adapter or (hasattr(self, adapter) and adapter not in self):
-            raise AdapterError(f"an adapter cannot be called {adapter!r}; choose another name, without dots")
-        self[adapter] = module
-
     def parts(self) -> Iterable[tuple[Any, Any]]:
         """Yield (group, module) for the adapters at work here in the current pass."""
         plan = self.runtime.plan
@@ -139,6 +129,12 @@ class OutputSite(Site):
         return output
 
 
+def check_adapter_name(name: str) -> None:
+    """Raise AdapterError for a name that cannot be a module's name."""
+    if "." in name or hasattr(Site, name):
+        raise AdapterError(f"an adapter cannot be called {name!r}; choose another name, without dots")
+
+
 def site_class(module: nn.Module) -> type[Site]:
     """Return the class of site that carries a method's module."""
     if isinstance(module, LayerEntry):
@@ -179,7 +175,7 @@ class Wiring:
             elif isinstance(site, OutputSite):
                 self.handles.append(target.register_forward_hook(self.after_module))
             self.targets.append(target)
-        site.put(adapter, module)
+        site[adapter] = module
 
     def remove(self) -> None:
         """Give back the model as it was."""

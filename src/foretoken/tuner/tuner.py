@@ -21,7 +21,7 @@ from foretoken.methods.stack import StackConfig
 from foretoken.tuner.checks import check_same_backbone, check_state_dict
 from foretoken.tuner.mixed import hook_names
 from foretoken.tuner.runtime import check_names
-from foretoken.tuner.sites import NAME, Site, Wiring
+from foretoken.tuner.sites import NAME, Site, Wiring, check_adapter_name
 
 WIRING = "_foretoken_wiring"
 
@@ -40,6 +40,7 @@ class ForetokenModel(BaseTuner):
     def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
         """Attach one adapter; a stack's LoRA goes through peft's LoraModel."""
         config = self.peft_config[adapter_name]
+        check_adapter_name(adapter_name)
         super().inject_adapter(model, adapter_name, *args, **kwargs)
         if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
             self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))
@@ -49,6 +50,7 @@ class ForetokenModel(BaseTuner):
         lora = with_targets(lora, model)
         lora = replace(lora, modules_to_save=None, inference_mode=self.peft_config[adapter_name].inference_mode)
         own_configs = model.__dict__.pop("peft_config", None)  # LoraModel warns of one, and leaves its own there
+        # in __dict__: a registered LoraModel would list the whole model a second time
         if self.__dict__.get("_lora") is None:
             self.__dict__["_lora"] = LoraModel(model, {adapter_name: lora}, adapter_name, low_cpu_mem_usage)
         else:
@@ -198,9 +200,9 @@ def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, skip
     """Return the numbers of this model that methods may depend on."""
     config: Any = model.config
     biases = {
-        path: module.bias.shape[0]
+        path.replace(".base_layer", ""): bias.shape[0]  # peft wraps a linear map that has a LoRA
         for path, module in body.named_modules()
-        if isinstance(getattr(module, "bias", None), nn.Parameter) and not path.startswith(skip or ("\0",))
+        if (bias := module._parameters.get("bias")) is not None and not set(path.split(".")) & {*skip, NAME}
     }
     return Dimensions(model_type=config.model_type, **backbone.dimensions(config), biases=biases)
 
@@ -240,7 +242,7 @@ def with_heads(config: ForetokenConfig | LoraConfig, head: list[str]) -> list[st
 
 
 def on_device(module: nn.Module, place: Tensor | None) -> nn.Module:
-    """Move a new module to where the frozen weights are, in float32 or the weights' own wider type."""
+    """Move a new module to where the frozen weights are, in their type; peft raises half precision to float32."""
     if place is None or place.device.type == "meta" or any(p.is_meta for p in module.parameters()):
         return module
     dtype = place.dtype if place.dtype.is_floating_point else torch.float32
