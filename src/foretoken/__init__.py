@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from foretoken.lengthening import lengthen as lengthen
     from foretoken.methods import METHODS as METHODS
     from foretoken.methods import make_config as make_config
+    from foretoken.methods.aot_p_tuning import AoTPTuningConfig as AoTPTuningConfig
     from foretoken.methods.bitfit import BitFitConfig as BitFitConfig
+    from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig as BottleneckAdapterConfig
     from foretoken.methods.head_only import HeadOnlyConfig as HeadOnlyConfig
+    from foretoken.methods.inducer_tuning import InducerTuningConfig as InducerTuningConfig
+    from foretoken.methods.mam_adapter import MAMAdapterConfig as MAMAdapterConfig
     from foretoken.methods.prefix_propagation import PrefixPropagationConfig as PrefixPropagationConfig
     from foretoken.methods.prefix_tuning import PrefixTuningConfig as PrefixTuningConfig
     from foretoken.methods.prompt_tuning import PromptTuningConfig as PromptTuningConfig
+    from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
     from foretoken.methods.stack import StackConfig as StackConfig
 
 __version__ = "0.1.0"
@@ -37,6 +42,11 @@ _PUBLIC = {
     "PrefixPropagationConfig": "foretoken.methods.prefix_propagation",
     "PrefixTuningConfig": "foretoken.methods.prefix_tuning",
     "PromptTuningConfig": "foretoken.methods.prompt_tuning",
+    "SelectivePrefixTuningConfig": "foretoken.methods.selective_prefix_tuning",
+    "InducerTuningConfig": "foretoken.methods.inducer_tuning",
+    "AoTPTuningConfig": "foretoken.methods.aot_p_tuning",
+    "BottleneckAdapterConfig": "foretoken.methods.bottleneck_adapter",
+    "MAMAdapterConfig": "foretoken.methods.mam_adapter",
     "BitFitConfig": "foretoken.methods.bitfit",
     "HeadOnlyConfig": "foretoken.methods.head_only",
     "StackConfig": "foretoken.methods.stack",

@@ -3,13 +3,22 @@
 from peft import LoraConfig, get_peft_model
 
 from foretoken import (
+    AoTPTuningConfig,
     BitFitConfig,
+    BottleneckAdapterConfig,
     HeadOnlyConfig,
+    InducerTuningConfig,
+    MAMAdapterConfig,
     PrefixPropagationConfig,
     PrefixTuningConfig,
     PromptTuningConfig,
+    SelectivePrefixTuningConfig,
     StackConfig,
 )
+
+import tiny
+
+SMALL = {"key_bottleneck_size": 3, "value_bottleneck_size": 2}
 
 ROWS = {
     "prefix-propagation": lambda **kw: PrefixPropagationConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
@@ -21,6 +30,26 @@ ROWS = {
         num_virtual_tokens=3, prefix_dropout=0.0, prefix_projection=True, encoder_hidden_size=6, **kw
     ),
     "prompt-tuning": lambda **kw: PromptTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
+    "selective-prefix-tuning": lambda **kw: SelectivePrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
+    "inducer-tuning": lambda **kw: InducerTuningConfig(**SMALL, **kw),
+    "inducer-tuning, MAM": lambda **kw: InducerTuningConfig(
+        **SMALL, lora_r=2, lora_alpha=1.0, parallel_bottleneck_size=12, parallel_scale=0.5, **kw
+    ),
+    "inducer-tuning, adaptive": lambda **kw: InducerTuningConfig(variant="adaptive", **kw),
+    "inducer-tuning, gating": lambda **kw: InducerTuningConfig(variant="gating", **SMALL, **kw),
+    "aot-p-tuning, fc": lambda **kw: AoTPTuningConfig(variant="fc", rank=4, **kw),
+    "aot-p-tuning, kronecker": lambda **kw: AoTPTuningConfig(variant="kronecker", rank=3, **kw),
+    # narrower, and some rectified units are dead: their gradient is truly zero
+    "bottleneck-adapter, houlsby": lambda **kw: BottleneckAdapterConfig(variant="houlsby", bottleneck_size=12, **kw),
+    "bottleneck-adapter, pfeiffer": lambda **kw: BottleneckAdapterConfig(
+        variant="pfeiffer", bottleneck_size=4, activation="gelu", **kw
+    ),
+    "bottleneck-adapter, parallel": lambda **kw: BottleneckAdapterConfig(
+        variant="parallel", bottleneck_size=12, scale=0.5, **kw
+    ),
+    "mam-adapter": lambda **kw: MAMAdapterConfig(
+        num_virtual_tokens=3, prefix_dropout=0.0, bottleneck_size=12, scale=0.5, **kw
+    ),
     "bitfit": lambda **kw: BitFitConfig(**kw),
     "head-only": lambda **kw: HeadOnlyConfig(**kw),
     "stack": lambda **kw: StackConfig(
@@ -31,8 +60,22 @@ ROWS = {
         ],
         **kw,
     ),
+    "stack, of every site": lambda **kw: StackConfig(
+        configs=[
+            AoTPTuningConfig(rank=4),
+            PromptTuningConfig(num_virtual_tokens=1, prefix_dropout=0.0),
+            PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0),
+            InducerTuningConfig(**SMALL),
+            SelectivePrefixTuningConfig(num_virtual_tokens=2, prefix_dropout=0.0),
+            BottleneckAdapterConfig(bottleneck_size=12),
+        ],
+        **kw,
+    ),
 }
 METHODS = tuple(ROWS)
+NO_BIASES = ("modernbert", "llama", "qwen3", "mistral", "gemma3_text", "t5")
+EMPTY = {("bitfit", family): "trains biases" for family in NO_BIASES}  # what cannot be, and part of the message
+CELLS = [(method, family) for family in tiny.FAMILIES for method in METHODS if (method, family) not in EMPTY]
 CHANGING = tuple(name for name in ROWS if name != "head-only")  # head-only leaves the body as it is
 
 

@@ -410,7 +410,5 @@ def test_stacks_refuse_what_cannot_be_stacked():
         StackConfig(configs=[LoraConfig(), LoraConfig()])
     with pytest.raises(ConfigError, match="foretoken's methods and LoRA; got StackConfig"):
         StackConfig(configs=[StackConfig(configs=[LoraConfig()])])
-    with pytest.raises(ConfigError, match="train the same biases"):
-        get_peft_model(tiny.model("bert"), StackConfig(configs=[BitFitConfig(), BitFitConfig()]))
     with pytest.raises(ConfigError, match="did you mean 'prefix-tuning'"):
         StackConfig(configs=[{"name": "prefix-tunning"}])

@@ -91,7 +91,7 @@ def with_columns(
     """Return query (.., N, K+X), key and value (.., M+X, K+X) whose last X keys score ``extra_scores``."""
     columns, width = extra_scores.shape[-1], query.shape[-1]
     lowest = torch.finfo(query.dtype).min / 4
-    aimed = (extra_scores.to(query.dtype) / scale).clamp_min(lowest)
+    aimed = (extra_scores.to(query.dtype) / scale).clamp(lowest, -lowest)
     unit = F.pad(torch.eye(columns, dtype=key.dtype, device=key.device), (width, 0))
     unit = unit.expand(*key.shape[:-2], columns, width + columns)
 

@@ -6,11 +6,16 @@ from torch import nn
 
 from foretoken.backbones.absolute import BERT, DISTILBERT
 from foretoken.backbones.base import Backbone
+from foretoken.backbones.decoders import GPT2, LLAMA
+from foretoken.backbones.led import LED
 from foretoken.backbones.longformer import LONGFORMER
+from foretoken.backbones.seq2seq import BART, T5
 from foretoken.errors import BackboneError, did_you_mean
 
 BACKBONES: dict[str, Backbone] = {
-    model_type: backbone for backbone in (BERT, DISTILBERT, LONGFORMER) for model_type in backbone.model_types
+    model_type: backbone
+    for backbone in (BERT, DISTILBERT, LONGFORMER, GPT2, LLAMA, T5, BART, LED)
+    for model_type in backbone.model_types
 }
 
 

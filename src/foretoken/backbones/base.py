@@ -1,6 +1,6 @@
 """What a backbone family declares: where the sites are. It knows no method.
 
-Shapes: B batch, N text tokens, P rows in front of the text, D model width, L layers.
+Shapes: B batch, N text tokens, P rows in front of the text, D model width, H heads, K head width, M keys.
 """
 
 from __future__ import annotations
@@ -14,78 +14,226 @@ from torch import Tensor, nn
 
 from foretoken.errors import BackboneError
 
-
-class Branch(Protocol):
-    """Extra score columns for one attention layer: what the tuner hands to a backbone's attention."""
-
-    def scores(self, query: Tensor, scale: float) -> Tensor | None:
-        """(B, H, N, K) queries -> (B, H, N, X) scaled scores, or None for no columns."""
-
-    def combine(self, out: Tensor, probabilities: Tensor | None, query: Tensor) -> Tensor:
-        """Attention output and the columns' probabilities -> new output."""
+PORT = "foretoken_port"  # where an attention module finds its branch
 
 
 @dataclass(frozen=True)
-class Backbone:
-    """Where the sites of one family are. Paths are relative to the body (``model.base_model``).
+class RowsInFront:
+    """Rows that stand in the hidden states before the text, where masks do not allow for them yet.
 
     Attributes:
-        model_types: the values of ``config.model_type`` that it covers.
-        layers: path of the ModuleList of layers.
-        attention: path of the self-attention module within a layer.
-        entry: names of the module whose output enters the stack, the first that exists; the last is the embeddings.
-        stack: path of the module whose output still carries the rows in front.
-        heads: names of the modules that a task adds and that are trained and saved, as far as a model has them.
-        pooled_heads: model classes (by ending) whose pooler belongs to the head.
-        projections: names of the query and value projections, LoRA's usual targets.
-        dimensions: config -> the numbers that methods need.
-        extend_inputs: the body's keyword arguments and the rows' (B, P) mask -> arguments that allow for the rows.
-        attach_attention: (body, attention modules): makes the modules ask their branch.
-        detach_attention: undoes it.
+        row_mask: (B, P) bool, True where a document has a row.
+        text_mask: (B, N) mask of the text as the user gave it, or None.
+        memo: masks that were extended in this pass, by identity.
     """
 
-    model_types: tuple[str, ...]
+    row_mask: Tensor
+    text_mask: Tensor | None
+    memo: dict[int, tuple[Tensor | None, Tensor | None]]
+
+
+class Branch(Protocol):
+    """What the adapters at work add to one attention: the tuner hands it to the attention module."""
+
+    @property
+    def acts(self) -> bool:
+        """Tell whether the attention must do anything else than without adapters in the current pass."""
+
+    @property
+    def has_part(self) -> bool:
+        """Tell whether ``attend`` differs from plain attention (masks may have to be extended in any case)."""
+
+    @property
+    def rows_in_front(self) -> RowsInFront | None:
+        """Return the rows for which the attention must extend its masks itself; None for no such rows."""
+
+    @property
+    def rows_here(self) -> int:
+        """Return how many of the hidden states, from the front, are rows: they have no position."""
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """:func:`foretoken.attention.attend` with the adapters' part in it.
+
+        Returns the attention (B, H, N, K), and a (B, N, D) vector for after the output projection or None.
+        """
+
+    def deliver(self, vector: Tensor | None) -> None:
+        """Take the (B, N, D) vector that is added after this attention's output projection."""
+
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
+        """Return the (B, H, N, M) weights of the own keys, which eager attention gives back."""
+
+
+def branch_of(module: nn.Module) -> Branch | None:
+    """Return what the adapters add to this attention in the current pass; None when it stays as it is."""
+    port = module.__dict__.get(PORT)
+    return port if port is not None and port.acts else None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention of a layer. Paths are relative to the layer.
+
+    Attributes:
+        module: the attention module.
+        query: its query projections; where one map yields queries, keys and values, the queries come first.
+        output: its output projection.
+        has_global: some keys are seen by every query while the others are seen in a window.
+    """
+
+    module: str
+    query: tuple[str, ...]
+    output: str
+    has_global: bool = False
+
+
+def unchanged(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
+    """Leave the inputs of a stack alone: its attention extends the masks itself."""
+    return kwargs
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A run of layers. Paths of ``layers`` are relative to the body, others to the stack's module or to the layer.
+
+    In a causal stack the rows in front see only each other. They run by themselves before the text, and the text
+    sees their keys and values as score columns: no cache, mask or position of the text changes.
+
+    Attributes:
+        layers: path of the ModuleList of layers.
+        attention: the layers' self-attention.
+        feed_forward: the modules whose input enters the layer's feed-forward block and whose output leaves it.
+        path: the module that runs the layers; empty for the body itself.
+        cross: the layers' attention to the encoder.
+        entry: names of the module whose output enters the stack, the first that exists; the last is the embeddings.
+            Empty: the rows enter right before the first layer.
+        end: the module whose output still carries the rows in front.
+        is_causal: token i sees tokens 0..i.
+        takes_positions: its module takes ``position_ids``: rows that run by themselves get 0, and the text's are
+            counted over the tokens that are not padding where the user gives none.
+        heads: config -> (heads, key-value heads, head width), where they differ from the backbone's dimensions.
+        extend_inputs: keyword arguments of the stack's module and the rows' (B, P) mask -> arguments that allow for
+            the rows.
+        extend_layer: the same for a layer's keyword arguments.
+    """
+
     layers: str
-    attention: str
-    entry: tuple[str, ...]
-    stack: str
-    heads: tuple[str, ...]
-    pooled_heads: tuple[str, ...]
-    projections: tuple[str, ...]
-    dimensions: Callable[[Any], Mapping[str, int]]
-    extend_inputs: Callable[[dict[str, Any], Tensor], dict[str, Any]]
-    attach_attention: Callable[[nn.Module, list[nn.Module]], None]
-    detach_attention: Callable[[nn.Module, list[nn.Module]], None]
+    attention: Attention
+    feed_forward: tuple[str, str]
+    path: str = ""
+    cross: Attention | None = None
+    entry: tuple[str, ...] = ()
+    end: str = ""
+    is_causal: bool = False
+    takes_positions: bool = False
+    heads: Callable[[Any], tuple[int, int, int]] | None = None
+    extend_inputs: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
+    extend_layer: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
 
-    def entry_module(self, body: nn.Module) -> nn.Module:
-        """Return the module whose output enters the stack."""
-        names = dict(body.named_children())
-        return next(names[name] for name in self.entry if name in names)
-
-    def embeddings_module(self, body: nn.Module) -> nn.Module:
-        """Return the module that turns token ids into vectors."""
-        return body.get_submodule(self.entry[-1])
+    def module(self, body: nn.Module) -> nn.Module:
+        """Return the module that runs the layers."""
+        return body.get_submodule(self.path)
 
     def layer_modules(self, body: nn.Module) -> list[nn.Module]:
         """Return the layers in order."""
         return list(body.get_submodule(self.layers).children())
 
+    def entry_modules(self, body: nn.Module) -> tuple[nn.Module, nn.Module] | None:
+        """Return the module whose output enters the stack, and the embeddings; None for an entry at the first layer."""
+        if not self.entry:
+            return None
+        named = dict(self.module(body).named_children())
+        return next(named[name] for name in self.entry if name in named), named[self.entry[-1]]
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Where the sites of one family are.
+
+    Attributes:
+        model_types: the values of ``config.model_type`` that it covers.
+        stacks: its stacks, an encoder-decoder's encoder first. A body without a stack's module lacks that stack.
+        heads: names of the modules that a task adds and that are trained and saved, as far as a model has them.
+        pooled_heads: model classes (by ending) whose pooler belongs to the head.
+        projections: names of the query and value projections, LoRA's usual targets.
+        dimensions: config -> the numbers that methods need.
+        attach_attention: (body, attention modules): makes the modules ask their branch.
+        detach_attention: undoes it.
+    """
+
+    model_types: tuple[str, ...]
+    stacks: tuple[Stack, ...]
+    heads: tuple[str, ...]
+    pooled_heads: tuple[str, ...]
+    projections: tuple[str, ...]
+    dimensions: Callable[[Any], Mapping[str, int]]
+    attach_attention: Callable[[nn.Module, list[nn.Module]], None]
+    detach_attention: Callable[[nn.Module, list[nn.Module]], None]
+
+    def stacks_of(self, body: nn.Module) -> list[Stack]:
+        """Return the stacks that this body has."""
+        return [stack for stack in self.stacks if has_submodule(body, stack.layers)]
+
+    def layer_modules(self, body: nn.Module) -> list[nn.Module]:
+        """Return the layers of all stacks in order."""
+        return [layer for stack in self.stacks_of(body) for layer in stack.layer_modules(body)]
+
+    def attentions(self, body: nn.Module) -> list[tuple[Stack, Attention, nn.Module]]:
+        """Return (stack, declaration, layer) of every attention: self-attentions in order, then cross-attentions."""
+        stacks = self.stacks_of(body)
+        own = [(stack, stack.attention, layer) for stack in stacks for layer in stack.layer_modules(body)]
+        crossing = [stack for stack in stacks if stack.cross is not None and len(stacks) > 1]
+        return own + [(s, s.cross, layer) for s in crossing if s.cross for layer in s.layer_modules(body)]
+
     def attention_modules(self, body: nn.Module) -> list[nn.Module]:
-        """Return the self-attention modules in order."""
-        return [layer.get_submodule(self.attention) for layer in self.layer_modules(body)]
+        """Return the attention modules in the same order."""
+        return [layer.get_submodule(attention.module) for _, attention, layer in self.attentions(body)]
 
     def head_names(self, model: nn.Module, body: nn.Module) -> list[str]:
         """Return the names of the head modules that this model has."""
-        if model is body:
-            return []
         names = [name for name in self.heads if isinstance(getattr(model, name, None), nn.Module)]
         if type(model).__name__.endswith(self.pooled_heads) and getattr(body, "pooler", None) is not None:
             names.append("pooler")
         return names
 
 
-def extend_mask(mask: Tensor, row_mask: Tensor) -> Tensor:
+def has_submodule(module: nn.Module, path: str) -> bool:
+    """Tell whether a path leads to a module."""
+    try:
+        module.get_submodule(path)
+    except AttributeError:
+        return False
+    return True
+
+
+def with_positions(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Count ``position_ids`` over the tokens that are not padding, as ``generate`` does, where none are given.
+
+    What a text's distance from its prefix is must not depend on the side of the padding.
+    """
+    mask = kwargs.get("attention_mask")
+    if kwargs.get("position_ids") is not None or not isinstance(mask, Tensor) or mask.dim() != 2:
+        return kwargs
+    tokens = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs["inputs_embeds"]
+    cache, length = kwargs.get("past_key_values"), tokens.shape[1]
+    if mask.shape[1] != length + (0 if cache is None else int(cache.get_seq_length())):
+        return kwargs
+    positions = (mask.long().cumsum(dim=1) - 1).clamp_min(0)
+    return {**kwargs, "position_ids": positions[:, -length:]}
+
+
+def rows_without_positions(size: int, rows: int, device: torch.device) -> dict[str, Tensor]:
+    """Return the positions and the mask of (B, P) rows that run by themselves: all at position 0, no window."""
+    seen = torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
+    return {"position_ids": torch.zeros(size, rows, dtype=torch.long, device=device), "attention_mask": seen[None, None]}
+
+
+def extend_mask(mask: Tensor, row_mask: Tensor, text_mask: Tensor | None = None) -> Tensor:
     """Put the rows' (B, P) mask in front of a (B, N) mask, or of a (B, 1, N, N) mask in both directions.
+
+    In four dimensions a row sees what ``text_mask`` (B, N) shows, or without one what any text token sees.
 
     Raises:
         BackboneError: the mask has another number of dimensions.
@@ -96,13 +244,21 @@ def extend_mask(mask: Tensor, row_mask: Tensor) -> Tensor:
         raise BackboneError(
             f"an attention mask of shape {tuple(mask.shape)} cannot be extended; pass one of shape (batch, tokens)"
         )
-    seen = torch.zeros_like(row_mask, dtype=mask.dtype)
-    seen = row_mask if mask.dtype == torch.bool else seen.masked_fill(~row_mask, torch.finfo(mask.dtype).min)
-    best = mask.amax(dim=-2, keepdim=True) if mask.dtype != torch.bool else mask.any(dim=-2, keepdim=True)
-    rows = row_mask.shape[1]
-    queries = torch.cat([best.expand(-1, -1, rows, -1), mask], dim=-2)
-    front = seen[:, None, None].expand(-1, queries.shape[1], queries.shape[2], -1)
+    mask = mask.expand(row_mask.shape[0], *mask.shape[1:])
+    if text_mask is not None:
+        best = as_mask(text_mask.bool(), mask.dtype)[:, None, None].expand(-1, mask.shape[1], -1, -1)
+    else:
+        best = mask.amax(dim=-2, keepdim=True) if mask.dtype != torch.bool else mask.any(dim=-2, keepdim=True)
+    queries = torch.cat([best.expand(-1, -1, row_mask.shape[1], -1), mask], dim=-2)
+    front = as_mask(row_mask, mask.dtype)[:, None, None].expand(-1, queries.shape[1], queries.shape[2], -1)
     return torch.cat([front, queries], dim=-1)
+
+
+def as_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a bool mask in the type of another: bool, or numbers to add to the scores."""
+    if dtype == torch.bool:
+        return visible
+    return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
 
 
 def extend_text_mask(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
@@ -112,3 +268,40 @@ def extend_text_mask(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]
         tokens = kwargs["input_ids"] if kwargs.get("input_ids") is not None else kwargs["inputs_embeds"]
         mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
     return {**kwargs, "attention_mask": extend_mask(mask, row_mask)}
+
+
+def extend_late_mask(mask: Tensor | None, rows: RowsInFront, *, keys: int, dtype: torch.dtype) -> Tensor | None:
+    """Extend the finished mask of one attention with ``keys`` = P + N keys, once per pass for the layers that share it.
+
+    Args:
+        mask: broadcastable to (B, 1, N, N), or None where everything is seen.
+        rows: the rows in front.
+        keys: P + N.
+        dtype: the type of a mask that must be made because there was none.
+    """
+    known = rows.memo.get(id(mask))
+    if known is None or known[0] is not mask:
+        known = rows.memo[id(mask)] = (mask, _extended_late(mask, rows, keys, dtype))
+    return known[1]
+
+
+def _extended_late(mask: Tensor | None, rows: RowsInFront, keys: int, dtype: torch.dtype) -> Tensor | None:
+    if mask is not None:
+        queries = keys - rows.row_mask.shape[1]
+        return extend_mask(mask.expand(-1, -1, queries, -1), rows.row_mask, rows.text_mask)
+    if bool(rows.row_mask.all()):
+        return None
+    text = rows.row_mask.new_ones(rows.row_mask.shape[0], keys - rows.row_mask.shape[1])
+    return as_mask(torch.cat([rows.row_mask, text], dim=1), dtype)[:, None, None]
+
+
+def text_dimensions(config: Any) -> Mapping[str, int]:
+    """Read a config that has transformers' usual names."""
+    heads = config.num_attention_heads
+    return {
+        "hidden_size": config.hidden_size,
+        "num_heads": heads,
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "vocab_size": config.vocab_size,
+    }

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foretoken.attention import attend
-from foretoken.backbones.base import Branch
+from foretoken.backbones.base import as_mask, branch_of, extend_late_mask
 
 MARK = "foretoken_"
 
@@ -33,38 +32,38 @@ def branch_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention function in transformers' calling convention, which asks the module's branch for score columns."""
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    branch: Branch | None = getattr(module, "foretoken", None)
-    columns = None if branch is None else branch.scores(query, scale)
-    if branch is None or columns is None:
-        if is_causal is not None:
-            kwargs["is_causal"] = is_causal
+    """Attention function in transformers' calling convention, which asks the module's branch for its part."""
+    branch = branch_of(module)
+    if branch is not None and (rows := branch.rows_in_front) is not None:
+        kind = query.dtype if wrapped == "eager" else torch.bool
+        attention_mask = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=kind)
+    if branch is None or not branch.has_part:
+        given = {"is_causal": is_causal, "position_bias": position_bias}
+        kwargs |= {name: value for name, value in given.items() if value is not None}
         return implementation(module, wrapped)(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    out, probabilities = attend(
-        query,
-        key,
-        value,
-        scale=scale,
-        mask=attention_mask,
-        is_causal=bool(causal) and attention_mask is None and query.shape[2] > 1,
-        extra_scores=columns,
-        dropout=dropout,
-    )
-    out = branch.combine(out, probabilities, query).transpose(1, 2).contiguous()
-    return out, own_weights(query, key, columns, scale, attention_mask) if wrapped == "eager" else None
+    causal = bool(causal) and attention_mask is None and query.shape[2] > 1
+    if position_bias is not None:
+        attention_mask = biased(attention_mask, position_bias, causal=causal)
+        causal = False
+    masks = {"mask": attention_mask, "is_causal": causal}
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    branch.deliver(after)
+    weights = branch.own_weights(query, key, scale=scale, **masks) if wrapped == "eager" else None
+    return out.transpose(1, 2).contiguous(), weights
 
 
-def own_weights(query: Tensor, key: Tensor, columns: Tensor, scale: float, mask: Tensor | None) -> Tensor:
-    """Return the (B, H, N, M) weights of the own keys, which eager attention gives back: it sums one-hot values."""
-    one_hot = torch.eye(key.shape[2], dtype=key.dtype, device=key.device).expand(*key.shape[:2], -1, -1)
-    weights, _ = attend(query, key, one_hot, scale=scale, mask=mask, extra_scores=columns, engine="reference")
-    return weights
+def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:
+    """Return a mask to add to the scores that holds the position bias (B, H, N, M) as well."""
+    if causal:
+        mask = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril(bias.shape[-1] - bias.shape[-2])
+    return bias if mask is None else bias + as_mask(mask, bias.dtype)
 
 
 def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
@@ -76,17 +75,23 @@ def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
 
 def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Switch the model to the implementation that asks branches."""
-    config: Any = body.config
-    before = config._attn_implementation or "sdpa"
-    if before.startswith(MARK):  # another model with the same config object switched it
-        return
     masks = AttentionMaskInterface()
-    AttentionInterface.register(MARK + before, partial(branch_attention, wrapped=before))
-    AttentionMaskInterface.register(MARK + before, masks[before if before in masks else "sdpa"])
-    config._attn_implementation = MARK + before
+    for config in configs_of(body):
+        before = config._attn_implementation or "sdpa"
+        if before.startswith(MARK):  # another model with the same config object switched it
+            continue
+        AttentionInterface.register(MARK + before, partial(branch_attention, wrapped=before))
+        AttentionMaskInterface.register(MARK + before, masks[before if before in masks else "sdpa"])
+        config._attn_implementation = MARK + before
 
 
 def detach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Switch back."""
-    config: Any = body.config
-    config._attn_implementation = config._attn_implementation.removeprefix(MARK)
+    for config in configs_of(body):
+        config._attn_implementation = config._attn_implementation.removeprefix(MARK)
+
+
+def configs_of(body: nn.Module) -> list[PreTrainedConfig]:
+    """Return the config objects of the body and its parts (the stacks of an encoder-decoder may have their own)."""
+    configs = (getattr(module, "config", None) for module in body.modules())
+    return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())

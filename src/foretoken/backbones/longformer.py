@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from foretoken.attention import Window, attend
-from foretoken.backbones.absolute import HEADS, bert_dimensions
-from foretoken.backbones.base import Backbone, Branch, extend_text_mask
+from foretoken.backbones.absolute import HEADS
+from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, extend_text_mask, text_dimensions
 from foretoken.errors import BackboneError
 
 
@@ -56,39 +56,42 @@ class WindowedSelfAttention(LongformerSelfAttention):
                 "Longformer with an adapter does not return attention maps; leave out output_attentions"
             )
         window = self.window(is_index_masked, is_index_global_attn)
-        query = self.heads(self.query(hidden_states))
-        out = self.attended(
-            query,
+        out, after = self.attended(
+            self.heads(self.query(hidden_states)),
             self.heads(self.key(hidden_states)),
             self.heads(self.value(hidden_states)),
             window=window,
         )
         if window.global_index.shape[1]:
-            out = self.with_global_rows(out, hidden_states, window)
+            out, after = self.with_global_rows(out, after, hidden_states, window)
+        if (branch := branch_of(self)) is not None:
+            branch.deliver(after)
         return (out * window.key_mask[..., None],)
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tensor:
-        """Attention with the branch's columns: (B, H, N, K) each -> (B, N, D)."""
-        scale = 1 / math.sqrt(self.head_dim)
-        branch: Branch | None = getattr(self, "foretoken", None)
-        columns = None if branch is None else branch.scores(query, scale)
-        dropout = self.dropout if self.training else 0.0
-        out, probabilities = attend(query, key, value, scale=scale, extra_scores=columns, dropout=dropout, **masks)
-        if branch is not None and columns is not None:
-            out = branch.combine(out, probabilities, query)
-        return out.transpose(1, 2).flatten(2)
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> tuple[Tensor, Tensor | None]:
+        """Attention with the branch's part: (B, H, N, K) each -> (B, N, D), and a vector for after W_o."""
+        scale, dropout = 1 / math.sqrt(self.head_dim), self.dropout if self.training else 0.0
+        branch = branch_of(self)
+        if branch is None:
+            out, after = attend(query, key, value, scale=scale, dropout=dropout, **masks)[0], None
+        else:
+            out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+        return out.transpose(1, 2).flatten(2), after
 
-    def with_global_rows(self, out: Tensor, hidden_states: Tensor, window: Window) -> Tensor:
+    def with_global_rows(
+        self, out: Tensor, after: Tensor | None, hidden_states: Tensor, window: Window
+    ) -> tuple[Tensor, Tensor | None]:
         """Replace the rows of the global tokens: they see everything, through projections of their own."""
         index = window.global_index[..., None].expand(-1, -1, hidden_states.shape[-1])
-        rows = self.attended(
+        rows, rows_after = self.attended(
             self.heads(self.query_global(hidden_states.gather(1, index))),
             self.heads(self.key_global(hidden_states)),
             self.heads(self.value_global(hidden_states)),
             mask=window.key_mask[:, None, None, :],
         )
-        rows = torch.where(window.global_mask[..., None], rows, out.gather(1, index))
-        return out.scatter(1, index, rows)
+        if after is not None and rows_after is not None:
+            after = with_rows(after, rows_after, index, window.global_mask)
+        return with_rows(out, rows, index, window.global_mask), after
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, H, N, K)."""
@@ -100,6 +103,11 @@ class WindowedSelfAttention(LongformerSelfAttention):
         assert is_global is not None
         index, mask = self.found_globals.of(is_global, masked)
         return Window(self.one_sided_attn_window_size, ~masked, index, mask)
+
+
+def with_rows(x: Tensor, rows: Tensor, index: Tensor, counts: Tensor) -> Tensor:
+    """Replace rows of (B, N, D) by (B, G, D), as far as they count (B, G)."""
+    return x.scatter(1, index, torch.where(counts[..., None], rows, x.gather(1, index)))
 
 
 def global_positions(is_global: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,15 +145,25 @@ def detach_windowed(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 LONGFORMER = Backbone(
     model_types=("longformer",),
-    layers="encoder.layer",
-    attention="attention.self",
-    entry=("embeddings",),
-    stack="encoder",
+    stacks=(
+        Stack(
+            layers="encoder.layer",
+            attention=Attention(
+                module="attention.self",
+                query=("attention.self.query", "attention.self.query_global"),
+                output="attention.output.dense",
+                has_global=True,
+            ),
+            feed_forward=("intermediate", "output.dense"),
+            entry=("embeddings",),
+            end="encoder",
+            extend_inputs=extend_longformer,
+        ),
+    ),
     heads=HEADS,
     pooled_heads=("ForMultipleChoice",),
     projections=("query", "value", "query_global", "value_global"),
-    dimensions=bert_dimensions,
-    extend_inputs=extend_longformer,
+    dimensions=text_dimensions,
     attach_attention=attach_windowed,
     detach_attention=detach_windowed,
 )

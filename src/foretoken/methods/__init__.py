@@ -8,12 +8,17 @@ from typing import Any
 from peft import LoraConfig, PeftConfig
 
 from foretoken.errors import ConfigError, did_you_mean
+from foretoken.methods.aot_p_tuning import AoTPTuningConfig
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.bitfit import BitFitConfig
+from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
 from foretoken.methods.head_only import HeadOnlyConfig
+from foretoken.methods.inducer_tuning import InducerTuningConfig
+from foretoken.methods.mam_adapter import MAMAdapterConfig
 from foretoken.methods.prefix_propagation import PrefixPropagationConfig
 from foretoken.methods.prefix_tuning import PrefixTuningConfig
 from foretoken.methods.prompt_tuning import PromptTuningConfig
+from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig
 from foretoken.methods.stack import StackConfig, plain
 
 
@@ -59,6 +64,41 @@ METHODS: dict[str, Method] = {
             "embeddings in front of the text",
             PromptTuningConfig,
             "Lester et al. 2021",
+        ),
+        Method(
+            "selective-prefix-tuning",
+            "selective prefix tuning",
+            "a prefix whose weights are masked by their own scores, and a loss that keeps its tokens apart",
+            SelectivePrefixTuningConfig,
+            "Zhang et al. 2024",
+        ),
+        Method(
+            "inducer-tuning",
+            "inducer-tuning",
+            "a virtual key and value per query, made from the query in every attention",
+            InducerTuningConfig,
+            "Chen et al. 2022",
+        ),
+        Method(
+            "aot-p-tuning",
+            "AoT P-tuning",
+            "a vector per token of the vocabulary, added before every layer",
+            AoTPTuningConfig,
+            "Gavrilov & Balagansky 2023",
+        ),
+        Method(
+            "bottleneck-adapter",
+            "bottleneck adapter",
+            "small networks after or beside the sub-layers of each layer",
+            BottleneckAdapterConfig,
+            "Houlsby et al. 2019, Pfeiffer et al. 2021, He et al. 2022",
+        ),
+        Method(
+            "mam-adapter",
+            "MAM adapter",
+            "prefix-tuning, and a parallel adapter at each feed-forward block",
+            MAMAdapterConfig,
+            "He et al. 2022",
         ),
         Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022"),
         Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021"),

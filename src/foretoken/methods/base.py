@@ -2,10 +2,12 @@
 
 A method knows no backbone: it gets :class:`Dimensions` (numbers) and returns :class:`Sites` (modules). It may act
 
-- at a **layer entry**: rows put in front of the text before layer 0, an edit of those rows or of the text before any
-  layer (:class:`LayerEntry`);
-- in **attention**: extra score columns beside the backbone's own keys (:class:`AttentionBranch`);
-- at the **output of a linear map or a norm**: a vector added to it (:class:`OutputShift`).
+- at a **layer entry**: rows put in front of the text before the first layer of a stack, an edit of those rows or of the
+  text before any layer (:class:`LayerEntry`);
+- in **attention**: extra score columns beside the backbone's own keys, a vector after its output projection
+  (:class:`AttentionBranch`);
+- at the **output of a module**: an edit that also sees the module's input (:class:`OutputEdit`): biases, bottleneck
+  adapters, low-rank updates.
 
 Shapes: B batch, N text tokens, P rows of this adapter, D model width, H heads, K head width, X extra columns, L layers.
 """
@@ -13,23 +15,50 @@ Shapes: B batch, N text tokens, P rows of this adapter, D model width, H heads, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from peft import PeftConfig
 from torch import Tensor, nn
 
-from foretoken.errors import AdapterError, ConfigError
+from foretoken.errors import AdapterError, ConfigError, did_you_mean
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """One attention module: of a layer's self-attention, or of a decoder's attention to the encoder.
+
+    Attributes:
+        num_heads: H.
+        num_key_value_heads: H_kv, which divides H.
+        head_dim: K.
+        query_maps: how many query projections it has (Longformer has one more for its global tokens).
+        is_cross: the keys are the encoder's; rows in front of the text are not among them.
+        has_global: some keys are seen by every query while the others are seen in a window.
+    """
+
+    num_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    query_maps: int = 1
+    is_cross: bool = False
+    has_global: bool = False
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """The numbers of a backbone that a method may depend on.
+    """The numbers of a backbone that a method may depend on, and its frozen token embeddings.
 
-    ``biases`` maps the path of every module of the body that adds a bias to the bias's length.
+    Layers are counted through all stacks: an encoder-decoder's decoder goes on where its encoder ends.
+
+    Attributes:
+        first_layers: the layers that open a stack; rows in front of the text enter there.
+        attentions: entry i < num_layers is layer i's self-attention; the decoder's attentions to the encoder follow.
+        embedding: the frozen (V, E) token embeddings; E is the model's width in most families.
+        biases: the path of every module of the body that adds a bias -> the bias's length.
     """
 
     model_type: str
@@ -39,11 +68,30 @@ class Dimensions:
     num_key_value_heads: int
     head_dim: int
     vocab_size: int
+    first_layers: tuple[int, ...] = (0,)
+    attentions: tuple[AttentionShape, ...] = ()
+    embedding: nn.Embedding | None = None
     biases: Mapping[str, int] = field(default_factory=dict)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what a saved adapter remembers of its backbone."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "biases"}
+        numbers = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "head_dim", "vocab_size")
+        return {name: getattr(self, name) for name in ("model_type", *numbers)}
+
+
+class Place(NamedTuple):
+    """A module that every family has, under a name that is the same in all of them.
+
+    Attributes:
+        kind: ``query`` (a query projection), ``attention`` (an attention's output projection) or ``feed_forward``
+            (from what enters a layer's feed-forward block to what leaves it, before the residual sum).
+        index: the attention's index in ``Dimensions.attentions``, or the layer's for ``feed_forward``.
+        part: which of the attention's query projections.
+    """
+
+    kind: Literal["query", "attention", "feed_forward"]
+    index: int
+    part: int = 0
 
 
 class LayerEntry(nn.Module):
@@ -64,10 +112,23 @@ class LayerEntry(nn.Module):
         return text
 
 
-class AttentionBranch(nn.Module, ABC):
-    """Extra score columns of one attention layer, and what their probabilities do."""
+class AttentionPart(nn.Module, ABC):
+    """What one adapter does in one attention: a branch, or several that are members of a stack."""
+
+    @abstractmethod
+    def members(self) -> Iterable[AttentionBranch]:
+        """Return the branches that it is put together from."""
+
+
+class AttentionBranch(AttentionPart):
+    """Extra score columns of one attention, and what their probabilities do.
+
+    ``keeps_out`` says what ``combine`` is given: with False ``out`` is the sum over the softmax's other terms,
+    ``(1 - sum_x p_x) f``; with True it is ``f`` itself, the attention as it is without this branch's columns.
+    """
 
     num_columns: int = 0
+    keeps_out: ClassVar[bool] = False
 
     @abstractmethod
     def scores(self, query: Tensor, scale: float) -> Tensor:
@@ -77,26 +138,43 @@ class AttentionBranch(nn.Module, ABC):
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Attention output (B, H, N, K) and the columns' probabilities (B, H, N, X) -> new output."""
 
+    def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
+        """Return a (B, N, D) vector to add after the output projection, or None."""
+        return None
 
-class OutputShift(nn.Module):
+    def members(self) -> Iterable[AttentionBranch]:
+        """Return this branch."""
+        return (self,)
+
+
+class OutputEdit(nn.Module, ABC):
+    """An edit of a module's output that may look at the module's input."""
+
+    @abstractmethod
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+        """Output (B, ..., D_out) and input (B, ..., D_in) of the module -> new output, in the output's type."""
+
+
+class OutputShift(OutputEdit):
     """A vector added to the output of a linear map or a norm: a change of its bias."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.shift = nn.Parameter(torch.zeros(size))
 
-    def forward(self, output: Tensor) -> Tensor:
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
         """(..., size) -> (..., size)."""
         return output + self.shift.to(output.dtype)
 
 
 @dataclass(frozen=True)
 class Sites:
-    """The modules of one adapter: by layer, by layer, and by the path of a module in the body."""
+    """The modules of one adapter: by layer, by attention, and by the path of a module in the body or its place."""
 
     layers: Mapping[int, LayerEntry] = field(default_factory=dict)
-    attention: Mapping[int, AttentionBranch] = field(default_factory=dict)
-    outputs: Mapping[str, OutputShift] = field(default_factory=dict)
+    attention: Mapping[int, AttentionPart] = field(default_factory=dict)
+    outputs: Mapping[str | Place, OutputEdit] = field(default_factory=dict)
+    members: tuple[tuple[ForetokenConfig, Sites], ...] = ()  # of a stack: each config with what it built
 
 
 class MethodName(str):
@@ -164,6 +242,10 @@ class ForetokenConfig(PeftConfig, ABC):
     def build(self, dimensions: Dimensions) -> Sites:
         """Return new modules for a backbone of these dimensions."""
 
+    def auxiliary_loss(self, sites: Sites) -> Tensor | None:
+        """Return what the method adds to the task's loss, given the modules that it built; None for nothing."""
+        return None
+
 
 def require_int(name: str, value: Any, *, minimum: int) -> None:
     """Raise ConfigError unless ``value`` is a whole number of at least ``minimum``.
@@ -187,3 +269,16 @@ def require_positive(name: str, value: Any) -> None:
     """Raise ConfigError unless ``value`` is a number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ConfigError(f"{name} is {value!r}; expected a number above 0")
+
+
+def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise ConfigError unless ``value`` is one of ``choices``.
+
+    >>> require_choice("variant", "serial", ("sequential", "parallel"))
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.ConfigError: variant is 'serial' (did you mean 'sequential'?); expected sequential or parallel
+    """
+    if value not in choices:
+        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise ConfigError(f"{name} is {value!r}{did_you_mean(str(value), choices)}; expected {listed}")

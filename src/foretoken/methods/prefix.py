@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -87,8 +88,15 @@ class ProjectedPrefix(nn.Module):
 
 def make_prefixes(config: PrefixConfig, *, layers: int, width: int, hidden_size: int) -> list[Prefix | ProjectedPrefix]:
     """Return one (P, width) prefix per layer, plain or projected."""
+    return prefixes_of_widths(config, widths=[width] * layers, hidden_size=hidden_size)
+
+
+def prefixes_of_widths(
+    config: PrefixConfig, *, widths: Sequence[int], hidden_size: int
+) -> list[Prefix | ProjectedPrefix]:
+    """Return one (P, width) prefix per width, plain or projected by one network."""
     length = config.num_virtual_tokens
     if not config.prefix_projection:
-        return [Prefix(length, width, std=config.init_std) for _ in range(layers)]
+        return [Prefix(length, width, std=config.init_std) for width in widths]
     shared = SharedProjection(length, hidden_size, config.encoder_hidden_size or hidden_size)
-    return [ProjectedPrefix(shared, width, owner=layer == 0) for layer in range(layers)]
+    return [ProjectedPrefix(shared, width, owner=index == 0) for index, width in enumerate(widths)]

@@ -30,13 +30,13 @@ class PrefixPropagationConfig(PrefixConfig):
     method_type: ClassVar[str] = "FORETOKEN_PREFIX_PROPAGATION"
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one entry per layer; the first one brings the rows."""
+        """Return one entry per layer; the first one of each stack brings the rows."""
         width = dimensions.hidden_size
         prefixes = make_prefixes(self, layers=dimensions.num_layers, width=width, hidden_size=width)
         rows = self.num_virtual_tokens
         return Sites(
             layers={
-                layer: PropagatedRows(prefix, rows, first=layer == 0, dropout=self.prefix_dropout)
+                layer: PropagatedRows(prefix, rows, first=layer in dimensions.first_layers, dropout=self.prefix_dropout)
                 for layer, prefix in enumerate(prefixes)
             }
         )

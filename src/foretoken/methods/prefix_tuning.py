@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
 from foretoken.methods.base import AttentionBranch, Dimensions, Sites
-from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes
+from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths
 
 
 @dataclass
 class PrefixTuningConfig(PrefixConfig):
-    """Prefix-tuning: per layer, P trained keys and values that every query sees.
+    """Prefix-tuning: per attention, P trained keys and values that every query sees.
 
     With ``e_x = q P_k,x / sqrt(K)`` beside the text's own scores in one softmax, the output is
     ``sum_j p_j v_j + sum_x p_x P_v,x`` (He et al. 2022, eq. 7). Visible to every query, the sliding-window and the
-    global ones included; never rotated; positions do not shift; no key-value cache is involved. 2 L P D_kv parameters.
+    global ones included; never rotated; positions do not shift; no key-value cache is involved. 2 L P D_kv parameters;
+    an encoder-decoder's decoder has as many again for its attention to the encoder.
 
     Raises:
         ConfigError: a value that cannot work, e.g. ``num_virtual_tokens`` below 1.
@@ -29,24 +31,31 @@ class PrefixTuningConfig(PrefixConfig):
     method_type: ClassVar[str] = "FORETOKEN_PREFIX_TUNING"
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one branch per attention layer."""
-        heads, head_dim = dimensions.num_key_value_heads, dimensions.head_dim
-        prefixes = make_prefixes(
-            self,
-            layers=dimensions.num_layers,
-            width=2 * heads * head_dim,
-            hidden_size=dimensions.hidden_size,
-        )
-        return Sites(
-            attention={
-                layer: PrefixBranch(prefix, self.num_virtual_tokens, heads, head_dim, dropout=self.prefix_dropout)
-                for layer, prefix in enumerate(prefixes)
-            }
-        )
+        """Return one branch per attention, those of a decoder to its encoder included."""
+        return prefix_sites(self, dimensions, PrefixBranch)
+
+
+def prefix_sites(config: PrefixConfig, dimensions: Dimensions, branch: Callable[..., PrefixBranch]) -> Sites:
+    """Return one branch per attention, each with keys and values of its own."""
+    shapes = dimensions.attentions
+    widths = [2 * shape.num_key_value_heads * shape.head_dim for shape in shapes]
+    prefixes = prefixes_of_widths(config, widths=widths, hidden_size=dimensions.hidden_size)
+    return Sites(
+        attention={
+            index: branch(
+                prefix,
+                config.num_virtual_tokens,
+                shape.num_key_value_heads,
+                shape.head_dim,
+                dropout=config.prefix_dropout,
+            )
+            for index, (prefix, shape) in enumerate(zip(prefixes, shapes, strict=True))
+        }
+    )
 
 
 class PrefixBranch(AttentionBranch):
-    """P keys and values of one layer, held as one (P, 2 H_kv K) matrix as in peft's checkpoints."""
+    """P keys and values of one attention, held as one (P, 2 H_kv K) matrix as in peft's checkpoints."""
 
     def __init__(
         self, prefix: Prefix | ProjectedPrefix, num_columns: int, heads: int, head_dim: int, *, dropout: float

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from foretoken.errors import ConfigError
 from foretoken.methods.base import (
     AttentionBranch,
+    AttentionPart,
     Dimensions,
     ForetokenConfig,
     LayerEntry,
+    OutputEdit,
     Sites,
 )
 
@@ -69,15 +71,20 @@ class StackConfig(ForetokenConfig):
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return the members' sites, those of one place put together."""
-        built = [member.build(dimensions) for member in self.own_members()]
-        layers = {i: StackedEntry(parts) for i, parts in gathered(sites.layers for sites in built).items()}
-        attention = {i: StackedBranch(parts) for i, parts in gathered(sites.attention for sites in built).items()}
-        outputs = gathered(sites.outputs for sites in built)
-        if any(len(parts) > 1 for parts in outputs.values()):
-            raise ConfigError("two members of the stack train the same biases; leave out one of them")
-        if not built:
-            layers = {0: StackedEntry([])}
-        return Sites(layers=layers, attention=attention, outputs={path: only for path, (only,) in outputs.items()})
+        built = [(member, member.build(dimensions)) for member in self.own_members()]
+        attention = gathered(sites.attention for _, sites in built)
+        outputs = gathered(sites.outputs for _, sites in built)
+        return Sites(
+            layers=stacked_entries([sites.layers for _, sites in built]) or {0: StackedEntry([])},
+            attention={i: StackedBranch(parts) for i, parts in attention.items()},
+            outputs={at: only[0] if len(only) == 1 else StackedEdit(only) for at, only in outputs.items()},
+            members=tuple(built),
+        )
+
+    def auxiliary_loss(self, sites: Sites) -> Tensor | None:
+        """Return the sum of the members' losses."""
+        losses = [loss for member, own in sites.members if (loss := member.auxiliary_loss(own)) is not None]
+        return sum(losses[1:], losses[0]) if losses else None
 
 
 def as_fields(member: Any) -> dict[str, Any]:
@@ -105,6 +112,27 @@ def gathered(tables: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
     return together
 
 
+def stacked_entries(tables: list[Mapping[int, LayerEntry]]) -> dict[int, LayerEntry]:
+    """Put the members' entries of each layer together; a member that does nothing there still has its rows."""
+    entries: dict[int, LayerEntry] = {}
+    for layer in sorted({layer for table in tables for layer in table}):
+        parts = [table.get(layer) or idle_entry(rows_of(table)) for table in tables]
+        entries[layer] = StackedEntry(parts)
+    return entries
+
+
+def rows_of(table: Mapping[int, LayerEntry]) -> int:
+    """Return how many rows a member puts in front of the text."""
+    return max((entry.num_rows for entry in table.values()), default=0)
+
+
+def idle_entry(num_rows: int) -> LayerEntry:
+    """Return an entry that leaves its rows alone."""
+    entry = LayerEntry()
+    entry.num_rows = num_rows
+    return entry
+
+
 class StackedEntry(LayerEntry):
     """Several methods at one layer entry; their rows stand side by side."""
 
@@ -129,21 +157,27 @@ class StackedEntry(LayerEntry):
         return text
 
 
-class StackedBranch(AttentionBranch):
-    """Several methods in one attention layer; their columns share one softmax."""
+class StackedBranch(AttentionPart):
+    """Several methods in one attention; their columns share one softmax."""
 
-    def __init__(self, parts: list[AttentionBranch]) -> None:
+    def __init__(self, parts: list[AttentionPart]) -> None:
         super().__init__()
-        self.parts: Iterable[AttentionBranch] = nn.ModuleList(parts)  # type: ignore[assignment]
-        self.num_columns = sum(part.num_columns for part in parts)
+        self.parts: Iterable[AttentionPart] = nn.ModuleList(parts)  # type: ignore[assignment]
 
-    def scores(self, query: Tensor, scale: float) -> Tensor:
-        """Return the members' columns, one after the other."""
-        return torch.cat([part.scores(query, scale) for part in self.parts], dim=-1)
+    def members(self) -> Iterable[AttentionBranch]:
+        """Return the members' branches: the attention asks each for itself."""
+        return (branch for part in self.parts for branch in part.members())
 
-    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
-        """Let each member use its own columns in turn."""
-        pieces = probabilities.split([part.num_columns for part in self.parts], dim=-1)
-        for part, piece in zip(self.parts, pieces, strict=True):
-            out = part.combine(out, piece, query)
-        return out
+
+class StackedEdit(OutputEdit):
+    """Several methods at the output of one module, in turn."""
+
+    def __init__(self, parts: list[OutputEdit]) -> None:
+        super().__init__()
+        self.parts: Iterable[OutputEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
+
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+        """Edit the output in turn; each sees the module's own input."""
+        for part in self.parts:
+            output = part(output, given)
+        return output

@@ -106,7 +106,8 @@ def history(log: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for line in log:
         entry = entries.setdefault(line["step"], {"step": line["step"], "epoch": line["epoch"]})
         if "loss" in line:
-            entry |= {"train_loss": line["loss"], "learning_rate": line["learning_rate"]}
+            kept = {"loss": "train_loss", "auxiliary_loss": "auxiliary_loss", "learning_rate": "learning_rate"}
+            entry |= {name: line[key] for key, name in kept.items() if key in line}
         if "eval_loss" in line:
             entry["validation"] = {
                 key.removeprefix("eval_"): value for key, value in line.items() if key.startswith("eval_")

@@ -17,6 +17,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, Traine
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from foretoken.errors import SaveError
+from foretoken.training.auxiliary import AuxiliaryLossCallback
 from foretoken.training.batches import BucketSampler, ShuffleSampler
 from foretoken.training.measure import greater_is_better, metrics_function
 from foretoken.training.model import is_head
@@ -46,7 +47,7 @@ def make_trainer(
         eval_dataset=tables["validation"],
         compute_metrics=metrics_function(n_bins=recipe.ece_bins),
         preprocess_logits_for_metrics=_first,
-        callbacks=callbacks,
+        callbacks=[AuxiliaryLossCallback(), *callbacks],  # first: the others see what it adds to the log
     )
     trainer.remove_callback(ProgressCallback)  # ours draws on stderr and leaves stdout to results
     trainer.remove_callback(PrinterCallback)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -41,15 +42,58 @@ class Group:
         return part if self.index is None else x.index_copy(0, self.index, part.to(x.dtype))
 
 
+class Phase(Enum):
+    """Where the rows in front of the text are during a pass."""
+
+    NONE = auto()  # there are none
+    TOGETHER = auto()  # before the text, in the same hidden states
+    ALONE = auto()  # by themselves: the pass that yields their keys and values
+    BEFORE = auto()  # their keys and values are known; the hidden states hold the text alone
+
+
 @dataclass(frozen=True)
 class Plan:
-    """One forward pass: its groups, the rows in front of the text, and the token ids."""
+    """One forward pass of one stack.
+
+    Attributes:
+        groups: which documents use which adapter.
+        num_rows: P, the rows in front of the text.
+        batch_size: B.
+        device: where the pass runs.
+        phase: where the rows are.
+        token_ids: (B, N), or None when the model was given embeddings.
+        text_mask: (B, N) mask as the user gave it, where attention must extend it itself.
+        late: masks are extended by attention, as the rows enter after they were made.
+        row_states: in phase BEFORE, each layer's keys and values (B or 1, H_kv, P, K) of the rows, by layer.
+        memo: masks extended in this pass.
+    """
 
     groups: tuple[Group, ...]
     num_rows: int
     batch_size: int
     device: torch.device
+    phase: Phase = Phase.NONE
     token_ids: Tensor | None = None
+    text_mask: Tensor | None = None
+    late: bool = False
+    row_states: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+
+    def ids_for(self, text: Tensor) -> Tensor | None:
+        """Return the token ids of the (B, N, D) text. LED pads it after its embeddings; any id will do for those."""
+        ids = self.token_ids
+        missing = 0 if ids is None else text.shape[1] - ids.shape[1]
+        if ids is None or not missing:
+            return ids
+        known = self.memo.get(id(ids))
+        if known is None:
+            known = self.memo[id(ids)] = (ids, torch.nn.functional.pad(ids, (0, missing)))
+        return known[1]
+
+    @property
+    def rows_here(self) -> int:
+        """How many rows the hidden states hold."""
+        return self.num_rows if self.phase in (Phase.TOGETHER, Phase.ALONE) else 0
 
     def row_mask(self) -> Tensor:
         """Return (B, P) bool, True where a document has a row (adapters of one batch may have different P)."""
@@ -60,13 +104,17 @@ class Plan:
             mask = group.put(mask, part)
         return mask
 
+    @property
+    def all_rows_everywhere(self) -> bool:
+        """Tell whether every document has every row."""
+        return all(group.index is None for group in self.groups)
+
 
 class Runtime:
-    """The plan of the pass that is under way; shared by all sites of one model."""
+    """The plan of the pass that is under way in one stack; shared by its sites."""
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
-        self.names: Sequence[str] | None = None
 
     @contextmanager
     def using(self, plan: Plan | None) -> Iterator[None]:
@@ -79,20 +127,32 @@ class Runtime:
 
 
 class Replay:
-    """A gradient-checkpointing function that recomputes a layer under the plan of its own forward pass."""
+    """A gradient-checkpointing function that recomputes a layer under the plan of its own forward pass.
 
-    def __init__(self, checkpoint: Callable[..., Any], runtime: Runtime) -> None:
+    The keys and values of rows that ran before the text go in as arguments: a checkpoint that recomputes under
+    reentrant autograd passes gradients to its arguments only.
+    """
+
+    def __init__(self, checkpoint: Callable[..., Any], runtime: Runtime, layer: int) -> None:
         self.checkpoint = checkpoint
         self.runtime = runtime
+        self.layer = layer
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Checkpoint ``function``, remembering today's plan."""
-        return self.checkpoint(partial(self.run, self.runtime.plan, function), *args, **kwargs)
+        """Checkpoint ``function``, remembering today's plan; the short pass of the rows is not worth it."""
+        plan = self.runtime.plan
+        if plan is not None and plan.phase is Phase.ALONE:
+            return function(*args)
+        states = () if plan is None else plan.row_states.get(self.layer, ())
+        return self.checkpoint(partial(self.run, plan, function, len(states)), *states, *args, **kwargs)
 
-    def run(self, plan: Plan | None, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def run(self, plan: Plan | None, function: Callable[..., Any], count: int, *args: Any, **kwargs: Any) -> Any:
         """Call ``function`` under the plan."""
+        if plan is not None and count:
+            key, value = args[:count]
+            plan = replace(plan, row_states={**plan.row_states, self.layer: (key, value)})
         with self.runtime.using(plan):
-            return function(*args, **kwargs)
+            return function(*args[count:], **kwargs)
 
 
 def make_groups(

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from peft import LoraConfig, LoraModel, PeftConfig
+from peft import LoraConfig, LoraModel, PeftConfig, PeftModel
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTuner
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from foretoken.backbones import BACKBONES, find_backbone
-from foretoken.backbones.base import Backbone
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.methods.base import Dimensions, ForetokenConfig
-from foretoken.methods.stack import StackConfig
+from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
+from foretoken.methods.stack import StackConfig, StackedEdit
+from foretoken.tuner.auxiliary import add_to_loss
 from foretoken.tuner.checks import check_same_backbone, check_state_dict
+from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.mixed import hook_names
 from foretoken.tuner.runtime import check_names
-from foretoken.tuner.sites import NAME, Site, Wiring, check_adapter_name
+from foretoken.tuner.sites import NAME, Site, check_adapter_name
+from foretoken.tuner.wiring import Target, Wiring
 
 WIRING = "_foretoken_wiring"
 
@@ -42,6 +45,7 @@ class ForetokenModel(BaseTuner):
         config = self.peft_config[adapter_name]
         check_adapter_name(adapter_name)
         super().inject_adapter(model, adapter_name, *args, **kwargs)
+        self.wiring.built[adapter_name] = self.__dict__.pop("_built")
         if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
             self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))
             self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
@@ -64,25 +68,26 @@ class ForetokenModel(BaseTuner):
         backbone = find_backbone(model)
         body = body_of(model)
         head = backbone.head_names(model, body)
-        dimensions = dimensions_of(model, body, backbone, skip=("pooler",) if "pooler" in head else ())
+        dimensions = dimensions_of(model, body, backbone, skip=tuple(head))
         config = checked(peft_config)
         check_same_backbone(config, dimensions)
         built = config.build(dimensions)  # may refuse: before anything is attached
         config.backbone = dimensions.fingerprint()
         config.modules_to_save = with_heads(config, head)
-        layers, attentions = backbone.layer_modules(body), backbone.attention_modules(body)
-        wanted: dict[nn.Module, nn.Module] = {layers[i]: module for i, module in built.layers.items()}
-        wanted |= {attentions[i]: module for i, module in built.attention.items()}
-        wanted |= {body.get_submodule(path): module for path, module in built.outputs.items()}
         if body.__dict__.get(WIRING) is None:
-            body.__dict__[WIRING] = Wiring(body, backbone)
-        paths = {module: path for path, module in model.named_modules()}
-        self.__dict__["_pending"] = {paths[target]: module for target, module in wanted.items()}
+            body.__dict__[WIRING] = wiring = Wiring(body, backbone, dimensions)
+            wiring.handles.append(add_to_loss(model, wiring.auxiliary_loss))
+        self.__dict__["_built"] = config, built
+        self.__dict__["_pending"] = pending(built, self.wiring, {m: path for path, m in model.named_modules()})
 
     @property
     def wiring(self) -> Wiring:
         """The hooks and sites of this model."""
         return body_of(self.model).__dict__[WIRING]
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """Return what the adapters at work add to the task's loss in training, a scalar; None for nothing."""
+        return auxiliary_loss_of(self.model)
 
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, Any]) -> PeftConfig:
         return peft_config
@@ -100,9 +105,9 @@ class ForetokenModel(BaseTuner):
         current_key: str,
         parameter_name: str | None = None,
     ) -> None:
-        module = self.__dict__["_pending"][current_key]
         place = next((p for p in target.parameters()), None)
-        self.wiring.attach(target, on_device(module, place), adapter_name)
+        at, module = self.__dict__["_pending"][current_key]
+        self.wiring.attach(at, on_device(module, place), adapter_name)
 
     def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
         setattr(parent, child_name, new_module)
@@ -116,11 +121,11 @@ class ForetokenModel(BaseTuner):
         wiring = self.wiring
         check_names(names, self.peft_config)
         handles = [handle for module in self.model.modules() if (handle := hook_names(module, list(names)))]
-        wiring.runtime.names = list(names)
+        wiring.names = list(names)
         try:
             yield
         finally:
-            wiring.runtime.names = None
+            wiring.names = None
             for handle in handles:
                 handle.remove()
 
@@ -164,6 +169,7 @@ class ForetokenModel(BaseTuner):
     def delete_adapter(self, adapter_name: str) -> None:
         """Delete an adapter, the LoRA of a stack included."""
         super().delete_adapter(adapter_name)
+        self.wiring.built.pop(adapter_name, None)
         lora = self.__dict__.get("_lora")
         if lora is not None:
             lora.peft_config.pop(adapter_name, None)
@@ -184,9 +190,29 @@ class ForetokenModel(BaseTuner):
         return renamed
 
 
-def body_of(model: nn.Module) -> nn.Module:
-    """Return the model without its task head."""
-    return getattr(model, "base_model", model)
+def pending(sites: Sites, wiring: Wiring, paths: Mapping[nn.Module, str]) -> dict[str, tuple[Target, nn.Module]]:
+    """Return where each module of an adapter goes, by the path of the module that will carry it."""
+    modules = [*sites.layers.items(), *sites.attention.items(), *sites.outputs.items()]
+    found: dict[str, tuple[Target, nn.Module]] = {}
+    for key, module in modules:
+        target = wiring.target(key, module)
+        path = paths[target.holder]
+        if path in found:  # a bias and an adapter of one stack at the same map
+            module = together(found[path], (target, module))
+        found[path] = (target, module)
+    return found
+
+
+def together(one: tuple[Target, nn.Module], other: tuple[Target, nn.Module]) -> nn.Module:
+    """Return one module for two edits of the same output.
+
+    Raises:
+        ConfigError: they edit different outputs.
+    """
+    (at, first), (there, second) = one, other
+    if at != there or not (isinstance(first, OutputEdit) and isinstance(second, OutputEdit)):
+        raise ConfigError("two members of the stack act at one module in different ways; leave out one of them")
+    return StackedEdit([first, second])
 
 
 def checked(config: PeftConfig) -> ForetokenConfig:
@@ -196,23 +222,16 @@ def checked(config: PeftConfig) -> ForetokenConfig:
     return config
 
 
-def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, skip: tuple[str, ...] = ()) -> Dimensions:
-    """Return the numbers of this model that methods may depend on."""
-    config: Any = model.config
-    biases = {
-        path.replace(".base_layer", ""): bias.shape[0]  # peft wraps a linear map that has a LoRA
-        for path, module in body.named_modules()
-        if (bias := module._parameters.get("bias")) is not None and not set(path.split(".")) & {*skip, NAME}
-    }
-    return Dimensions(model_type=config.model_type, **backbone.dimensions(config), biases=biases)
-
-
 def with_targets(lora: LoraConfig, model: nn.Module) -> LoraConfig:
     """Return the LoRA config with the query and value projections as targets, where it names none.
 
-    peft's own defaults lack Longformer, CamemBERT and DistilBERT.
+    peft's own defaults lack Longformer, CamemBERT and DistilBERT, and it warns of GPT-2's maps unless told of them.
     """
-    return lora if lora.target_modules else replace(lora, target_modules=list(find_backbone(model).projections))
+    if lora.target_modules:
+        return lora
+    targets = find_backbone(model).projections
+    transposed = any(isinstance(m, Conv1D) and path.endswith(targets) for path, m in model.named_modules())
+    return replace(lora, target_modules=list(targets), fan_in_fan_out=transposed or lora.fan_in_fan_out)
 
 
 def completed_lora(lora: LoraConfig, model: nn.Module) -> LoraConfig:
@@ -225,6 +244,13 @@ def head_names(model: nn.Module) -> set[str]:
     """Return the names of the modules that make up the model's head; empty for a family that is not supported."""
     backbone = BACKBONES.get(getattr(model.config, "model_type", ""))
     return set() if backbone is None else set(backbone.head_names(model, body_of(model)))
+
+
+def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
+    """Return what a model's adapters add to its loss in training; None for nothing, and for a model without any."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    wiring: Wiring | None = body_of(base).__dict__.get(WIRING)
+    return None if wiring is None else wiring.auxiliary_loss()
 
 
 def use_fast_attention(model: nn.Module) -> None:

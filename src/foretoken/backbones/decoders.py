@@ -1,0 +1,46 @@
+"""Causal decoders: GPT-2, and the rotary family of Llama (Qwen 2 and 3, Mistral, Gemma 3)."""
+
+from __future__ import annotations
+
+from foretoken.backbones.base import Attention, Backbone, Stack, text_dimensions
+from foretoken.backbones.interface import attach_interface, detach_interface
+
+HEADS = ("score", "classifier", "qa_outputs")
+
+GPT2 = Backbone(
+    model_types=("gpt2",),
+    stacks=(
+        Stack(
+            layers="h",
+            attention=Attention("attn", ("attn.c_attn",), "attn.c_proj"),
+            feed_forward=("mlp", "mlp"),
+            is_causal=True,
+            takes_positions=True,
+        ),
+    ),
+    heads=HEADS,
+    pooled_heads=(),
+    projections=("c_attn",),
+    dimensions=text_dimensions,  # GPT2Config answers to the usual names through its attribute map
+    attach_attention=attach_interface,
+    detach_attention=detach_interface,
+)
+
+LLAMA = Backbone(
+    model_types=("llama", "qwen2", "qwen3", "mistral", "gemma3_text"),
+    stacks=(
+        Stack(
+            layers="layers",
+            attention=Attention("self_attn", ("self_attn.q_proj",), "self_attn.o_proj"),
+            feed_forward=("mlp", "mlp"),
+            is_causal=True,
+            takes_positions=True,
+        ),
+    ),
+    heads=HEADS,
+    pooled_heads=(),
+    projections=("q_proj", "v_proj"),
+    dimensions=text_dimensions,
+    attach_attention=attach_interface,
+    detach_attention=detach_interface,
+)

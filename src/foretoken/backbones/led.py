@@ -1,0 +1,136 @@
+"""LED: Longformer's sliding window and global tokens in the encoder, BART's decoder.
+
+The rows in front enter before the encoder's first layer, after transformers has padded the text to its window, and are
+global tokens: the attention puts them into the masks by itself.
+
+Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head width, D model width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
+
+from foretoken.backbones.base import Attention, Backbone, RowsInFront, Stack, branch_of
+from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention
+from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
+from foretoken.errors import BackboneError
+
+
+class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
+    """The encoder's self-attention through :func:`foretoken.attention.attend`, the rows in front as global tokens."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        is_index_masked: Tensor | None = None,
+        is_index_global_attn: Tensor | None = None,
+        is_global_attn: bool | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor]:
+        """(B, N, D) -> ((B, N, D),); masks of the text, True for a masked or a global token."""
+        if output_attentions:
+            raise BackboneError("LED with an adapter does not return attention maps; leave out output_attentions")
+        branch = branch_of(self)
+        if branch is not None and (rows := branch.rows_in_front) is not None:
+            is_index_masked = with_rows_in_front(is_index_masked, ~rows.row_mask, rows)
+            is_index_global_attn = with_rows_in_front(is_index_global_attn, rows.row_mask, rows)
+        return super().forward(
+            hidden_states, is_index_masked=is_index_masked, is_index_global_attn=is_index_global_attn
+        )
+
+
+def with_rows_in_front(mask: Tensor | None, front: Tensor, rows: RowsInFront) -> Tensor | None:
+    """(B, N) and (B, P) -> (B, P + N), once per pass for the layers that share the mask."""
+    known = rows.memo.get(id(mask))
+    if known is None or known[0] is not mask:
+        assert mask is not None  # LEDEncoder always makes both
+        known = rows.memo[id(mask)] = (mask, torch.cat([front, mask], dim=1))
+    return known[1]
+
+
+class BranchingDecoderAttention(LEDDecoderAttention):
+    """The decoder's attentions, which let their branch take part; transformers' own forward where there is none."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        key_value_states: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        attention_mask: Tensor | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Cache | None]:
+        """(B, N, D) -> (B, N, D), the weights where they are asked for, and the cache."""
+        branch = branch_of(self)
+        if branch is None:
+            return super().forward(
+                hidden_states, key_value_states, past_key_values, attention_mask, output_attentions
+            )
+        is_cross = key_value_states is not None
+        states = hidden_states if key_value_states is None else key_value_states
+        query = self.heads(self.q_proj(hidden_states))
+        key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
+        options: dict[str, Any] = {"scale": self.scaling, "mask": attention_mask}
+        out, after = branch.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
+        branch.deliver(after)
+        weights = branch.own_weights(query, key, **options) if output_attentions else None
+        return self.out_proj(out.transpose(1, 2).flatten(2)), weights, past_key_values
+
+    def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, M, D) -> keys and values (B, H, M, K)."""
+        return self.heads(self.k_proj(states)), self.heads(self.v_proj(states))
+
+    def heads(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, H, N, K)."""
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+
+def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let the attention modules be of our classes: the same objects, names and weights, another forward."""
+    found = FoundGlobals()
+    for attention in attentions:
+        if isinstance(attention, LEDEncoderSelfAttention):
+            attention.__class__ = WindowedEncoderAttention
+            attention.found_globals = found  # type: ignore[assignment]
+        else:
+            attention.__class__ = BranchingDecoderAttention
+
+
+def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let them be transformers' own again."""
+    for attention in attentions:
+        if isinstance(attention, LEDEncoderSelfAttention):
+            del attention.found_globals
+            attention.__class__ = LEDEncoderSelfAttention
+        else:
+            attention.__class__ = LEDDecoderAttention
+
+
+LED = Backbone(
+    model_types=("led",),
+    stacks=(
+        Stack(
+            path="encoder",
+            layers="encoder.layers",
+            attention=Attention(
+                module="self_attn.longformer_self_attn",
+                query=("self_attn.longformer_self_attn.query", "self_attn.longformer_self_attn.query_global"),
+                output="self_attn.output",
+                has_global=True,
+            ),
+            feed_forward=("fc1", "fc2"),
+        ),
+        BART_DECODER,
+    ),
+    heads=HEADS,
+    pooled_heads=(),
+    projections=("query", "value", "query_global", "value_global", "q_proj", "v_proj"),
+    dimensions=bart_dimensions,
+    attach_attention=attach_led,
+    detach_attention=detach_led,
+)

@@ -1,0 +1,210 @@
+"""Encoder-decoders: T5 (v1.1 and Flan as well) and BART.
+
+The rows in front of the encoder's text are removed at its end, so that encoder outputs hold the text alone, whoever
+asks for them; the decoder brings rows of its own.
+
+Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head width, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, EncoderDecoderCache
+from transformers.models.t5 import modeling_t5
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of, extend_late_mask, text_dimensions
+from foretoken.backbones.interface import attach_interface, biased, detach_interface
+from foretoken.errors import BackboneError
+
+HEADS = ("classification_head", "classifier", "qa_outputs")
+# before T5 went through transformers' AttentionInterface, the bias that its layers share had the mask in it
+MASK_IN_BIAS = not hasattr(modeling_t5, "eager_attention_forward")
+
+
+def keys_and_values(
+    project: Callable[[Tensor], tuple[Tensor, Tensor]],
+    states: Tensor,
+    cache: Cache | None,
+    layer: int,
+    *,
+    is_cross: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return one attention's keys and values (B, H, M, K) of (B, N, D) states, through the cache if there is one.
+
+    The keys of the encoder's states are projected once, when the cache does not hold them yet.
+    """
+    if cache is None:
+        return project(states)
+    if not isinstance(cache, EncoderDecoderCache):
+        return cache.update(*project(states), layer)
+    if not is_cross:
+        return cache.self_attention_cache.update(*project(states), layer)
+    crossing = cache.cross_attention_cache
+    if cache.is_updated.get(layer):
+        return crossing.layers[layer].keys, crossing.layers[layer].values
+    cache.is_updated[layer] = True
+    return crossing.update(*project(states), layer)
+
+
+class BranchingT5Attention(T5Attention):
+    """T5's attention, which lets its branch take part; transformers' own forward where there is none.
+
+    The first layer's position bias serves all layers of its stack. Rows in front of the text have no position: the
+    bias between them and anything is 0, and that within the text is the text's own.
+    """
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        mask: Tensor | None = None,
+        key_value_states: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """(B, N, D) -> (B, N, D), the position bias (1, H, N, M), and the weights where they are asked for."""
+        branch = branch_of(self)
+        if branch is None:
+            kwargs |= {"key_value_states": key_value_states, "past_key_values": past_key_values}
+            return super().forward(hidden_states, mask=mask, position_bias=position_bias, **kwargs)
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
+        seen = seen.clone() if isinstance(seen, Tensor) else seen  # a static cache counts on in the same tensor
+        is_cross = key_value_states is not None
+        states = hidden_states if key_value_states is None else key_value_states
+        query = self.heads(self.q(hidden_states))
+        key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
+        is_shared = position_bias is not None
+        if position_bias is None:
+            position_bias = self.bias(query, key, rows=branch.rows_here, seen=seen)
+        if not (MASK_IN_BIAS and is_shared):
+            mask = self.scores_mask(branch, mask, position_bias, query, key)
+        else:
+            mask = position_bias
+        dropout = self.dropout if self.training else 0.0
+        out, after = branch.attend(query, key, value, scale=1.0, dropout=dropout, mask=mask)
+        branch.deliver(after)
+        out = self.o(out.transpose(1, 2).flatten(2))
+        wanted = kwargs.get("output_attentions") if MASK_IN_BIAS else self.config._attn_implementation == "eager"
+        weights = branch.own_weights(query, key, scale=1.0, mask=mask) if wanted else None
+        if MASK_IN_BIAS:
+            return (out, mask, weights) if wanted else (out, mask)
+        return out, position_bias, weights
+
+    def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, M, D) -> keys and values (B, H, M, K)."""
+        return self.heads(self.k(states)), self.heads(self.v(states))
+
+    def heads(self, x: Tensor) -> Tensor:
+        """(B, N, H K) -> (B, H, N, K)."""
+        return x.unflatten(-1, (self.n_heads, self.key_value_proj_dim)).transpose(1, 2)
+
+    def bias(self, query: Tensor, key: Tensor, *, rows: int, seen: int | Tensor) -> Tensor:
+        """Return the (1, H, N, M) position bias; ``rows`` of both N and M are rows in front, ``seen`` is cached text."""
+        queries, keys = query.shape[2], key.shape[2]
+        if not self.has_relative_attention_bias:
+            return query.new_zeros(1, self.n_heads, queries, keys)
+        text = self.compute_bias(queries - rows, keys - rows, device=query.device, past_seen_tokens=seen)
+        return nn.functional.pad(text, (rows, 0, rows, 0))
+
+    def scores_mask(self, branch: Branch, mask: Tensor | None, bias: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return what is added to the scores: the position bias, and the mask that allows for rows in front."""
+        if (rows := branch.rows_in_front) is not None:
+            mask = extend_late_mask(mask, rows, keys=key.shape[2], dtype=torch.bool)
+        elif mask is not None:
+            mask = mask[..., : key.shape[2]]
+        causal = getattr(self, "is_causal", False) and mask is None and query.shape[2] > 1
+        return biased(mask, bias, causal=causal)
+
+
+def attach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let the attention modules be of our class: the same objects, names and weights, another forward."""
+    for attention in attentions:
+        attention.__class__ = BranchingT5Attention
+
+
+def detach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let them be transformers' own again."""
+    for attention in attentions:
+        attention.__class__ = T5Attention
+
+
+def bart_dimensions(config: Any) -> Mapping[str, int]:
+    """Read the config of BART or LED.
+
+    Raises:
+        BackboneError: the model drops whole layers in training, and with them the rows in front or their way through.
+    """
+    for name in ("encoder_layerdrop", "decoder_layerdrop"):
+        if (drop := getattr(config, name)) > 0:
+            raise BackboneError(
+                f"{name} is {drop}: a layer that is dropped in training loses its part of the adapter; "
+                f"load the model with {name}=0.0"
+            )
+    return text_dimensions(config)
+
+
+def decoder_heads(config: Any) -> tuple[int, int, int]:
+    """Return H, H_kv and K of the decoder."""
+    heads = config.decoder_attention_heads
+    return heads, heads, config.d_model // heads
+
+
+T5 = Backbone(
+    model_types=("t5",),
+    stacks=(
+        Stack(
+            path="encoder",
+            layers="encoder.block",
+            attention=Attention("layer.0.SelfAttention", ("layer.0.SelfAttention.q",), "layer.0.SelfAttention.o"),
+            feed_forward=("layer.1.DenseReluDense", "layer.1.DenseReluDense"),
+        ),
+        Stack(
+            path="decoder",
+            layers="decoder.block",
+            attention=Attention("layer.0.SelfAttention", ("layer.0.SelfAttention.q",), "layer.0.SelfAttention.o"),
+            cross=Attention("layer.1.EncDecAttention", ("layer.1.EncDecAttention.q",), "layer.1.EncDecAttention.o"),
+            feed_forward=("layer.2.DenseReluDense", "layer.2.DenseReluDense"),
+            is_causal=True,
+        ),
+    ),
+    heads=HEADS,
+    pooled_heads=(),
+    projections=("q", "v"),
+    dimensions=text_dimensions,  # T5Config answers to the usual names through its attribute map
+    attach_attention=attach_t5,
+    detach_attention=detach_t5,
+)
+
+BART_DECODER = Stack(
+    path="decoder",
+    layers="decoder.layers",
+    attention=Attention("self_attn", ("self_attn.q_proj",), "self_attn.out_proj"),
+    cross=Attention("encoder_attn", ("encoder_attn.q_proj",), "encoder_attn.out_proj"),
+    feed_forward=("fc1", "fc2"),
+    is_causal=True,
+    heads=decoder_heads,
+)
+
+BART = Backbone(
+    model_types=("bart",),
+    stacks=(
+        Stack(
+            path="encoder",
+            layers="encoder.layers",
+            attention=Attention("self_attn", ("self_attn.q_proj",), "self_attn.out_proj"),
+            feed_forward=("fc1", "fc2"),
+        ),
+        BART_DECODER,
+    ),
+    heads=HEADS,
+    pooled_heads=(),
+    projections=("q_proj", "v_proj"),
+    dimensions=bart_dimensions,
+    attach_attention=attach_interface,
+    detach_attention=detach_interface,
+)

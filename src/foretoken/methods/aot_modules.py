@@ -1,0 +1,130 @@
+"""The modules of ahead-of-time P-tuning: what yields rows of T, and the entry that adds them to the text.
+
+Shapes: B batch, N text tokens, U distinct tokens of the batch, V vocabulary, D model width, R rank; T is (V, D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.errors import AdapterError
+from foretoken.methods.aot_table import FusedTable
+from foretoken.methods.base import LayerEntry
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": nn.functional.gelu,
+    "relu": nn.functional.relu,
+    "tanh": torch.tanh,
+}
+
+
+class TokensOfBatch:
+    """The distinct tokens of a batch, found once for all layers of an adapter."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self._latest: tuple[Tensor, int, tuple[Tensor, Tensor]] | None = None
+
+    def __call__(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, N) ids -> (U,) distinct ones in ascending order, and the (B, N) place of each id among them.
+
+        Raises:
+            AdapterError: an id that the adapter has no vector for.
+        """
+        if torch.compiler.is_compiling():  # the number of distinct tokens is no shape that a graph could know
+            return token_ids.flatten(), torch.arange(token_ids.numel(), device=token_ids.device).view_as(token_ids)
+        if token_ids.is_inference():  # no version counter tells whether it was written to since
+            return self.split(token_ids)
+        latest = self._latest
+        if latest is None or latest[0] is not token_ids or latest[1] != token_ids._version:
+            latest = self._latest = token_ids, token_ids._version, self.split(token_ids)
+        return latest[2]
+
+    def split(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distinct ids and the places."""
+        distinct, places = token_ids.unique(return_inverse=True)
+        if self.limit is not None and distinct.numel() and int(distinct[-1]) >= self.limit:
+            raise AdapterError(
+                f"token {int(distinct[-1])} is beyond the {self.limit} tokens that the adapter knows; "
+                "resize the model's embeddings first, then attach a new adapter"
+            )
+        return distinct, places
+
+
+class TokenEntry(LayerEntry):
+    """One layer's entry: to each token is added the row of T that belongs to it."""
+
+    def __init__(self, shift: FullyConnected | Kronecker | Fused, batch: TokensOfBatch, *, dropout: float) -> None:
+        super().__init__()
+        self.shift = shift
+        self.batch = batch
+        self.dropout = nn.Dropout(dropout)
+
+    def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
+        """(B, N, D) -> ``text + T[token_ids]`` (eq. 5).
+
+        Raises:
+            AdapterError: the model was given embeddings instead of tokens, or a token that T has no row for.
+        """
+        if token_ids is None:
+            raise AdapterError(
+                "ahead-of-time P-tuning looks up what it adds by token, and the model was given inputs_embeds; "
+                "give it input_ids"
+            )
+        distinct, places = self.batch(token_ids)
+        rows = self.shift(distinct).to(text.device).to(text.dtype)  # fewer rows than tokens: converted before spread
+        return text + self.dropout(nn.functional.embedding(places.to(text.device), rows))
+
+
+class FullyConnected(nn.Module):
+    """T = f(E W1 + b1) W2 + b2 (eq. 7): E (V, E), W1 (E, R), W2 (R, D). At the start W2, b1 and b2 are zero."""
+
+    def __init__(self, embedding: nn.Embedding, width: int, *, rank: int, activation: str) -> None:
+        super().__init__()
+        self._embedding = (embedding,)  # in a tuple: the backbone's own, not registered a second time
+        self.activation = activation
+        self.first = nn.Linear(embedding.embedding_dim, rank)
+        self.second = nn.Linear(rank, width)
+        for zero in (self.first.bias, self.second.weight, self.second.bias):
+            nn.init.zeros_(zero)
+
+    def forward(self, distinct: Tensor) -> Tensor:
+        """(U,) ids -> (U, D) rows of T."""
+        frozen = self._embedding[0].weight.detach()  # the weight alone: calling the module would run its hooks
+        rows = nn.functional.embedding(distinct.to(frozen.device), frozen).to(self.first.weight)
+        return self.second(ACTIVATIONS[self.activation](self.first(rows)))
+
+
+class Kronecker(nn.Module):
+    """T = (A (x) B) C (eq. 6): A (a, R), B (b, R), C (R^2, D); row x is ``(A[x div b] (x) B[x mod b]) C``.
+
+    C is zero at the start; A and B are random, of a size that gives the rows of A (x) B a norm near 1.
+    """
+
+    def __init__(self, factors: tuple[int, int], width: int, *, rank: int) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.empty(rows, rank).normal_(0.0, rank**-0.5)) for rows in factors)
+        self.c = nn.Parameter(torch.zeros(rank * rank, width))
+
+    def forward(self, distinct: Tensor) -> Tensor:
+        """(U,) ids -> (U, D) rows of T."""
+        ids, period = distinct.to(self.a.device), self.b.shape[0]
+        a = nn.functional.embedding(ids.div(period, rounding_mode="floor"), self.a)
+        b = nn.functional.embedding(ids.remainder(period), self.b)
+        return (a[:, :, None] * b[:, None, :]).flatten(1) @ self.c
+
+
+class Fused(nn.Module):
+    """One layer of a table that was fused: nothing to train, rows come from the file."""
+
+    def __init__(self, table: FusedTable, layer: int) -> None:
+        super().__init__()
+        self.table = table
+        self.layer = layer
+
+    def forward(self, distinct: Tensor) -> Tensor:
+        """(U,) ids -> (U, D) rows of T, on the CPU."""
+        return self.table.rows(self.layer, distinct)

@@ -1,0 +1,133 @@
+"""Bottleneck adapters: Houlsby et al. 2019, Pfeiffer et al. 2021, and parallel scaled (He et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+
+from foretoken.methods.base import (
+    Dimensions,
+    ForetokenConfig,
+    OutputEdit,
+    Place,
+    Sites,
+    require_choice,
+    require_fraction,
+    require_int,
+    require_positive,
+)
+
+Variant = Literal["houlsby", "pfeiffer", "parallel"]
+Activation = Literal["relu", "gelu", "silu", "tanh"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+PARALLEL_SCALE = 4.0  # what He et al. 2022 use for XSum and en-ro
+
+
+@dataclass
+class BottleneckAdapterConfig(ForetokenConfig):
+    """A small two-layer network at the sub-layers of each layer.
+
+    ``A(x) = act(x W_down + b_down) W_up + b_up`` through a bottleneck of width R:
+
+    - ``houlsby``: ``y + s A(y)``, y the output of every attention and of every feed-forward block, before the residual
+      sum (Houlsby et al. 2019, figure 2);
+    - ``pfeiffer``: the same after the feed-forward blocks only (Pfeiffer et al. 2021);
+    - ``parallel``: ``y + s A(x)``, x the input and y the output of the feed-forward block (He et al. 2022).
+
+    W_up starts at zero: training starts at the frozen model. 2RD + R + D parameters each.
+
+    Args:
+        variant: where the adapters are.
+        bottleneck_size: R.
+        activation: act.
+        scale: s; by default 4 for ``parallel`` (He et al. 2022) and 1 for the others.
+        adapter_dropout: probability of dropping an element of the bottleneck in training.
+
+    Raises:
+        ConfigError: a value that cannot work, e.g. an unknown variant.
+
+    >>> BottleneckAdapterConfig(variant="parallel", bottleneck_size=16).peft_type
+    'FORETOKEN_BOTTLENECK_ADAPTER'
+    >>> BottleneckAdapterConfig(variant="paralel")
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.ConfigError: variant is 'paralel' (did you mean 'parallel'?); expected houlsby, ...
+    """
+
+    variant: Variant = field(default="houlsby", metadata={"help": "where the adapters are"})
+    bottleneck_size: int = field(default=64, metadata={"help": "width of the bottleneck"})
+    activation: Activation = field(default="relu", metadata={"help": "what follows the down-projection"})
+    scale: float | None = field(
+        default=None, metadata={"help": "factor on the adapter's output (default: 4 for parallel, 1 for the others)"}
+    )
+    adapter_dropout: float = field(default=0.0, metadata={"help": "dropout in the bottleneck in training"})
+
+    method_type: ClassVar[str] = "FORETOKEN_BOTTLENECK_ADAPTER"
+
+    def validate(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+        require_choice("variant", self.variant, get_args(Variant))
+        require_int("bottleneck_size", self.bottleneck_size, minimum=1)
+        require_choice("activation", self.activation, get_args(Activation))
+        if self.scale is not None:
+            require_positive("scale", self.scale)
+        require_fraction("adapter_dropout", self.adapter_dropout)
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return one adapter per feed-forward block and, for ``houlsby``, per attention."""
+        places = [Place("feed_forward", layer) for layer in range(dimensions.num_layers)]
+        if self.variant == "houlsby":
+            places += [Place("attention", index) for index in range(len(dimensions.attentions))]
+        return Sites(outputs={place: self.make_adapter(dimensions.hidden_size) for place in places})
+
+    def make_adapter(self, width: int) -> BottleneckAdapter:
+        """Return a new adapter between vectors of this width."""
+        parallel = self.variant == "parallel"
+        scale = self.scale if self.scale is not None else PARALLEL_SCALE if parallel else 1.0
+        return BottleneckAdapter(
+            width,
+            self.bottleneck_size,
+            parallel=parallel,
+            activation=self.activation,
+            scale=scale,
+            dropout=self.adapter_dropout,
+        )
+
+
+class BottleneckAdapter(OutputEdit):
+    """``output + s (act(x W_down + b_down) W_up + b_up)``, x the module's input (``parallel``) or its output."""
+
+    def __init__(
+        self, width: int, bottleneck_size: int, *, parallel: bool, activation: str, scale: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.parallel = parallel
+        self.activation = ACTIVATIONS[activation]
+        self.scale = scale
+        self.dropout = nn.Dropout(dropout)
+        self.down = nn.Linear(width, bottleneck_size)
+        self.up = nn.Linear(bottleneck_size, width)
+        for parameter in (self.down.bias, *self.up.parameters()):
+            nn.init.zeros_(parameter)
+
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+        """(B, N, D) and (B, N, D) -> (B, N, D), in the output's type."""
+        x = (given if self.parallel else output).to(output.dtype)
+        hidden = self.dropout(self.activation(linear(self.down, x)))
+        return output + self.scale * linear(self.up, hidden).to(output.dtype)
+
+
+def linear(module: nn.Linear, x: Tensor) -> Tensor:
+    """(..., D_in) -> (..., D_out), the parameters cast to the type of x."""
+    bias = None if module.bias is None else module.bias.to(x.dtype)
+    return F.linear(x, module.weight.to(x.dtype), bias)

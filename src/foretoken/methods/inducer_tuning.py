@@ -1,0 +1,251 @@
+"""Inducer-tuning (Chen et al. 2022): every query brings its own virtual key and value, in residual form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.errors import ConfigError
+from foretoken.methods.base import (
+    AttentionBranch,
+    AttentionShape,
+    Dimensions,
+    ForetokenConfig,
+    OutputEdit,
+    Place,
+    Sites,
+    require_choice,
+    require_int,
+    require_positive,
+)
+from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
+
+Variant = Literal["inducer", "extension", "adaptive", "gating"]
+KEYED = ("inducer", "gating")  # the variants whose virtual key has a network of its own
+KEY_SIZE = 6  # the paper's setting for RoBERTa-base, Table 5
+
+
+@dataclass
+class InducerTuningConfig(ForetokenConfig):
+    """Inducer-tuning: for every query q and head, one virtual key and value that are close to q and to its attention.
+
+    Chen et al. 2022, eq. 5-9 and 11. f is the frozen attention of q, MLP a network per head with one tanh layer:
+
+    - ``P_k = q + MLP_k(q)`` (eq. 5), ``a = <q, P_k> / sqrt(K)``, ``lambda = exp(a) / (exp(a) + sum_j exp(s_j))``;
+    - ``inducer``: ``W_o f + b_o + sum_h lambda_h tanh(q A_h + a_h) B_h + b_2`` (eq. 8, 9, 11);
+    - ``extension``: the same with ``P_k = q``;
+    - ``adaptive``: ``f + lambda MLP_v(q)`` before W_o (eq. 8), ``P_k = q``;
+    - ``gating``: as ``inducer``, with ``(1 - lambda) f`` instead of f: the ablation without the residual form.
+
+    The last layers of the networks start at zero, so training starts at the frozen model, except for ``gating``. No
+    token of the future is used. Options add a low-rank update of the query projection (eq. 10) and, for MAM
+    inducer-tuning, a parallel adapter at the feed-forward block.
+
+    Args:
+        variant: which of the four.
+        key_bottleneck_size: width of MLP_k (default: 6), for ``inducer`` and ``gating``.
+        value_bottleneck_size: width of MLP_v.
+        lora_r: rank of the update of the query projection; 0 for none.
+        lora_alpha: the update is scaled by ``lora_alpha / lora_r`` (default: ``lora_r``, the unscaled sum of eq. 10).
+        parallel_bottleneck_size: width of a parallel ReLU adapter at the feed-forward block; 0 for none.
+        parallel_scale: factor on that adapter's output (default: 4).
+
+    Raises:
+        ConfigError: a value that cannot work, or one for a part that the variant does not have.
+
+    >>> InducerTuningConfig(key_bottleneck_size=10, value_bottleneck_size=15).peft_type
+    'FORETOKEN_INDUCER_TUNING'
+    >>> InducerTuningConfig(lora_alpha=32)
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.ConfigError: lora_alpha is 32, but lora_r is 0: there is no update to scale; set lora_r too
+    """
+
+    variant: Variant = field(default="inducer", metadata={"help": "which form of virtual key and value"})
+    key_bottleneck_size: int | None = field(
+        default=None,
+        metadata={
+            "help": f"width of the network of the virtual key (default: {KEY_SIZE} in the variants that have it)"
+        },
+    )
+    value_bottleneck_size: int = field(default=4, metadata={"help": "width of the network of the virtual value"})
+    lora_r: int = field(default=0, metadata={"help": "rank of an update of the query projection (0: none)"})
+    lora_alpha: float | None = field(
+        default=None, metadata={"help": "the update is scaled by lora_alpha / lora_r (default: lora_r)"}
+    )
+    parallel_bottleneck_size: int = field(
+        default=0, metadata={"help": "width of a parallel adapter at the feed-forward block (0: none)"}
+    )
+    parallel_scale: float | None = field(
+        default=None, metadata={"help": "factor on the parallel adapter's output (default: 4)"}
+    )
+
+    method_type: ClassVar[str] = "FORETOKEN_INDUCER_TUNING"
+
+    def validate(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+        require_choice("variant", self.variant, get_args(Variant))
+        require_int("value_bottleneck_size", self.value_bottleneck_size, minimum=1)
+        require_int("lora_r", self.lora_r, minimum=0)
+        require_int("parallel_bottleneck_size", self.parallel_bottleneck_size, minimum=0)
+        if self.key_bottleneck_size is not None:
+            require_int("key_bottleneck_size", self.key_bottleneck_size, minimum=1)
+            self.require_key()
+        self.require_scaled("lora_alpha", "lora_r", "update")
+        self.require_scaled("parallel_scale", "parallel_bottleneck_size", "adapter")
+
+    def require_key(self) -> None:
+        """Raise ConfigError for a width of MLP_k in a variant without MLP_k."""
+        if self.variant not in KEYED:
+            raise ConfigError(
+                f"key_bottleneck_size is {self.key_bottleneck_size}, but the virtual key of variant {self.variant!r} "
+                "is the query itself; leave it out, or choose variant 'inducer'"
+            )
+
+    def require_scaled(self, factor: str, size: str, what: str) -> None:
+        """Raise ConfigError for a factor that cannot work, or one on a part that is switched off."""
+        value = getattr(self, factor)
+        if value is None:
+            return
+        require_positive(factor, value)
+        if getattr(self, size) == 0:
+            raise ConfigError(f"{factor} is {value}, but {size} is 0: there is no {what} to scale; set {size} too")
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return one branch per attention, and the updates and adapters that the options ask for."""
+        width = dimensions.hidden_size
+        attentions = dict(enumerate(dimensions.attentions))
+        outputs: dict[str | Place, OutputEdit] = {}
+        if self.lora_r:
+            outputs |= {
+                Place("query", index, part): self.make_update(width, shape.num_heads * shape.head_dim)
+                for index, shape in attentions.items()
+                for part in range(shape.query_maps)
+            }
+        if self.parallel_bottleneck_size:
+            outputs |= self.parallel_adapter().build(dimensions).outputs
+        return Sites(
+            attention={index: self.make_branch(shape, width) for index, shape in attentions.items()}, outputs=outputs
+        )
+
+    def make_branch(self, shape: AttentionShape, width: int) -> InducerBranch:
+        """Return a new branch of the variant."""
+        head, size = (shape.num_heads, shape.head_dim), self.value_bottleneck_size
+        adaptive = self.variant == "adaptive"
+        return InducerBranch(
+            key_network=HeadNetwork(*head, self.key_bottleneck_size or KEY_SIZE) if self.variant in KEYED else None,
+            value_network=HeadNetwork(*head, size) if adaptive else ExtendedNetwork(*head, size, width),
+            residual=self.variant != "gating",
+        )
+
+    def make_update(self, given: int, output: int) -> LowRankUpdate:
+        """Return a new update of a query projection between these widths."""
+        scale = 1.0 if self.lora_alpha is None else self.lora_alpha / self.lora_r
+        return LowRankUpdate(given, output, rank=self.lora_r, scale=scale)
+
+    def parallel_adapter(self) -> BottleneckAdapterConfig:
+        """Return the config of the adapters at the feed-forward blocks."""
+        return BottleneckAdapterConfig(
+            variant="parallel", bottleneck_size=self.parallel_bottleneck_size, scale=self.parallel_scale
+        )
+
+
+class InducerBranch(AttentionBranch):
+    """One virtual key and value per query and head, of all heads of one attention."""
+
+    num_columns = 1
+    keeps_out = True
+
+    def __init__(
+        self, *, key_network: HeadNetwork | None, value_network: HeadNetwork | ExtendedNetwork, residual: bool
+    ) -> None:
+        super().__init__()
+        self.key_network = key_network  # not `key`: peft's LoRA finds its targets by such names
+        self.value_network = value_network
+        self.residual = residual
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, 1): ``<q, q + MLP_k(q)>`` times scale."""
+        key = query if self.key_network is None else query + self.key_network(query)
+        return (query * scale * key).sum(-1, keepdim=True).to(query.dtype)
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Return what enters W_o: f, ``f + lambda MLP_v(q)`` (adaptive), or ``(1 - lambda) f`` (gating)."""
+        weight = probabilities.to(out.dtype)
+        if not self.residual:
+            out = out * (1 - weight)
+        if isinstance(self.value_network, HeadNetwork):
+            out = out + weight * self.value_network(query).to(out.dtype)
+        return out
+
+    def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
+        """Return the weighted sum of the heads' extended values, (B, N, D); None for ``adaptive``."""
+        return self.value_network(query, probabilities) if isinstance(self.value_network, ExtendedNetwork) else None
+
+
+class HeadLinear(nn.Module):
+    """A linear map per head: ``x_h W_h + b_h``, W (H, K_in, K_out), b (H, K_out)."""
+
+    def __init__(self, heads: int, given: int, output: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(given)
+        self.weight = nn.Parameter(torch.empty(heads, given, output).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(heads, output))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, N, K_in) -> (B, H, N, K_out), in the type of x."""
+        return x @ self.weight.to(x.dtype) + self.bias.to(x.dtype)[:, None]
+
+
+class HeadNetwork(nn.Module):
+    """A network per head in the head's own space: ``tanh(q A_h + a_h) B_h + b_h``. H (2KR + R + K) parameters."""
+
+    def __init__(self, heads: int, head_dim: int, size: int) -> None:
+        super().__init__()
+        self.down = HeadLinear(heads, head_dim, size)
+        self.up = HeadLinear(heads, size, head_dim)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, query: Tensor) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, K)."""
+        return self.up(torch.tanh(self.down(query)))
+
+
+class ExtendedNetwork(nn.Module):
+    """A network per head into the model's width: ``sum_h lambda_h tanh(q A_h + a_h) B_h + b_2`` (eq. 11).
+
+    b_2 is shared by the heads and not weighted, as b_o in the layer's own output projection. H (K + 1 + D) R + D
+    parameters. The B_h of all heads lie side by side in one (D, H R) matrix.
+    """
+
+    def __init__(self, heads: int, head_dim: int, size: int, width: int) -> None:
+        super().__init__()
+        self.down = HeadLinear(heads, head_dim, size)
+        self.up = nn.Linear(heads * size, width)
+        for parameter in self.up.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, query: Tensor, weights: Tensor) -> Tensor:
+        """(B, H, N, K) queries and (B, H, N, 1) lambda -> (B, N, D)."""
+        hidden = torch.tanh(self.down(query)) * weights.to(query.dtype)
+        return linear(self.up, hidden.transpose(1, 2).flatten(2))
+
+
+class LowRankUpdate(OutputEdit):
+    """``W x + (alpha / r) B A x`` (eq. 10): A (r, D_in) random, B (D_out, r) zero, no bias."""
+
+    def __init__(self, given: int, output: int, *, rank: int, scale: float) -> None:
+        super().__init__()
+        self.down = nn.Linear(given, rank, bias=False)
+        self.up = nn.Linear(rank, output, bias=False)
+        self.scale = scale
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+        """(B, N, D_out) and (B, N, D_in) -> (B, N, D_out)."""
+        update = linear(self.up, linear(self.down, given.to(output.dtype)))
+        return output + self.scale * update.to(output.dtype)

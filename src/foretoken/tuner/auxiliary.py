@@ -1,0 +1,135 @@
+"""The part of the training loss that a method brings along, and how it gets into ``output.loss`` exactly once per step.
+
+A Trainer accumulates gradients in one of two ways, and the weight of the auxiliary loss in each micro-batch follows:
+
+- the loss is a mean, and the Trainer divides it by the number of micro-batches: the full weight;
+- the Trainer passes ``num_items_in_batch``, the items of all micro-batches (of all processes, where it then multiplies
+  by their number), and divides nothing: the share of these items that the micro-batch holds.
+
+Either way the shares of one optimiser step sum to one, and the mean over processes keeps that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import transformers
+from packaging.version import Version
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+
+from foretoken.errors import AdapterError
+
+log = logging.getLogger(__name__)
+# before, the Trainer took the first label of an encoder-decoder for no target either
+DECODERS_ARE_ALIGNED = Version(transformers.__version__) >= Version("5.15")
+
+
+def add_to_loss(model: nn.Module, auxiliary_loss: Callable[[], Tensor | None]) -> RemovableHandle:
+    """Add a loss to what ``model`` returns as its own, in training; evaluation shows the task's loss alone.
+
+    Args:
+        model: the model whose ``forward`` takes the labels.
+        auxiliary_loss: returns a scalar, or None for nothing to add. A bound method, so that a copy of the model
+            asks the copy of its owner.
+    """
+    return model.register_forward_hook(AddedLoss(auxiliary_loss), with_kwargs=True)
+
+
+class AddedLoss:
+    """A forward hook that adds the auxiliary loss to the model's."""
+
+    def __init__(self, auxiliary_loss: Callable[[], Tensor | None]) -> None:
+        self.auxiliary_loss = auxiliary_loss
+        self.told = False
+
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Return the output with the sum as its loss."""
+        if not (model.training and torch.is_grad_enabled()):
+            return output
+        auxiliary = self.auxiliary_loss()
+        if auxiliary is None or not auxiliary.requires_grad:
+            return output
+        loss = loss_of(output)
+        if loss is None:
+            self.tell()
+            return output
+        total = loss + (auxiliary * share(model, kwargs)).to(device=loss.device, dtype=loss.dtype)
+        return with_loss(output, total)
+
+    def tell(self) -> None:
+        """Say once that somebody else computes the loss."""
+        if self.told or torch.compiler.is_compiling():
+            return
+        self.told = True
+        log.warning(
+            "the model returned no loss, so the adapter's auxiliary loss is not in it; "
+            "where you compute the loss yourself (or label smoothing does), add model.auxiliary_loss() to it"
+        )
+
+
+def loss_of(output: Any) -> Tensor | None:
+    """Return the loss in a model's output: by name, or as the scalar in front of a tuple."""
+    if isinstance(output, Mapping):
+        return output.get("loss")
+    first = output[0] if isinstance(output, tuple) and output else None
+    return first if isinstance(first, Tensor) and first.dim() == 0 else None
+
+
+def with_loss(output: Any, loss: Tensor) -> Any:
+    """Return the output with another loss."""
+    if isinstance(output, tuple):
+        return (loss, *output[1:])
+    output["loss"] = loss
+    return output
+
+
+def share(model: nn.Module, given: Mapping[str, Any]) -> Tensor | float:
+    """Return the part of an optimiser step's items that the forward pass with these arguments has."""
+    total = given.get("num_items_in_batch")
+    if total is None:
+        return 1.0
+    items = count_items(model, given)
+    return (items / torch.as_tensor(total, device=items.device)).reshape(())
+
+
+def count_items(model: nn.Module, given: Mapping[str, Any]) -> Tensor:
+    """Count as ``Trainer._get_num_items_in_batch`` does: the labels that are targets.
+
+    Raises:
+        AdapterError: there are no labels to count.
+    """
+    if given.get("shift_labels") is not None:
+        return given["shift_labels"].ne(-100).sum()
+    labels = given.get("labels")
+    if labels is None:
+        raise AdapterError("num_items_in_batch came without `labels` to count; give both by name, or neither")
+    return (labels[..., 1:] if shifts_labels(model) else labels).ne(-100).sum()
+
+
+def shifts_labels(model: Any) -> bool:
+    """Tell whether the Trainer leaves out each document's first label, as losses that predict the next token do."""
+    shifting = LOSS_MAPPING.get(getattr(model, "loss_type", "")) is ForCausalLMLoss
+    return shifting and not (DECODERS_ARE_ALIGNED and model.config.is_encoder_decoder)
+
+
+def summed(losses: Iterable[Tensor | None]) -> Tensor | None:
+    """Return the sum of the losses that there are, on the device of the first; None where there is none."""
+    found = [gathered(loss) for loss in losses if loss is not None]
+    return torch.stack([loss.to(found[0].device) for loss in found]).sum() if found else None
+
+
+def gathered(loss: Any) -> Tensor:
+    """Return a plain tensor: ``fully_shard`` leaves parameters as DTensors outside of their layers' forward pass.
+
+    The gradient is averaged over the processes, as ``fully_shard`` does it for the rest of the loss.
+    """
+    if type(loss) is Tensor:
+        return loss
+    from torch.distributed.tensor import Partial  # not in every build of torch
+
+    return loss.full_tensor(grad_placements=[Partial("avg")] * loss.device_mesh.ndim)

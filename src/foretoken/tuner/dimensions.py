@@ -1,0 +1,54 @@
+"""The numbers of one model that methods may depend on, read from its config and its modules."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+from torch import nn
+
+from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.methods.base import AttentionShape, Dimensions
+from foretoken.tuner.sites import NAME
+
+
+def body_of(model: nn.Module) -> nn.Module:
+    """Return the model without its task head."""
+    return getattr(model, "base_model", model)
+
+
+def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, skip: tuple[str, ...] = ()) -> Dimensions:
+    """Return the numbers of this model; biases of modules whose path has a part in ``skip`` are left out."""
+    config: Any = model.config
+    sizes = [len(stack.layer_modules(body)) for stack in backbone.stacks_of(body)]
+    numbers = dict(backbone.dimensions(config))
+    biases = {
+        path.replace(".base_layer", ""): bias.shape[0]  # peft wraps a linear map that has a LoRA
+        for path, module in body.named_modules()
+        if (bias := module._parameters.get("bias")) is not None and not set(path.split(".")) & {*skip, NAME}
+    }
+    return Dimensions(
+        model_type=config.model_type,
+        num_layers=sum(sizes),
+        first_layers=tuple(accumulate([0, *sizes[:-1]])),
+        attentions=tuple(
+            attention_shape(stack, attention, config, numbers) for stack, attention, _ in backbone.attentions(body)
+        ),
+        embedding=body.get_input_embeddings(),  # type: ignore[operator]
+        biases=biases,
+        **numbers,
+    )
+
+
+def attention_shape(stack: Stack, attention: Attention, config: Any, numbers: dict[str, int]) -> AttentionShape:
+    """Return the shape of one attention."""
+    usual = (numbers["num_heads"], numbers["num_key_value_heads"], numbers["head_dim"])
+    heads, key_value_heads, width = usual if stack.heads is None else stack.heads(config)
+    return AttentionShape(
+        num_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=width,
+        query_maps=len(attention.query),
+        is_cross=attention is stack.cross,
+        has_global=attention.has_global,
+    )

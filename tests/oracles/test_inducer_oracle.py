@@ -1,0 +1,69 @@
+"""Inducer-tuning, its four variants, LoRA on the query and the MAM form, against the naive models."""
+
+import naive_edits
+import pytest
+from adapted import assert_equals_oracle
+from families import FAMILIES
+
+from foretoken import (
+    InducerTuningConfig,
+    PrefixPropagationConfig,
+    StackConfig,
+)
+
+QUERIES = dict.fromkeys(FAMILIES, ("query",)) | {"longformer": ("query", "query_global")}
+VARIANTS = ("inducer", "extension", "adaptive", "gating")
+
+
+def config(variant="inducer", **options):
+    keyed = {"key_bottleneck_size": 3} if variant in ("inducer", "gating") else {}
+    return InducerTuningConfig(variant=variant, value_bottleneck_size=2, **keyed, **options)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_inducer_tuning(family, variant):
+    assert_equals_oracle(family, config(variant), lambda p, ids: naive_edits.inducer_tuning(p, variant=variant))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_low_rank_update_of_the_query(family):
+    """Eq. 10 comes first: the inducers are made of the updated query."""
+
+    def edits_of(p, ids):
+        edits = naive_edits.inducer_tuning(p, variant="inducer")
+        edits.query_updates = naive_edits.query_updates(p, parts=QUERIES[family])
+        return edits
+
+    assert_equals_oracle(family, config(lora_r=2), edits_of)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mam_inducer_tuning(family):
+    """All at once: a scaled update, and a parallel adapter at the feed-forward block."""
+
+    def edits_of(p, ids):
+        edits = naive_edits.inducer_tuning(p, variant="inducer")
+        edits.query_updates = naive_edits.query_updates(p, scale=0.5, parts=QUERIES[family])
+        edits.on_feed_forward = naive_edits.bottleneck_adapter(p, variant="parallel", scale=4.0).on_feed_forward
+        return edits
+
+    assert_equals_oracle(family, config(lora_r=2, lora_alpha=1, parallel_bottleneck_size=3), edits_of)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_inducers_of_rows_in_front(family):
+    """Beside prefix-propagation the rows' queries have inducers too, and lambda counts the rows' keys."""
+    stack = StackConfig(configs=[PrefixPropagationConfig(num_virtual_tokens=2), config()])
+
+    def edits_of(p, ids):
+        own = {
+            place: {name.removeprefix("parts.0."): tensor for name, tensor in named.items()}
+            for place, named in p.items()
+        }
+        edits = naive_edits.prefix_propagation([own[i, "layer"]["prefix.weight"] for i in range(3)])
+        inducer = naive_edits.inducer_tuning(own, variant="inducer")
+        edits.attend, edits.on_attention = inducer.attend, inducer.on_attention
+        return edits
+
+    assert_equals_oracle(family, stack, edits_of)

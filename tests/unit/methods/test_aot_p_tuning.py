@@ -1,0 +1,309 @@
+"""Ahead-of-time P-tuning: its two reparametrisations, what is looked up, and what may be asked of it."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from foretoken.errors import AdapterError, BackboneError, ConfigError
+from foretoken.methods.aot_p_tuning import AoTPTuningConfig
+from foretoken.methods.base import Dimensions
+
+V, D, L = 23, 8, 3
+IDS = torch.tensor([[4, 1, 4, 22, 0], [1, 1, 7, 0, 0]])  # 5 distinct tokens in 10 places
+
+
+def dimensions(*, vocab=V, width=D, layers=L, embedding_width=None, **changes):
+    embedding = nn.Embedding(vocab, embedding_width or width)
+    values = {"embedding": embedding, "model_type": "tiny", "num_heads": 2, "num_key_value_heads": 2, "head_dim": 4}
+    return Dimensions(hidden_size=width, num_layers=layers, vocab_size=vocab, **values | changes)
+
+
+def built(config, place=None):
+    """Return the entries, with random values everywhere so that nothing is neutral."""
+    entries = nn.ModuleList(config.build(place or dimensions()).layers.values())
+    for parameter in entries.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return entries.eval()
+
+
+def text(ids=IDS, width=D, **options):
+    return torch.randn(*ids.shape, width, **options)
+
+
+@pytest.fixture(params=["fc", "kronecker"])
+def config(request):
+    return AoTPTuningConfig(variant=request.param, rank=3)
+
+
+def test_fc_adds_the_row_of_equation_7():
+    place = dimensions()
+    entries = built(AoTPTuningConfig(rank=3), place).double()
+    E = place.embedding.weight.detach().double()
+    x = text(dtype=torch.float64)
+    for entry in entries:
+        first, second = entry.shift.first, entry.shift.second
+        out = entry.on_text(x, IDS)
+        for b, n in torch.cartesian_prod(torch.arange(2), torch.arange(5)):
+            z = (first.weight @ E[IDS[b, n]] + first.bias).detach()
+            hidden = torch.stack([v * (1 + math.erf(v / math.sqrt(2))) / 2 for v in z])
+            expected = x[b, n] + second.weight @ hidden + second.bias
+            torch.testing.assert_close(out[b, n], expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("factors", [None, [5, 5], [23, 1], [2, 40]])
+def test_kronecker_adds_the_row_of_equation_6(factors):
+    entries = built(AoTPTuningConfig(variant="kronecker", rank=3, factors=factors)).double()
+    x = text(dtype=torch.float64)
+    for entry in entries:
+        table = torch.kron(entry.shift.a, entry.shift.b) @ entry.shift.c
+        torch.testing.assert_close(entry.on_text(x, IDS), x + table[IDS], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize(("activation", "function"), [("relu", torch.relu), ("tanh", torch.tanh)])
+def test_other_activations(activation, function):
+    place = dimensions()
+    entry = built(AoTPTuningConfig(rank=3, activation=activation), place)[0]
+    table = entry.shift.second(function(entry.shift.first(place.embedding.weight)))
+    x = text()
+    torch.testing.assert_close(entry.on_text(x, IDS), x + table[IDS])
+
+
+@pytest.mark.parametrize(("rank", "width", "layers"), [(3, 8, 3), (64, 768, 2), (1, 16, 1)])
+def test_parameters_of_fc_are_as_many_as_the_formula_says(rank, width, layers):
+    sites = AoTPTuningConfig(rank=rank).build(dimensions(width=width, layers=layers))
+    count = sum(p.numel() for entry in sites.layers.values() for p in entry.parameters())
+    assert count == layers * (2 * rank * width + rank + width)
+
+
+def test_embeddings_may_be_narrower_than_the_model():
+    place = dimensions(embedding_width=5)
+    entries = built(AoTPTuningConfig(rank=3), place)
+    assert sum(p.numel() for p in entries.parameters()) == L * (3 * 5 + 3 + 3 * D + D)
+    assert entries[0].on_text(text(), IDS).shape == (2, 5, D)
+
+
+@pytest.mark.parametrize(("rank", "width", "a", "b"), [(3, 8, 5, 5), (10, 64, 256, 200)])
+def test_parameters_of_kronecker_are_as_many_as_the_formula_says(rank, width, a, b):
+    sites = AoTPTuningConfig(variant="kronecker", rank=rank, factors=[a, b]).build(dimensions(width=width))
+    count = sum(p.numel() for entry in sites.layers.values() for p in entry.parameters())
+    assert count == L * rank * (a + b + rank * width)
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 3, 23, 24, 25, 26, 30522, 50265, 128256])
+def test_default_factors_just_reach_the_vocabulary(vocab):
+    a, b = AoTPTuningConfig(variant="kronecker").factors_for(vocab)
+    assert vocab <= a * b < vocab + a
+    assert 0 <= a - b <= 1 + math.isqrt(vocab) // 100
+
+
+def test_training_starts_at_the_frozen_model(config):
+    x = text()
+    for entry in config.build(dimensions()).layers.values():
+        assert torch.equal(entry.on_text(x, IDS), x)
+        zero = {name for name, parameter in entry.shift.named_parameters() if not parameter.any()}
+        fc = config.variant == "fc"
+        assert zero == ({"first.bias", "second.weight", "second.bias"} if fc else {"c"})
+    entry.on_text(x, IDS).square().sum().backward()
+    last = entry.shift.second.weight if fc else entry.shift.c
+    assert last.grad.abs().sum() > 0  # it can leave the start
+
+
+def test_rows_of_the_kronecker_product_begin_with_a_norm_near_1():
+    sites = AoTPTuningConfig(variant="kronecker", rank=20).build(dimensions(vocab=3000))
+    shift = sites.layers[0].shift
+    norms = (shift.a.norm(dim=1)[:, None] * shift.b.norm(dim=1)).flatten()
+    assert abs(norms.mean() - 1) < 0.1
+
+
+def test_every_parameter_gets_a_gradient(config):
+    entries = built(config)
+    x = text()
+    for entry in entries:
+        x = entry.on_text(x, IDS)
+    x.square().sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in entries.parameters())
+
+
+def test_only_rows_of_distinct_tokens_are_computed(config):
+    entries = built(config)
+    seen = []
+    for entry in entries:
+        module = entry.shift.first if config.variant == "fc" else entry.shift
+        module.register_forward_hook(lambda module, given, out: seen.append(out.shape[0]))
+    for entry in entries.train():
+        entry.on_text(text().requires_grad_(), IDS)
+    assert seen == [5] * L
+
+
+def test_distinct_tokens_are_found_once_for_all_layers(config, monkeypatch):
+    entries = built(config)
+    count = []
+    unique = torch.Tensor.unique
+    monkeypatch.setattr(torch.Tensor, "unique", lambda *args, **kw: count.append(1) or unique(*args, **kw))
+    for entry in entries:
+        entry.on_text(text(), IDS)
+    assert len(count) == 1
+
+
+def test_tokens_that_were_written_over_are_looked_up_anew(config):
+    """A caller may fill the same tensor with the next batch."""
+    entry = built(config)[0]
+    ids, x = IDS.clone(), text()
+    entry.on_text(x, ids)
+    ids.copy_(IDS.flip(1))
+    assert torch.equal(entry.on_text(x, ids), entry.on_text(x, IDS.flip(1)))
+
+
+def test_tokens_made_in_inference_mode_are_looked_up_anew(config):
+    entry = built(config)[0]
+    with torch.inference_mode():
+        ids, x = IDS.clone(), text()
+        entry.on_text(x, ids)
+        ids.copy_(IDS.flip(1))
+        assert torch.equal(entry.on_text(x, ids), entry.on_text(x, IDS.flip(1)))
+
+
+def test_what_is_added_depends_on_the_token_alone(config):
+    """Neither the other tokens, nor the place, nor the other documents matter: one token at a time is the same."""
+    entry = built(config)[0]
+    x = text()
+    together = entry.on_text(x, IDS)
+    for n in range(5):
+        step = entry.on_text(x[:, n : n + 1], IDS[:, n : n + 1])
+        torch.testing.assert_close(step, together[:, n : n + 1])
+
+
+def test_embeddings_instead_of_tokens_are_refused(config):
+    with pytest.raises(AdapterError, match="was given inputs_embeds; give it input_ids"):
+        built(config)[0].on_text(text(), None)
+
+
+def test_an_empty_batch_works(config):
+    entry = built(config)[0]
+    assert entry.on_text(torch.zeros(0, 5, D), IDS[:0]).shape == (0, 5, D)
+
+
+def test_the_text_keeps_its_type(config):
+    entry = built(config)[0]
+    out = entry.on_text(text(dtype=torch.bfloat16), IDS)
+    assert out.dtype == torch.bfloat16
+
+
+def test_dropout_acts_in_training_only(config):
+    config.dropout = 0.5
+    entry = built(config)[0]
+    x = torch.zeros(2, 5, D)
+    whole = entry.on_text(x, IDS)
+    dropped = entry.train().on_text(x, IDS)
+    kept = dropped != 0
+    assert 0 < kept.sum() < kept.numel()
+    torch.testing.assert_close(dropped[kept], 2 * whole[kept])
+
+
+def test_frozen_embeddings_are_no_part_of_the_adapter():
+    place = dimensions()
+    entries = built(AoTPTuningConfig(rank=3), place)
+    owned = {p.data_ptr() for p in [*entries.parameters(), *entries.buffers()]}
+    assert place.embedding.weight.data_ptr() not in owned
+    assert not any("embedding" in name for name in entries.state_dict())
+    entries[0].on_text(text(), IDS).sum().backward()
+    assert place.embedding.weight.grad is None
+
+
+def test_frozen_embeddings_may_move_and_grow():
+    place = dimensions()
+    entry = built(AoTPTuningConfig(rank=3), place)[0]
+    before = entry.on_text(torch.zeros(2, 5, D), IDS)
+    place.embedding.to(torch.bfloat16)
+    torch.testing.assert_close(entry.on_text(torch.zeros(2, 5, D), IDS), before, atol=0.05, rtol=0.05)
+    grown = torch.randn(V + 2, D)
+    place.embedding.weight.data = grown  # what resize_token_embeddings does
+    out = entry.on_text(torch.zeros(1, 1, D), torch.tensor([[V + 1]]))
+    torch.testing.assert_close(out[0, 0], entry.shift.second(nn.functional.gelu(entry.shift.first(grown[V + 1]))))
+
+
+def test_a_copied_model_reads_its_own_embeddings():
+    place = dimensions()
+    model = nn.ModuleDict({"embedding": place.embedding, "entries": built(AoTPTuningConfig(rank=3), place)})
+    twin = copy.deepcopy(model)
+    nn.init.zeros_(model["embedding"].weight)
+    x = text()
+    assert not torch.equal(model["entries"][0].on_text(x, IDS), twin["entries"][0].on_text(x, IDS))
+
+
+def test_tokens_beyond_the_product_are_refused():
+    entry = built(AoTPTuningConfig(variant="kronecker", rank=2, factors=[5, 5]))[0]
+    entry.on_text(text(IDS[:1, :1]), torch.tensor([[24]]))
+    with pytest.raises(AdapterError, match="token 25 is beyond the 25 tokens"):
+        entry.on_text(text(IDS[:1, :1]), torch.tensor([[25]]))
+
+
+def test_layers_compile_to_one_graph(config):
+    entries = built(config)
+
+    def forward(x, ids):
+        for entry in entries:
+            x = entry.on_text(x, ids)
+        return x
+
+    x = text()
+    torch.testing.assert_close(torch.compile(forward, fullgraph=True, backend="eager")(x, IDS), forward(x, IDS))
+
+
+def test_an_entry_can_be_pickled(config):
+    entry = built(config)[0]
+    x = text()
+    entry.on_text(x, IDS)
+    assert torch.equal(pickle.loads(pickle.dumps(entry)).on_text(x, IDS), entry.on_text(x, IDS))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"variant": "kronnecker"},
+            "variant is 'kronnecker' \\(did you mean 'kronecker'\\?\\); expected one of fc, kron",
+        ),
+        ({"activation": "gelo"}, "activation is 'gelo' \\(did you mean 'gelu'\\?\\)"),
+        ({"rank": 0}, "rank is 0; expected a whole number of at least 1"),
+        ({"rank": 2.5}, "rank is 2.5"),
+        ({"dropout": 1.0}, "dropout is 1.0; expected a number from 0 up to, but below, 1"),
+        ({"factors": [5, 5]}, "factors \\[5, 5\\] belong to variant='kronecker'"),
+        ({"variant": "kronecker", "activation": "relu"}, "activation 'relu' belongs to variant='fc'"),
+        ({"variant": "kronecker", "factors": [5]}, "factors is \\[5\\]; expected two whole numbers"),
+        ({"variant": "kronecker", "factors": 25}, "factors is 25; expected two whole numbers"),
+        ({"variant": "kronecker", "factors": [5, 0]}, "factors is 0"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        AoTPTuningConfig(**options)
+
+
+def test_factors_that_miss_the_vocabulary_say_what_would_reach_it():
+    config = AoTPTuningConfig(variant="kronecker", factors=[4, 5])
+    with pytest.raises(ConfigError, match=r"reach 20 tokens and the vocabulary has 23; .* factors=\[4, 6\]"):
+        config.build(dimensions())
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        (None, "this tiny model has none"),
+        (nn.Embedding(V, D, _weight=torch.zeros(V, D, dtype=torch.int8), _freeze=True), "quantised as torch.int8"),
+    ],
+)
+def test_embeddings_that_cannot_be_read_are_refused_by_fc_alone(embedding, message):
+    place = dimensions(embedding=embedding)
+    with pytest.raises(BackboneError, match=f"{message}.*variant='kronecker'"):
+        AoTPTuningConfig().build(place)
+    assert len(AoTPTuningConfig(variant="kronecker").build(place).layers) == L
+
+
+def test_default_ranks_are_held():
+    assert AoTPTuningConfig().rank == 64
+    assert AoTPTuningConfig(variant="kronecker").rank == 10

@@ -1,0 +1,154 @@
+"""Ahead-of-time P-tuning in peft's life cycle: trained, fused, served from a folder, beside other adapters."""
+
+import os
+
+import peft.mapping
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+
+from foretoken.errors import AdapterError
+from foretoken.methods.aot_p_tuning import AoTPTuningConfig, fuse
+from foretoken.methods.aot_table import FILE_NAME
+from foretoken.methods.base import Dimensions, MethodName
+from foretoken.tuner.sites import NAME
+from foretoken.tuner.tuner import ForetokenModel
+
+import tiny
+
+
+@pytest.fixture(autouse=True)
+def _known_to_peft(monkeypatch):
+    key = MethodName(AoTPTuningConfig.method_type)
+    monkeypatch.setitem(peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING, key, AoTPTuningConfig)
+    monkeypatch.setitem(peft.mapping.PEFT_TYPE_TO_TUNER_MAPPING, key, ForetokenModel)
+    monkeypatch.setitem(peft.mapping.PEFT_TYPE_TO_PREFIX_MAPPING, key, NAME)
+
+
+def adapted(family, *, seed=3, **options):
+    """Return a model with an unfused adapter whose parameters are all random."""
+    config = AoTPTuningConfig(task_type=tiny.main_task(family), rank=4, **options)
+    return tiny.shaken(get_peft_model(tiny.model(family), config), seed=seed).eval()
+
+
+def entries(model):
+    return [module["default"] for name, module in model.named_modules() if name.endswith(f".{NAME}")]
+
+
+def fused_config(model, folder, dtype):
+    config = model.peft_config["default"]
+    return fuse(config, Dimensions(**config.backbone), dict(enumerate(entries(model))), folder, dtype=dtype)
+
+
+def saved_fused(model, family, folder, *, dtype=torch.float32):
+    """Save what serves the adapter without its parameters: the table, the config and the head."""
+    fused = get_peft_model(tiny.model(family), fused_config(model, folder, dtype))
+    own = model.state_dict()
+    with torch.no_grad():
+        for name, parameter in fused.named_parameters():
+            if ".modules_to_save." in name:
+                parameter.copy_(own[name])
+    fused.save_pretrained(folder)
+    return folder
+
+
+def run(model, inputs, **options):
+    with torch.no_grad():
+        return tiny.first(model(**inputs, **options))
+
+
+@pytest.mark.parametrize("family", ["bert", "electra", "longformer", "llama"])
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 1e-6), (torch.float16, 1e-2), (torch.bfloat16, 1e-1)])
+def test_a_fused_adapter_is_served_from_its_folder(family, dtype, rounding, tmp_path):
+    model, inputs = adapted(family), tiny.batch(family, labels=False)
+    folder = saved_fused(model, family, tmp_path / "served", dtype=dtype)
+    served = PeftModel.from_pretrained(tiny.model(family), folder, is_trainable=True).eval()
+    trained = [name for name, parameter in served.named_parameters() if parameter.requires_grad]
+    assert trained
+    assert all(".modules_to_save." in name for name in trained)
+    torch.testing.assert_close(run(served, inputs), run(model, inputs), atol=rounding, rtol=0)
+    with served.disable_adapter():
+        assert (run(served, inputs) - run(model, inputs)).abs().max() > 3 * rounding
+
+
+def test_a_batch_of_two_fused_tasks_equals_them_one_by_one(tmp_path):
+    models = [adapted("bert", seed=seed) for seed in (3, 4)]
+    folders = [saved_fused(model, "bert", tmp_path / str(i)) for i, model in enumerate(models)]
+    served = PeftModel.from_pretrained(tiny.model("bert"), folders[0], adapter_name="one")
+    served.load_adapter(folders[1], "two")
+    inputs = tiny.batch("bert", labels=False)
+    mixed = run(served.eval(), inputs, adapter_names=["two", "one", "two"])
+    for row, model in enumerate([models[1], models[0], models[1]]):
+        torch.testing.assert_close(mixed[row], run(model, inputs)[row], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("variant", ["fc", "kronecker"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_generation_is_the_same_with_and_without_a_cache(variant, fused, tmp_path):
+    config = AoTPTuningConfig(task_type="CAUSAL_LM", rank=4, variant=variant)
+    model = tiny.shaken(get_peft_model(tiny.model("llama", "CAUSAL_LM"), config)).eval()
+    ids = torch.randint(5, 100, (2, 6))
+    mask = torch.ones_like(ids)
+    mask[1, :2] = 0
+    ids[1, :2] = 0
+    options = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False}
+    expected = model.generate(input_ids=ids, use_cache=False, **options)
+    if fused:
+        served = fused_config(model, tmp_path, torch.float32)
+        model = get_peft_model(tiny.model("llama", "CAUSAL_LM"), served).eval()
+    assert torch.equal(model.generate(input_ids=ids, use_cache=True, **options), expected)
+    with model.disable_adapter():
+        assert not torch.equal(model.generate(input_ids=ids, **options), expected)
+
+
+def test_a_model_that_was_given_embeddings_says_what_is_missing():
+    model = adapted("bert")
+    embeddings = model.get_base_model().get_input_embeddings()(torch.randint(5, 100, (1, 6)))
+    with pytest.raises(AdapterError, match="was given inputs_embeds; give it input_ids"):
+        model(inputs_embeds=embeddings)
+
+
+def test_embeddings_may_be_resized_afterwards():
+    model = adapted("bert")
+    inputs = tiny.batch("bert", labels=False)
+    before = run(model, inputs)
+    model.get_base_model().resize_token_embeddings(110, mean_resizing=False)
+    assert torch.equal(run(model, inputs), before)
+    assert run(model, {"input_ids": torch.tensor([[5, 109, 6]])}).isfinite().all()
+    frozen = model.get_base_model().get_input_embeddings()
+    assert entries(model)[0].shift._embedding[0] is frozen
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+def test_a_damaged_table_leaves_the_model_as_it_was(damage, tmp_path):
+    folder = saved_fused(adapted("bert"), "bert", tmp_path / "served")
+    if damage == "missing":
+        (folder / FILE_NAME).unlink()
+    else:
+        os.truncate(folder / FILE_NAME, 1000)
+    base, inputs = tiny.model("bert"), tiny.batch("bert", labels=False)
+    expected = run(base, inputs)
+    with pytest.raises(AdapterError, match=FILE_NAME):
+        PeftModel.from_pretrained(base, folder)
+    assert torch.equal(run(base, inputs), expected)
+
+
+def test_a_table_of_another_vocabulary_is_refused(tmp_path):
+    folder = saved_fused(adapted("bert"), "bert", tmp_path / "served")
+    served = AoTPTuningConfig.from_pretrained(str(folder))
+    served.backbone = None
+    with pytest.raises(AdapterError, match=r"is \(3, 100, 32\) of float32, expected .* = \(3, 120, 32\)"):
+        get_peft_model(tiny.model("bert", vocab_size=120), served)
+
+
+def test_training_goes_on_from_a_saved_adapter(tmp_path):
+    """Unfused: saved and loaded parameters are bit-equal, for both reparametrisations."""
+    for variant in ("fc", "kronecker"):
+        model = adapted("bert", variant=variant)
+        model.save_pretrained(tmp_path / variant)
+        again = PeftModel.from_pretrained(tiny.model("bert"), tmp_path / variant, is_trainable=True)
+        assert not (tmp_path / variant / FILE_NAME).exists()
+        for name, parameter in again.named_parameters():
+            assert torch.equal(parameter, model.get_parameter(name)), name
+        again(**tiny.batch("bert")).loss.backward()
+        assert all(p.grad.abs().sum() > 0 for n, p in again.named_parameters() if f".{NAME}." in n)

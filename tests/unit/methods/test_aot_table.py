@@ -1,0 +1,341 @@
+"""The fused table of ahead-of-time P-tuning: the file, what is read of it, and how it fails."""
+
+import copy
+import json
+import os
+import pickle
+import struct
+import sys
+from pathlib import Path
+
+import huggingface_hub.errors
+import peft.config
+import peft.mapping
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from foretoken.errors import AdapterError, ConfigError, SaveError
+from foretoken.methods import aot_table
+from foretoken.methods.aot_p_tuning import AoTPTuningConfig, fuse
+from foretoken.methods.aot_table import FILE_NAME, TENSOR, FusedTable
+from foretoken.methods.base import Dimensions, MethodName
+
+V, D, L = 23, 8, 3
+IDS = torch.tensor([[4, 1, 4, 22, 0], [1, 1, 7, 0, 0]])
+TYPES = [torch.float32, torch.float16, torch.bfloat16]
+SHAPES = [(L + 1, V, D), (L, V + 1, D), (L, V, D - 1)]
+
+
+@pytest.fixture(autouse=True)
+def _known_to_peft(monkeypatch):
+    known = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
+    monkeypatch.setitem(known, MethodName(AoTPTuningConfig.method_type), AoTPTuningConfig)
+
+
+@pytest.fixture(params=["fc", "kronecker"])
+def config(request):
+    return AoTPTuningConfig(variant=request.param, rank=3, dropout=0.2)
+
+
+@pytest.fixture
+def place():
+    return Dimensions("tiny", D, L, 2, 2, 4, V, embedding=nn.Embedding(V, D))
+
+
+def built(config, place):
+    entries = config.build(place).layers
+    for entry in entries.values():
+        for parameter in entry.eval().parameters():
+            nn.init.normal_(parameter, std=0.5)
+    return entries
+
+
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+def whole(entries):
+    return torch.stack([entry.shift(torch.arange(V)) for entry in entries.values()]).detach()
+
+
+@pytest.fixture
+def folder(config, place, tmp_path):
+    """A folder with a fused adapter of float32."""
+    fuse(config, place, built(config, place), tmp_path, dtype=torch.float32).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rows_per_chunk", [1, 7, 23, 4096])
+def test_fused_equals_unfused_to_rounding(config, place, tmp_path, dtype, rows_per_chunk):
+    entries = built(config, place)
+    served = fuse(config, place, entries, tmp_path, dtype=dtype, rows_per_chunk=rows_per_chunk)
+    fused = served.build(place).layers
+    assert list(fused) == list(entries)
+    x = torch.randn(2, 5, D)
+    for layer, table in enumerate(whole(entries)):
+        expected = x + table.to(dtype).float()[IDS]
+        torch.testing.assert_close(fused[layer].on_text(x, IDS), expected, atol=1e-6, rtol=0)
+        rounding = table.abs().max() * torch.finfo(dtype).eps + 1e-6
+        torch.testing.assert_close(fused[layer].on_text(x, IDS), entries[layer].on_text(x, IDS), atol=rounding, rtol=0)
+
+
+def test_a_fused_adapter_has_nothing_to_train_and_drops_nothing(config, folder, place):
+    entry = AoTPTuningConfig.from_pretrained(str(folder)).build(place).layers[0]
+    assert not list(entry.parameters())
+    assert not entry.state_dict()
+    x = torch.randn(2, 5, D)
+    assert torch.equal(entry.train().on_text(x, IDS), entry.eval().on_text(x, IDS))
+
+
+def test_gradients_pass_through_a_fused_adapter(folder, place):
+    entry = AoTPTuningConfig.from_pretrained(str(folder)).build(place).layers[0]
+    x = torch.randn(2, 5, D, requires_grad=True)
+    entry.on_text(x, IDS).sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_file_is_plain_safetensors(config, place, tmp_path, dtype):
+    entries = built(config, place)
+    fuse(config, place, entries, tmp_path, dtype=dtype, rows_per_chunk=5)
+    held = load_file(tmp_path / FILE_NAME)
+    assert list(held) == [TENSOR]
+    assert held[TENSOR].dtype == dtype
+    assert int.from_bytes((tmp_path / FILE_NAME).read_bytes()[:8], "little") % 8 == 0  # the tensor is aligned
+    torch.testing.assert_close(held[TENSOR], whole(entries).to(dtype))
+
+
+def test_only_a_chunk_of_rows_is_in_memory_while_fusing(config, place, tmp_path):
+    entries, seen = built(config, place), []
+    for entry in entries.values():
+        entry.shift.register_forward_hook(lambda module, given, rows: seen.append((len(rows), rows.requires_grad)))
+    fuse(config, place, entries, tmp_path, rows_per_chunk=10)
+    assert seen == [(10, False), (10, False), (3, False)] * L
+
+
+def test_only_rows_of_distinct_tokens_are_read(folder, place, monkeypatch):
+    fused, asked = AoTPTuningConfig.from_pretrained(str(folder)).build(place).layers, []
+    rows = FusedTable.rows
+    monkeypatch.setattr(
+        FusedTable, "rows", lambda table, layer, ids: asked.append(ids.tolist()) or rows(table, layer, ids)
+    )
+    for entry in fused.values():
+        entry.on_text(torch.randn(2, 5, D), IDS)
+    assert asked == [[0, 1, 4, 7, 22]] * L
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_table_is_mapped_and_not_read(tmp_path):
+    """Opening a table of 64 MiB takes no memory for it, and reading rows takes memory for their pages only."""
+    save_file({TENSOR: torch.ones(2, 2**14, 1024, dtype=torch.float16)}, tmp_path / FILE_NAME)
+    table = FusedTable(tmp_path / FILE_NAME, (2, 2**14, 1024))
+    start, kilobytes = mapping_of(FILE_NAME)
+    assert start <= table.values.data_ptr() < start + 2**26 + 2**12
+    assert kilobytes() < 2**13  # of 2**16: what the kernel maps around the pages that are touched
+    table.rows(1, torch.tensor([3, 9000]))
+    assert 0 < kilobytes() < 2**14
+
+
+def mapping_of(name):
+    """Return where a file is mapped, and how much of the mapping is in memory."""
+
+    def lines():
+        text = Path("/proc/self/smaps").read_text().splitlines()
+        first = next(i for i, line in enumerate(text) if line.endswith(name))
+        return text[first : first + 6]
+
+    def kilobytes():
+        return next(int(line.split()[1]) for line in lines() if line.startswith("Rss:"))
+
+    return int(lines()[0].split("-")[0], 16), kilobytes
+
+
+def test_copies_and_other_processes_map_the_same_file(folder, place):
+    entry = AoTPTuningConfig.from_pretrained(str(folder)).build(place).layers[1]
+    x = torch.randn(2, 5, D)
+    pickled = pickle.dumps(entry.shift.table)
+    assert len(pickled) < 1000
+    for twin in (copy.deepcopy(entry), pickle.loads(pickle.dumps(entry))):
+        assert torch.equal(twin.on_text(x, IDS), entry.on_text(x, IDS))
+
+
+def test_every_adapter_of_a_batch_reads_its_own_table(config, place, tmp_path):
+    served = [fuse(config, place, built(config, place), tmp_path / name) for name in "ab"]
+    one, two = (each.build(place).layers[0] for each in served)
+    x = torch.zeros(1, 5, D)
+    assert not torch.equal(one.on_text(x, IDS[:1]), two.on_text(x, IDS[:1]))
+
+
+def test_a_fused_table_can_be_fused_in_another_type(config, place, folder):
+    served = AoTPTuningConfig.from_pretrained(str(folder))
+    before = load_file(folder / FILE_NAME)[TENSOR]
+    fuse(served, place, served.build(place).layers, folder, dtype=torch.bfloat16)
+    assert torch.equal(load_file(folder / FILE_NAME)[TENSOR], before.bfloat16())
+
+
+def test_fused_layers_compile_to_one_graph(folder, place):
+    fused = AoTPTuningConfig.from_pretrained(str(folder)).build(place).layers
+
+    def forward(x, ids):
+        for entry in fused.values():
+            x = entry.on_text(x, ids)
+        return x
+
+    x = torch.randn(2, 5, D)
+    torch.testing.assert_close(torch.compile(forward, fullgraph=True, backend="eager")(x, IDS), forward(x, IDS))
+
+
+def test_tokens_beyond_the_table_are_refused(folder, place):
+    entry = AoTPTuningConfig.from_pretrained(str(folder)).build(place).layers[0]
+    with pytest.raises(AdapterError, match="token 23 is beyond the 23 tokens"):
+        entry.on_text(torch.zeros(1, 1, D), torch.tensor([[V]]))
+
+
+def test_saving_takes_the_table_along(folder, place, tmp_path):
+    served = AoTPTuningConfig.from_pretrained(str(folder))
+    other = tmp_path / "other"
+    served.save_pretrained(str(other))
+    before = (folder / FILE_NAME).stat()
+    served.save_pretrained(str(folder))  # where it is already: not copied onto itself
+    assert (folder / FILE_NAME).stat().st_ino == before.st_ino
+    assert served.fused_table == str(folder / FILE_NAME)
+    assert json.loads((other / "adapter_config.json").read_text())["fused_table"] == FILE_NAME
+    assert names(other) == ["adapter_config.json", FILE_NAME]
+    moved = other.rename(tmp_path / "moved")
+    again = AoTPTuningConfig.from_pretrained(str(tmp_path), subfolder="moved")
+    assert again.fused_table == str(moved / FILE_NAME)
+    x = torch.randn(2, 5, D)
+    assert torch.equal(again.build(place).layers[0].on_text(x, IDS), served.build(place).layers[0].on_text(x, IDS))
+
+
+def test_an_unfused_adapter_has_no_table(config, tmp_path):
+    config.save_pretrained(str(tmp_path))
+    assert names(tmp_path) == ["adapter_config.json"]
+    assert AoTPTuningConfig.from_pretrained(str(tmp_path)).fused_table is None
+
+
+def test_the_table_of_a_hub_repository_is_fetched(folder, monkeypatch):
+    asked = []
+
+    def download(repo_id, filename, **options):
+        asked.append((repo_id, filename, options.get("revision")))
+        return str(folder / filename)
+
+    def fetch(repo_id, filename, *, subfolder=None, revision=None, token=None):
+        return download(repo_id, filename, revision=revision)
+
+    monkeypatch.setattr(peft.config, "hf_hub_download", download)
+    monkeypatch.setattr(aot_table, "hf_hub_download", fetch)
+    served = AoTPTuningConfig.from_pretrained("someone/adapter", revision="v1", is_trainable=False)
+    assert served.fused_table == str(folder / FILE_NAME)
+    assert asked[-1] == ("someone/adapter", FILE_NAME, "v1")
+
+
+def test_a_hub_repository_without_its_table_is_refused(folder, monkeypatch):
+    def fetch(*args, **options):
+        raise huggingface_hub.errors.LocalEntryNotFoundError("cannot find it")
+
+    monkeypatch.setattr(peft.config, "hf_hub_download", lambda repo, name, **options: str(folder / name))
+    monkeypatch.setattr(aot_table, "hf_hub_download", fetch)
+    with pytest.raises(
+        AdapterError, match=r"aot_table\.safetensors of someone/adapter cannot be had \(cannot find it\)"
+    ):
+        AoTPTuningConfig.from_pretrained("someone/adapter")
+
+
+@pytest.mark.parametrize("name", ["../table.safetensors", "/etc/table.safetensors", "a/b"])
+def test_a_table_outside_the_folder_is_refused(folder, name):
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"fused_table": name}))
+    with pytest.raises(AdapterError, match="expected the name of a file in the adapter's own folder"):
+        AoTPTuningConfig.from_pretrained(str(folder))
+
+
+def one_line(error):
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_missing_table_is_named(folder, place):
+    served = AoTPTuningConfig.from_pretrained(str(folder))
+    (folder / FILE_NAME).unlink()
+    with pytest.raises(AdapterError, match="is missing; it belongs beside adapter_config") as error:
+        served.build(place)
+    assert str(folder / FILE_NAME) in one_line(error)
+
+
+@pytest.mark.parametrize("size", [0, 4, 40, 200, -1])
+def test_a_table_that_was_cut_short_is_refused(folder, place, size):
+    file = folder / FILE_NAME
+    os.truncate(file, size % file.stat().st_size)
+    with pytest.raises(AdapterError, match=r"cannot be read \(.*\); copy it or fuse it again") as error:
+        AoTPTuningConfig.from_pretrained(str(folder)).build(place)
+    assert str(file) in one_line(error)
+
+
+@pytest.mark.parametrize(
+    "start", [b"\xff" * 8, struct.pack("<Q", 2**40), struct.pack("<Q", 10) + b"{not json}", b"PK\3\4"]
+)
+def test_a_table_with_a_damaged_header_is_refused(folder, place, start):
+    file = folder / FILE_NAME
+    file.write_bytes(start + file.read_bytes()[len(start) :])
+    with pytest.raises(AdapterError, match="cannot be read") as error:
+        AoTPTuningConfig.from_pretrained(str(folder)).build(place)
+    one_line(error)
+
+
+def test_a_folder_in_the_tables_place_is_refused(folder, place):
+    (folder / FILE_NAME).unlink()
+    (folder / FILE_NAME).mkdir()
+    with pytest.raises(AdapterError, match="cannot be read"):
+        AoTPTuningConfig.from_pretrained(str(folder)).build(place)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_table_of_another_shape_is_refused(folder, place, shape):
+    save_file({TENSOR: torch.zeros(shape)}, folder / FILE_NAME)
+    with pytest.raises(AdapterError, match=r"expected \(layers, vocabulary, width\) = \(3, 23, 8\)") as error:
+        AoTPTuningConfig.from_pretrained(str(folder)).build(place)
+    assert str(shape) in one_line(error)
+
+
+def test_a_table_of_another_type_is_refused(folder, place):
+    save_file({TENSOR: torch.zeros(L, V, D, dtype=torch.int16)}, folder / FILE_NAME)
+    with pytest.raises(AdapterError, match="of int16, expected"):
+        AoTPTuningConfig.from_pretrained(str(folder)).build(place)
+
+
+def test_another_safetensors_file_is_refused(folder, place):
+    save_file({"weight": torch.zeros(L, V, D)}, folder / FILE_NAME)
+    with pytest.raises(AdapterError, match="has no tensor 'table'; it is not a fused table"):
+        AoTPTuningConfig.from_pretrained(str(folder)).build(place)
+
+
+def test_other_types_are_not_written(config, place, tmp_path):
+    with pytest.raises(ConfigError, match=r"got dtype=torch\.float64"):
+        fuse(config, place, built(config, place), tmp_path, dtype=torch.float64)
+    assert not names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(1e5, "layer 2 has values that torch.float16 cannot hold; fuse as"), (float("nan"), "not finite; train anew")],
+)
+def test_values_that_the_type_cannot_hold_are_not_written(config, place, folder, value, message):
+    """The table that was there before stays as it is."""
+    entries, before = built(config, place), (folder / FILE_NAME).read_bytes()
+    shift = entries[2].shift
+    nn.init.constant_(shift.second.bias if config.variant == "fc" else shift.c, value)
+    with pytest.raises(AdapterError, match=message):
+        fuse(config, place, entries, folder, dtype=torch.float16)
+    assert (folder / FILE_NAME).read_bytes() == before
+    assert names(folder) == ["adapter_config.json", FILE_NAME]
+
+
+def test_a_place_that_cannot_be_written_to_is_named(config, place, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SaveError, match=r"aot_table\.safetensors"):
+        fuse(config, place, built(config, place), tmp_path / "file")

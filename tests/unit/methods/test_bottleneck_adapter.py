@@ -1,0 +1,188 @@
+"""Bottleneck adapters and the MAM adapter alone: places, equations, counts, start, types."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from foretoken.errors import ConfigError
+from foretoken.methods.base import AttentionShape, Dimensions, Place
+from foretoken.methods.bottleneck_adapter import ACTIVATIONS, BottleneckAdapterConfig
+from foretoken.methods.mam_adapter import MAMAdapterConfig
+from foretoken.methods.prefix_tuning import PrefixTuningConfig
+
+VARIANTS = ("houlsby", "pfeiffer", "parallel")
+WIDTH = 6
+
+
+def dimensions(*, layers=3, cross=1, width=WIDTH, heads=2):
+    own = AttentionShape(heads, heads, width // heads)
+    across = AttentionShape(heads, heads, width // heads, is_cross=True)
+    return Dimensions(
+        model_type="any",
+        hidden_size=width,
+        num_layers=layers,
+        num_heads=heads,
+        num_key_value_heads=heads,
+        head_dim=width // heads,
+        vocab_size=100,
+        attentions=(own,) * layers + (across,) * cross,
+    )
+
+
+def adapter(variant="houlsby", *, shaken=True, dtype=torch.float64, **options):
+    torch.manual_seed(0)
+    config = BottleneckAdapterConfig(variant=variant, **{"bottleneck_size": 4, **options})
+    module = config.build(dimensions()).outputs[Place("feed_forward", 0)].to(dtype).eval()
+    for parameter in module.parameters() if shaken else ():
+        nn.init.normal_(parameter, std=0.7)
+    return module
+
+
+def vectors(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(4)
+    return [torch.randn(2, 5, WIDTH, generator=generator).to(dtype) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("variant", "attentions"), [("houlsby", {0, 1, 2, 3}), ("pfeiffer", set()), ("parallel", set())]
+)
+def test_where_the_adapters_are(variant, attentions):
+    """After every attention, the decoder's to the encoder too, and at every feed-forward block."""
+    sites = BottleneckAdapterConfig(variant=variant).build(dimensions())
+    expected = {Place("feed_forward", layer) for layer in range(3)} | {Place("attention", i) for i in attentions}
+    assert set(sites.outputs) == expected
+    assert not sites.layers
+    assert not sites.attention
+
+
+@torch.no_grad()
+def by_hand(module, x, function):
+    """act(x W_down + b_down) W_up + b_up, a vector at a time."""
+    rows = []
+    for row in x.flatten(0, 1):
+        pairs = zip(module.down.weight, module.down.bias, strict=True)
+        hidden = [function(float(weights @ row + bias)) for weights, bias in pairs]
+        rows.append(module.up.weight @ torch.tensor(hidden, dtype=x.dtype) + module.up.bias)
+    return torch.stack(rows).view_as(x)
+
+
+FUNCTIONS = {
+    "relu": lambda x: max(x, 0.0),
+    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "tanh": math.tanh,
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_equations(variant, activation):
+    output, given = vectors()
+    module = adapter(variant, activation=activation)
+    read, scale = (given, 4.0) if variant == "parallel" else (output, 1.0)
+    expected = output + scale * by_hand(module, read, FUNCTIONS[activation])
+    torch.testing.assert_close(module(output, given), expected, atol=1e-10, rtol=1e-10)
+    other = adapter(variant, activation=activation, scale=0.5)
+    torch.testing.assert_close(other(output, given), output + (expected - output) * 0.5 / scale)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_training_starts_at_the_frozen_model(variant):
+    """The up-projection alone gets gradient in the first step, and everything after it."""
+    output, given = vectors()
+    module = adapter(variant, shaken=False)
+    assert torch.equal(module(output, given), output)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        (module(output, given) ** 2).sum().backward()
+        optimizer.step()
+        return {name for name, parameter in module.named_parameters() if parameter.grad.abs().max() > 0}
+
+    assert step() == {"up.weight", "up.bias"}
+    assert step() == {"up.weight", "up.bias", "down.weight", "down.bias"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_half_precision(variant, dtype):
+    """Parameters in fp32 beside activations in half precision; a norm may hand in fp32."""
+    output, given = vectors(torch.float32)
+    module = adapter(variant, dtype=torch.float32)
+    out = module(output.to(dtype), given)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.float(), module(output, given), atol=0.1, rtol=0.05)
+
+
+def test_dropout_acts_in_training_only():
+    output, given = vectors()
+    module = adapter(adapter_dropout=0.5)
+    assert torch.equal(module(output, given), module(output, given))
+    module.train()
+    assert not torch.equal(module(output, given), module(output, given))
+    kept = adapter(adapter_dropout=0.0).train()
+    assert torch.equal(kept(output, given), module.eval()(output, given))
+
+
+def count(sites):
+    modules = [*sites.attention.values(), *sites.outputs.values()]
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+@pytest.mark.parametrize(("variant", "places"), [("houlsby", 24), ("pfeiffer", 12), ("parallel", 12)])
+def test_parameters(variant, places):
+    """2RD + R + D each, on the dimensions of BERT base."""
+    base = dimensions(layers=12, cross=0, width=768, heads=12)
+    with torch.device("meta"):
+        sites = BottleneckAdapterConfig(variant=variant, bottleneck_size=48).build(base)
+    assert count(sites) == places * (2 * 48 * 768 + 48 + 768)
+
+
+def test_mam_is_prefix_tuning_and_a_parallel_adapter():
+    options = {"num_virtual_tokens": 5, "prefix_dropout": 0.0, "prefix_projection": True, "encoder_hidden_size": 3}
+    config = MAMAdapterConfig(**options, bottleneck_size=4, activation="gelu", scale=2.0, adapter_dropout=0.25)
+    torch.manual_seed(3)
+    sites = config.build(dimensions())
+    torch.manual_seed(3)
+    prefix = PrefixTuningConfig(**options).build(dimensions())
+    assert set(sites.attention) == set(prefix.attention)
+    for index, branch in prefix.attention.items():
+        state = sites.attention[index].state_dict()
+        assert state.keys() == branch.state_dict().keys()
+        assert all(torch.equal(state[name], tensor) for name, tensor in branch.state_dict().items())
+    assert set(sites.outputs) == {Place("feed_forward", layer) for layer in range(3)}
+    module = sites.outputs[Place("feed_forward", 1)]
+    assert (module.parallel, module.scale, module.dropout.p) == (True, 2.0, 0.25)
+    assert module.activation is ACTIVATIONS["gelu"]
+    assert module.down.weight.shape == (4, WIDTH)
+
+
+def test_mam_has_the_defaults_of_its_paper():
+    config = MAMAdapterConfig()
+    assert (config.num_virtual_tokens, config.bottleneck_size, config.scale) == (30, 512, 4.0)
+    base = dimensions(layers=12, cross=0, width=768, heads=12)
+    with torch.device("meta"):
+        sites = config.build(base)
+    assert count(sites) == 12 * (2 * 30 * 768 + 2 * 512 * 768 + 512 + 768)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (BottleneckAdapterConfig, {"variant": "serial"}, "variant is 'serial'; expected houlsby, pfeiffer or parallel"),
+        (BottleneckAdapterConfig, {"activation": "relo"}, "activation is 'relo' (did you mean 'relu'?); expected relu"),
+        (BottleneckAdapterConfig, {"bottleneck_size": 0}, "bottleneck_size is 0; expected a whole number of at least"),
+        (BottleneckAdapterConfig, {"scale": 0.0}, "scale is 0.0; expected a number above 0"),
+        (BottleneckAdapterConfig, {"adapter_dropout": 1.0}, "adapter_dropout is 1.0; expected a number from 0"),
+        (MAMAdapterConfig, {"bottleneck_size": -1}, "bottleneck_size is -1; expected a whole number of at least 1"),
+        (MAMAdapterConfig, {"num_virtual_tokens": 0}, "num_virtual_tokens is 0; expected a whole number"),
+        (MAMAdapterConfig, {"scale": None}, "scale is None; expected a number above 0"),
+    ],
+)
+def test_values_that_cannot_work(config, options, message):
+    with pytest.raises(ConfigError) as error:
+        config(**options)
+    assert message in str(error.value)

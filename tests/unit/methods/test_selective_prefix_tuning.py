@@ -1,0 +1,221 @@
+"""Selective prefix tuning: the mask and the loss against loops over the paper's equations, and their limits."""
+
+import math
+from itertools import combinations
+
+import pytest
+import torch
+from peft import get_peft_model
+
+from foretoken import PrefixTuningConfig
+from foretoken.errors import ConfigError
+from foretoken.methods.base import AttentionShape, Dimensions
+from foretoken.methods.prefix_tuning import PrefixBranch
+from foretoken.methods.selective_prefix_tuning import SelectiveBranch, SelectivePrefixTuningConfig
+
+import tiny
+
+P = 3
+SHAPES = (AttentionShape(4, 4, 8), AttentionShape(4, 2, 8), AttentionShape(4, 2, 16, is_cross=True))
+PROJECTED = {"prefix_projection": True, "encoder_hidden_size": 6}
+
+
+def built(shapes=SHAPES, **options):
+    """Return a config and what it builds, in float64, with a prefix of ordinary size."""
+    config = SelectivePrefixTuningConfig(**{"num_virtual_tokens": P, "prefix_dropout": 0.0, "init_std": 1.0} | options)
+    dimensions = Dimensions("none", 32, 2, 4, 4, 8, 100, attentions=shapes)
+    sites = config.build(dimensions)
+    for branch in sites.attention.values():
+        branch.double()
+    return config, sites
+
+
+def prefixes(sites):
+    return [branch.prefix().detach() for branch in sites.attention.values()]
+
+
+def loss_by_loops(prefixes):
+    """Eq. 7, 8 and 9: loops over layers, keys and values, and pairs of tokens."""
+    total = 0.0
+    for both in prefixes:
+        width, length = both.shape[1] // 2, both.shape[0]
+        for half in (both[:, :width].tolist(), both[:, width:].tolist()):
+            for i, j in combinations(range(length), 2):
+                dot = sum(a * b for a, b in zip(half[i], half[j], strict=True))
+                norms = math.hypot(*half[i]) * math.hypot(*half[j])
+                total += 2 / (length * (length - 1)) * abs(dot) / norms
+    return total / 2
+
+
+@pytest.mark.parametrize("alpha", [1.0, 8, 16.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_mask_weights_each_score_as_in_equation_6(shape, alpha):
+    _, sites = built((shape,), alpha=alpha)
+    branch = sites.attention[0]
+    heads, width = shape.num_key_value_heads, shape.head_dim
+    query, scale = torch.randn(2, shape.num_heads, 5, width, dtype=torch.float64), width**-0.5
+    text = torch.randn(2, shape.num_heads, 5, 7, dtype=torch.float64)
+    weights = torch.softmax(torch.cat([text, branch.scores(query, scale)], dim=-1), dim=-1)
+    keys = branch.prefix().detach()[:, : heads * width].view(P, heads, width)
+    for b, h, i in [(0, 0, 0), (1, 3, 4), (0, 2, 1)]:
+        s = [float(query[b, h, i] @ keys[r, h * heads // shape.num_heads]) * scale for r in range(P)]
+        masked = [math.exp(x) / (1 + math.exp(-alpha * x)) for x in s]
+        everything = [*text[b, h, i].exp().tolist(), *masked]
+        expected = [x / sum(everything) for x in everything]
+        assert weights[b, h, i].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_steep_mask_removes_tokens_that_point_away():
+    """Appendix B: a negative score is ignored almost wholly, a large positive one stays as it is."""
+    _, sites = built((AttentionShape(1, 1, 1),), alpha=16.0, num_virtual_tokens=2)
+    branch = sites.attention[0]
+    with torch.no_grad():
+        branch.prefix.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    scores = branch.scores(torch.ones(1, 1, 1, 1, dtype=torch.float64), 1.0).flatten()
+    assert scores.exp()[0] < 1e-7
+    assert scores[1].item() == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, PROJECTED])
+def test_the_loss_is_equations_7_to_10(options):
+    config, sites = built(selective_loss_weight=0.3, **options)
+    assert config.auxiliary_loss(sites).item() == pytest.approx(0.3 * loss_by_loops(prefixes(sites)), rel=1e-12)
+
+
+def test_the_gradient_of_the_loss_is_that_of_the_equations():
+    config, sites = built(selective_loss_weight=1.0)
+    config.auxiliary_loss(sites).backward()
+    before = prefixes(sites)
+    step = 1e-6
+    for layer, (row, column) in ((0, (0, 3)), (1, (2, 20)), (2, (1, 63))):
+        moved = [x.clone() for x in before]
+        moved[layer][row, column] += step
+        up = loss_by_loops(moved)
+        moved[layer][row, column] -= 2 * step
+        slope = (up - loss_by_loops(moved)) / (2 * step)
+        assert sites.attention[layer].prefix.weight.grad[row, column].item() == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, PROJECTED])
+def test_the_loss_reaches_every_parameter(options):
+    config, sites = built(**options)
+    config.auxiliary_loss(sites).backward()
+    for branch in sites.attention.values():
+        for name, parameter in branch.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 0, name
+
+
+def test_the_loss_knows_no_dropout():
+    config, sites = built(prefix_dropout=0.9)
+    assert all(branch.training for branch in sites.attention.values())
+    assert config.auxiliary_loss(sites) == config.auxiliary_loss(sites)
+    assert config.auxiliary_loss(sites).item() == pytest.approx(2e-4 * loss_by_loops(prefixes(sites)), rel=1e-12)
+
+
+def test_orthogonal_tokens_cost_nothing_and_parallel_ones_most():
+    config, sites = built((AttentionShape(1, 1, 4),), selective_loss_weight=1.0, num_virtual_tokens=2)
+    prefix = sites.attention[0].prefix.weight
+    with torch.no_grad():
+        prefix.copy_(torch.tensor([[3.0, 0, 0, 0, 0, 0, 2, 0], [0, 5.0, 0, 0, 1, 1, 0, 1]]))
+        assert config.auxiliary_loss(sites) == 0
+        prefix.copy_(torch.tensor([[3.0, 0, 0, 0, 0, 0, 2, 0], [-5.0, 0, 0, 0, 0, 0, 7, 0]]))
+        assert config.auxiliary_loss(sites) == 1
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_one_token_or_none_of_any_length_is_no_division_by_zero(zeros):
+    config, sites = built(num_virtual_tokens=3 if zeros else 1)
+    if zeros:
+        for branch in sites.attention.values():
+            torch.nn.init.zeros_(branch.prefix.weight)
+    loss = config.auxiliary_loss(sites)
+    loss.backward()
+    assert loss == 0
+    assert all(branch.prefix.weight.grad.abs().max() == 0 for branch in sites.attention.values())
+
+
+def test_the_loss_is_computed_in_float32():
+    """Autocast and half precision round cosines to two digits; the loss is a sum of many small ones."""
+    config, sites = built(selective_loss_weight=1.0, **PROJECTED)
+    for branch in sites.attention.values():
+        branch.float()
+    expected = loss_by_loops(prefixes(sites))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = config.auxiliary_loss(sites)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    config, sites = built(selective_loss_weight=1.0)
+    for branch in sites.attention.values():
+        branch.bfloat16()
+    assert config.auxiliary_loss(sites).item() == pytest.approx(loss_by_loops(prefixes(sites)), rel=1e-5)
+
+
+def test_mask_and_loss_are_switched_alone():
+    config, sites = built(alpha=None)
+    assert {type(branch) for branch in sites.attention.values()} == {PrefixBranch}
+    assert config.auxiliary_loss(sites) > 0
+    config, sites = built(selective_loss_weight=0)
+    assert {type(branch) for branch in sites.attention.values()} == {SelectiveBranch}
+    assert config.auxiliary_loss(sites) is None
+
+
+@pytest.mark.parametrize("options", [{}, PROJECTED])
+@pytest.mark.parametrize("config", [SelectivePrefixTuningConfig, PrefixTuningConfig])
+def test_every_attention_has_a_branch_of_its_width(config, options):
+    made = config(num_virtual_tokens=P, **options)
+    attention = made.build(Dimensions("none", 32, 2, 4, 4, 8, 100, attentions=SHAPES)).attention
+    assert [tuple(attention[i].prefix().shape) for i in range(3)] == [(P, 64), (P, 32), (P, 64)]
+    owned = [sum(p.numel() for p in branch.parameters()) for branch in attention.values()]
+    if options:  # one network, whose first two maps lie with the first attention
+        assert owned == [P * 32 + 33 * 6 + 7 * 64, 7 * 32, 7 * 64]
+    else:
+        assert owned == [P * 64, P * 32, P * 64]
+
+
+@pytest.mark.parametrize("family", ["bert", "longformer"])
+@pytest.mark.parametrize("training", [False, True])
+def test_without_mask_and_loss_it_is_prefix_tuning(family, training):
+    def run(config):
+        model = get_peft_model(tiny.model(family), config(task_type="SEQ_CLS", num_virtual_tokens=P))
+        model = tiny.shaken(model).train(training)
+        torch.manual_seed(5)  # dropout of the prefix
+        loss = model(**tiny.batch(family)).loss
+        loss.backward()
+        return loss, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+
+    def plain(**options):
+        return SelectivePrefixTuningConfig(alpha=None, selective_loss_weight=0.0, **options)
+
+    (loss, gradients), (expected, wanted) = run(plain), run(PrefixTuningConfig)
+    assert torch.equal(loss, expected)
+    assert gradients.keys() == wanted.keys()
+    assert all(torch.equal(gradients[name], wanted[name]) for name in wanted)
+
+
+def test_the_mask_acts_in_the_model():
+    def logits(alpha):
+        config = SelectivePrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=P, alpha=alpha)
+        model = tiny.shaken(get_peft_model(tiny.model("bert"), config)).eval()
+        with torch.no_grad():
+            return model(**tiny.batch("bert")).logits
+
+    assert (logits(8.0) - logits(None)).abs().max() > 1e-2
+    assert (logits(8.0) - logits(1.0)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "8", True])
+def test_an_alpha_that_cannot_be(value):
+    with pytest.raises(ConfigError, match=r"alpha is .*; expected a number above 0 .* or None for no mask"):
+        SelectivePrefixTuningConfig(alpha=value)
+
+
+@pytest.mark.parametrize("value", [-1e-4, math.inf, math.nan, None, "1e-4", False])
+def test_a_weight_that_cannot_be(value):
+    with pytest.raises(ConfigError, match=r"selective_loss_weight is .*; expected a number from 0 "):
+        SelectivePrefixTuningConfig(selective_loss_weight=value)
+
+
+def test_options_of_the_prefix_are_checked_too():
+    with pytest.raises(ConfigError, match="num_virtual_tokens is 0"):
+        SelectivePrefixTuningConfig(num_virtual_tokens=0)
