@@ -19,12 +19,11 @@ from unittest.mock import patch
 FOLDER = Path(__file__).parent
 MARKED = re.compile(r"(<!-- generated: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = "88"
-TASKS = {
-    "SequenceClassification": "sequence classification",
-    "TokenClassification": "token classification",
-    "QuestionAnswering": "question answering",
-    "MultipleChoice": "multiple choice",
-    "MaskedLM": "masked language modelling",
+HEADS = {
+    "sequence classification": "SequenceClassification",
+    "token classification": "TokenClassification",
+    "question answering": "QuestionAnswering",
+    "multiple choice": "MultipleChoice",
 }
 
 
@@ -147,38 +146,87 @@ def cost(name: str, *changes: str) -> Iterator[str]:
 
 def _method(name: str, changes: Sequence[str]) -> dict[str, Any]:
     values = (change.split("=") for change in changes)
-    return {"name": name} | {key: int(value) for key, value in values}
+    return {"name": name} | {key: int(value) if value.isdigit() else value for key, value in values}
 
 
 def families() -> Iterator[str]:
     """Say which modules of which family are trained as the head, and what LoRA changes by default."""
     from foretoken.backbones import BACKBONES
 
-    header = ("`model_type`", *list(TASKS.values())[:4], "query and value projections")
+    header = ("`model_type`", *list(HEADS), "query and value projections")
     rows = (
-        (f"`{kind}`", *(_names(_head(kind, task)) for task in list(TASKS)[:4]), _names(backbone.projections))
+        (f"`{kind}`", *(_names(_head(kind, task)) for task in HEADS.values()), _names(backbone.projections))
         for kind, backbone in BACKBONES.items()
     )
     return table(header, rows)
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names) or "none"
+def _names(names: Iterable[str] | None) -> str:
+    return "" if names is None else ", ".join(f"`{name}`" for name in names) or "none"
 
 
-def _head(kind: str, task: str) -> list[str]:
+def _head(kind: str, task: str) -> list[str] | None:
     import torch
     import transformers
 
     from foretoken.backbones import BACKBONES
+    from foretoken.training.support import small_config
 
-    config = transformers.AutoConfig.for_model(kind)
-    config.num_hidden_layers = 1
-    if kind == "longformer":
-        config.attention_window = [4]
+    auto, config = getattr(transformers, f"AutoModelFor{task}"), small_config(kind)
+    if type(config) not in auto._model_mapping:
+        return None
     with torch.device("meta"):
-        model = getattr(transformers, f"AutoModelFor{task}").from_config(config)
+        model = auto.from_config(config)
     return BACKBONES[kind].head_names(model, model.base_model)
+
+
+def support() -> Iterator[str]:
+    """Return the table of methods by families, found out by trying."""
+    from foretoken.training.support import support as cells
+
+    found = cells()
+    names = list(next(iter(found.values())))
+    why: list[str] = []
+    for row in found.values():
+        why += [reason for reason in map(general, row.values()) if reason and reason not in why]
+    header = ("`model_type`", *(f"[{name}]({name}.md)" for name in found))
+    rows = (
+        (f"`{kind}`", *(f"no [^{why.index(general(row[kind])) + 1}]" if row[kind] else "yes" for row in found.values()))
+        for kind in names
+    )
+    yield from table(header, rows)
+    yield ""
+    yield from (f"[^{number}]: {reason}" for number, reason in enumerate(why, start=1))
+
+
+def general(reason: str) -> str:
+    """Return a refusal without the family's name, so that it is said once."""
+    return re.sub(r"this \S+ model", "the model", reason)
+
+
+def family_tasks() -> Iterator[str]:
+    """Return the tasks of each family."""
+    from foretoken.backbones import BACKBONES
+    from foretoken.training.support import TASKS, tasks
+
+    offered = {kind: set(tasks(kind)) for kind in BACKBONES}
+    rows = ((f"`{kind}`", *("yes" if task in offered[kind] else "" for task in TASKS)) for kind in BACKBONES)
+    return table(("`model_type`", *TASKS), rows)
+
+
+def efficiency() -> Iterator[str]:
+    """Count every method's parameters on models of well-known shapes; no weights are made."""
+    from foretoken.training.efficiency import rows
+
+    shown = (
+        (model, f"`{method}`", f"{count:,}" if count else reason, f"{100 * share:.3f} %" if count else "", _bytes(size))
+        for model, method, count, share, size, reason in rows()
+    )
+    return table(("model", "method", "parameters", "of the model", "adapter file"), shown)
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:,.2f} MB" if size else ""
 
 
 def metrics() -> Iterator[str]:
@@ -225,6 +273,9 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "options": options,
     "cost": cost,
     "families": families,
+    "support": support,
+    "family-tasks": family_tasks,
+    "efficiency": efficiency,
     "metrics": metrics,
     "tasks": data_tasks,
 }

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig as BottleneckAdapterConfig
     from foretoken.methods.head_only import HeadOnlyConfig as HeadOnlyConfig
     from foretoken.methods.inducer_tuning import InducerTuningConfig as InducerTuningConfig
+    from foretoken.methods.kernel_propagation import KernelPropagationConfig as KernelPropagationConfig
     from foretoken.methods.mam_adapter import MAMAdapterConfig as MAMAdapterConfig
     from foretoken.methods.prefix_propagation import PrefixPropagationConfig as PrefixPropagationConfig
     from foretoken.methods.prefix_tuning import PrefixTuningConfig as PrefixTuningConfig
     from foretoken.methods.prompt_tuning import PromptTuningConfig as PromptTuningConfig
     from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
     from foretoken.methods.stack import StackConfig as StackConfig
+    from foretoken.training.auxiliary import AuxiliaryLossCallback as AuxiliaryLossCallback
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,7 @@ _PUBLIC = {
     "METHODS": "foretoken.methods",
     "make_config": "foretoken.methods",
     "PrefixPropagationConfig": "foretoken.methods.prefix_propagation",
+    "KernelPropagationConfig": "foretoken.methods.kernel_propagation",
     "PrefixTuningConfig": "foretoken.methods.prefix_tuning",
     "PromptTuningConfig": "foretoken.methods.prompt_tuning",
     "SelectivePrefixTuningConfig": "foretoken.methods.selective_prefix_tuning",
@@ -50,6 +53,7 @@ _PUBLIC = {
     "BitFitConfig": "foretoken.methods.bitfit",
     "HeadOnlyConfig": "foretoken.methods.head_only",
     "StackConfig": "foretoken.methods.stack",
+    "AuxiliaryLossCallback": "foretoken.training.auxiliary",
     "LoraConfig": "peft",
     "lengthen": "foretoken.lengthening",
 }

@@ -8,6 +8,7 @@ from foretoken import (
     BottleneckAdapterConfig,
     HeadOnlyConfig,
     InducerTuningConfig,
+    KernelPropagationConfig,
     MAMAdapterConfig,
     PrefixPropagationConfig,
     PrefixTuningConfig,
@@ -24,6 +25,12 @@ ROWS = {
     "prefix-propagation": lambda **kw: PrefixPropagationConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
     "prefix-propagation, projected": lambda **kw: PrefixPropagationConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, prefix_projection=True, encoder_hidden_size=6, **kw
+    ),
+    "kernel-propagation": lambda **kw: KernelPropagationConfig(
+        num_virtual_tokens=3, prefix_dropout=0.0, alpha=0.5, alpha_scope="query", **kw
+    ),
+    "kernel-propagation, rbf": lambda **kw: KernelPropagationConfig(
+        num_virtual_tokens=3, prefix_dropout=0.0, alpha=0.5, alpha_scope="model", kernel="rbf", **kw
     ),
     "prefix-tuning": lambda **kw: PrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
     "prefix-tuning, projected": lambda **kw: PrefixTuningConfig(
@@ -75,6 +82,7 @@ ROWS = {
 METHODS = tuple(ROWS)
 NO_BIASES = ("modernbert", "llama", "qwen3", "mistral", "gemma3_text", "t5")
 EMPTY = {("bitfit", family): "trains biases" for family in NO_BIASES}  # what cannot be, and part of the message
+EMPTY["head-only", "led"] = "trains the task's new head"  # transformers has no classification with LED any more
 CELLS = [(method, family) for family in tiny.FAMILIES for method in METHODS if (method, family) not in EMPTY]
 CHANGING = tuple(name for name in ROWS if name != "head-only")  # head-only leaves the body as it is
 

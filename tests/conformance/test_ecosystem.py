@@ -70,6 +70,8 @@ HEADS = {  # family: (sequence classification, multiple choice)
     "electra": ({"classifier"}, {"classifier", "sequence_summary"}),
     "distilbert": ({"classifier", "pre_classifier"}, {"classifier", "pre_classifier"}),
     "longformer": ({"classifier"}, {"pooler", "classifier"}),
+    "big_bird": ({"classifier"}, {"pooler", "classifier"}),
+    "big_bird, full": ({"classifier"}, {"pooler", "classifier"}),
 }
 
 

@@ -55,7 +55,8 @@ class TestEveryMethodOnEveryFamily:
         frozen = {k: v.clone() for k, v in model.named_parameters() if not v.requires_grad}
         trained = {k: v for k, v in model.named_parameters() if v.requires_grad}
         assert all(".foretoken." in k or ".lora_" in k or ".modules_to_save." in k for k in trained)
-        assert any(".modules_to_save." in k for k in trained)
+        if tiny.main_task(family) == "SEQ_CLS":
+            assert any(".modules_to_save." in k for k in trained)
         optimizer = torch.optim.SGD(trained.values(), lr=0.1)
         model(**tiny.batch(family)).loss.backward()
         for name, parameter in trained.items():
@@ -88,7 +89,8 @@ class TestEveryMethodOnEveryFamily:
         model = tiny.shaken(adapted(tiny.model(family), method, task_type=tiny.main_task(family)))
         inputs = tiny.batch(family, labels=False)
         together = run(model, inputs)
-        assert_close(together[1:2], run(model, tiny.cut(inputs, 1, 14)))
+        # block-sparse BigBird: the padded text's last block sees and is seen by every token, with an adapter or without
+        assert_close(together[1:2], run(model, tiny.cut(inputs, 1, 20 if family == "big_bird" else 14)))
         other_padding = inputs["input_ids"].clone()
         # some count positions by token id; a decoder classifies at the last token that is not padding
         if family not in (*tiny.COUNTS_POSITIONS, *tiny.DECODERS):
@@ -204,15 +206,16 @@ def test_embeddings_and_tuples_work(family):
     """inputs_embeds instead of token ids, return_dict=False, and positional arguments give the same numbers."""
     model = tiny.shaken(adapted(tiny.model(family, "FEATURE_EXTRACTION"), "prefix-propagation"))
     ids = torch.randint(5, 100, (2, 16))
-    expected = run(model, {"input_ids": ids})
+    decoder = {"decoder_input_ids": ids} if family in tiny.SEQ2SEQ else {}
+    expected = run(model, {"input_ids": ids} | decoder)
     embeds = model.get_base_model().get_input_embeddings()(ids)
-    assert_close(run(model, {"inputs_embeds": embeds}), expected)
+    assert_close(run(model, {"inputs_embeds": embeds} | decoder), expected)
     with torch.no_grad():
-        tuple_out = model(input_ids=ids, return_dict=False, output_hidden_states=True)
+        tuple_out = model(input_ids=ids, return_dict=False, output_hidden_states=True, **decoder)
         assert_close(tuple_out[0], expected)
         states = next(x for x in tuple_out if isinstance(x, tuple))
         assert {x.shape[1] for x in states} == {16}
-        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)} | decoder
         assert_close(model.get_base_model()(*positional(model.get_base_model(), given))[0], expected)
 
 

@@ -355,11 +355,11 @@ class TestTheWrongBackbone:
         assert list(model.peft_config) == ["default"]
 
     def test_families_that_are_not_supported_list_those_that_are(self):
-        from transformers import T5Config, T5ForSequenceClassification
+        from transformers import FunnelConfig, FunnelForSequenceClassification
 
-        size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 50}
-        model = T5ForSequenceClassification(T5Config(**size))
-        with pytest.raises(BackboneError, match=r"model_type 't5'.*supported families: bert, .*longformer"):
+        size = {"d_model": 16, "d_inner": 16, "block_sizes": [1, 1], "n_head": 2, "d_head": 8, "vocab_size": 50}
+        model = FunnelForSequenceClassification(FunnelConfig(**size))
+        with pytest.raises(BackboneError, match=r"model_type 'funnel'.*supported families: bert, .*longformer"):
             get_peft_model(model, prefix())
 
 

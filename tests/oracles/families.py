@@ -1,6 +1,6 @@
 """Tiny random models of the four families for the oracles, exact in float64, and a batch for them."""
 
-from functools import partial
+from functools import cache, partial
 
 import naive_models
 import torch
@@ -60,8 +60,9 @@ def rotary_embedding(module, x, position_ids):
     return angles.cos(), angles.sin()
 
 
+@cache
 def oracle(family):
-    """Return the naive model with the same weights."""
+    """Return the naive model with the same weights; it holds no state."""
     model = transformer(family)
     return naive_models.MODELS[family](model.config, model.state_dict())
 

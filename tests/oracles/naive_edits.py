@@ -16,6 +16,7 @@ from naive_methods import (
     inducer_11,
     propagation_5,
     propagation_7,
+    propagation_8,
     propagation_9,
     selective_4,
     selective_6,
@@ -69,8 +70,7 @@ def selective_prefix_tuning(prefixes, *, alpha):
             p_k, p_v = head_columns(prefixes[layer], seen)
             scores = selective_4(seen.query, p_k), selective_4(seen.query, seen.keys)
             prefix, text = selective_6(*scores, alpha)
-            out = sum(weight * v for weight, v in zip(prefix, p_v, strict=True))
-            return out + sum(weight * v for weight, v in zip(text, seen.values, strict=True)), 0.0
+            return prefix @ p_v + text @ seen.values, 0.0
 
         return attend
 
@@ -168,32 +168,47 @@ def bottleneck_adapter(p, *, variant, scale):
     return Edits(on_attention=attention, on_feed_forward=make("feed_forward"))
 
 
-KERNELS = {
+KERNELS = {  # of one query and each key
     "exponential": propagation_9,
-    "linear": lambda q, k: q @ k * len(q) ** -0.5,
-    "polynomial": lambda q, k: (q @ k * len(q) ** -0.5) ** 2,
-    "rbf": lambda q, k: torch.exp(-((q - k) ** 2).sum() * len(q) ** -0.5 / 2),
+    "linear": lambda q, keys: keys @ q * len(q) ** -0.5,
+    "polynomial": lambda q, keys: (keys @ q * len(q) ** -0.5) ** 2,
+    "rbf": lambda q, keys: torch.exp(-((q - keys) ** 2).sum(-1) * len(q) ** -0.5 / 2),
 }
 
 
-def kernel_propagation(rows, *, kernel="exponential", alpha=None):
+def kernel_propagation(rows, *, kernel="exponential", text_kernel="exponential", alpha=None, global_alpha=None):
     """Li et al. 2023, eq. 7-9, at every query; ``alpha(layer, seen)`` is a number or a tensor.
 
-    Without ``alpha`` the two terms are weighted as in eq. 5, by 1 - lambda and lambda: plain prefix-propagation.
+    Without ``alpha`` the two terms are weighted as in eq. 5, by 1 - lambda and lambda: plain prefix-propagation. With
+    ``global_alpha`` a windowed query has one more term: the text's global keys leave the first term for it.
     """
 
     def make(layer):
         def attend(seen):
-            of_row = torch.tensor(seen.from_row)
-            parts = seen.keys[~of_row], seen.values[~of_row], seen.keys[of_row], seen.values[of_row]
-            if alpha is not None:
-                return propagation_7(seen.query, *parts, alpha=alpha(layer, seen), kernel=KERNELS[kernel]), 0.0
-            if of_row.all():  # in a causal model a row sees no text: lambda is 1
-                return propagation_7(seen.query, *parts, alpha=1.0, kernel=propagation_9), 0.0
-            return propagation_5(seen.query, *parts), 0.0
+            of_row, apart = torch.tensor(seen.from_row), torch.zeros(len(seen.keys), dtype=torch.bool)
+            if global_alpha is not None and not seen.by_global:
+                apart = torch.tensor(seen.is_global) & ~of_row
+            own = ~of_row & ~apart
+            parts = seen.keys[own], seen.values[own], seen.keys[of_row], seen.values[of_row]
+            if alpha is None:
+                return as_in_the_softmax(seen.query, *parts), 0.0
+            kernels = {"kernel": KERNELS[kernel], "text_kernel": KERNELS[text_kernel]}
+            out = propagation_7(seen.query, *parts, alpha=alpha(layer, seen), **kernels)
+            if apart.any():
+                out = out + global_alpha * propagation_8(
+                    seen.query, seen.keys[apart], seen.values[apart], KERNELS[text_kernel]
+                )
+            return out, 0.0
 
         return attend
 
     edits = prefix_propagation(rows)
     edits.attend = layers(make)
     return edits
+
+
+def as_in_the_softmax(query, keys, values, row_keys, row_values):
+    """Eq. 5; in a causal model a row sees no text, and lambda is 1."""
+    if len(keys):
+        return propagation_5(query, keys, values, row_keys, row_values)
+    return propagation_8(query, row_keys, row_values, propagation_9)

@@ -16,12 +16,8 @@ from torch import Tensor
 
 
 def attn(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attn of all three papers: softmax(Q K^T / sqrt(d_k)) V, by a loop over the queries and the keys."""
-    rows = []
-    for q in query:
-        weights = softmax(torch.stack([q @ k / math.sqrt(len(q)) for k in keys]))
-        rows.append(sum(weight * v for weight, v in zip(weights, values, strict=True)))
-    return torch.stack(rows)
+    """Attn of all papers: softmax(Q K^T / sqrt(d_k)) V, query by query."""
+    return torch.stack([softmax(keys @ q / math.sqrt(len(q))) @ values for q in query])
 
 
 def propagation_1_input(layer: int, prefix: Tensor, x: Tensor) -> Tensor:
@@ -63,18 +59,18 @@ def propagation_6(q: Tensor, keys: Tensor, row_keys: Tensor) -> Tensor:
 
     Printed without exp and 1/sqrt(d_k); eq. 5 holds only with both (as in He et al. 2022, eq. 7, which it cites).
     """
-    rows = sum(torch.exp(q @ k / math.sqrt(len(q))) for k in row_keys)
-    text = sum(torch.exp(q @ k / math.sqrt(len(q))) for k in keys)
+    rows = torch.exp(row_keys @ q / math.sqrt(len(q))).sum()
+    text = torch.exp(keys @ q / math.sqrt(len(q))).sum()
     return rows / (rows + text)
 
 
 def propagation_7(
-    q: Tensor, keys: Tensor, values: Tensor, row_keys: Tensor, row_values: Tensor, *, alpha, kernel
+    q: Tensor, keys: Tensor, values: Tensor, row_keys: Tensor, row_values: Tensor, *, alpha, kernel, text_kernel=None
 ) -> Tensor:
     """Prefix-propagation eq. 7 for one query: Kern over the text + alpha Kern over the rows; no keys, no term."""
     out = torch.zeros_like(q)
     if len(keys):
-        out = out + propagation_8(q, keys, values, kernel)
+        out = out + propagation_8(q, keys, values, text_kernel or kernel)
     if len(row_keys):
         out = out + alpha * propagation_8(q, row_keys, row_values, kernel)
     return out
@@ -82,13 +78,13 @@ def propagation_7(
 
 def propagation_8(q: Tensor, keys: Tensor, values: Tensor, kernel) -> Tensor:
     """Prefix-propagation eq. 8 for one query: sum_j k(q, K_j) / sum_j' k(q, K_j') V_j."""
-    total = sum(kernel(q, k) for k in keys)
-    return sum(kernel(q, k) / total * v for k, v in zip(keys, values, strict=True))
+    similarity = kernel(q, keys)
+    return similarity / similarity.sum() @ values
 
 
-def propagation_9(q: Tensor, k: Tensor) -> Tensor:
-    """Prefix-propagation eq. 9, the exponential kernel: exp(<q, k> / sqrt(d_k))."""
-    return torch.exp(q @ k / math.sqrt(len(q)))
+def propagation_9(q: Tensor, keys: Tensor) -> Tensor:
+    """Prefix-propagation eq. 9, the exponential kernel of a query and each key: exp(<q, k> / sqrt(d_k))."""
+    return torch.exp(keys @ q / math.sqrt(len(q)))
 
 
 # --- inducer-tuning, Chen et al. 2022 ---------------------------------------------------------------------------------
@@ -107,14 +103,14 @@ def inducer_6(f: Tensor, mlp_v: Tensor) -> Tensor:
 def inducer_7_fraction(q: Tensor, p_k: Tensor, p_v: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Inducer-tuning eq. 7, first line, with the factor 1/sqrt(p) that the paper leaves out for clarity."""
     own = torch.exp(q @ p_k / math.sqrt(len(q)))
-    text = [torch.exp(q @ k / math.sqrt(len(q))) for k in keys]
-    return (own * p_v + sum(e * v for e, v in zip(text, values, strict=True))) / (own + sum(text))
+    text = torch.exp(keys @ q / math.sqrt(len(q)))
+    return (own * p_v + text @ values) / (own + text.sum())
 
 
 def inducer_7_lambda(q: Tensor, p_k: Tensor, keys: Tensor) -> Tensor:
     """Inducer-tuning, the weight lambda_i of eq. 7: only keys that the query may see are given."""
     own = torch.exp(q @ p_k / math.sqrt(len(q)))
-    return own / (own + sum(torch.exp(q @ k / math.sqrt(len(q))) for k in keys))
+    return own / (own + torch.exp(keys @ q / math.sqrt(len(q))).sum())
 
 
 def inducer_7(weight: Tensor, p_v: Tensor, f: Tensor) -> Tensor:
@@ -148,9 +144,9 @@ def inducer_11(q: Tensor, w1: Tensor, b1: Tensor, w2: Tensor) -> Tensor:
 # --- selective prefix tuning, Zhang et al. 2024 -----------------------------------------------------------------------
 
 
-def selective_4(q: Tensor, p_k: Tensor) -> list[Tensor]:
-    """SPT eq. 4: s_tr = x_t^T W_q^T (P_k)_r / sqrt(d), of one head, d the head's width."""
-    return [q @ k / math.sqrt(len(q)) for k in p_k]
+def selective_4(q: Tensor, p_k: Tensor) -> Tensor:
+    """SPT eq. 4: s_tr = x_t^T W_q^T (P_k)_r / sqrt(d), of one head and query, d the head's width; all r."""
+    return p_k @ q / math.sqrt(len(q))
 
 
 def selective_5(s: Tensor, alpha: float) -> Tensor:
@@ -158,12 +154,12 @@ def selective_5(s: Tensor, alpha: float) -> Tensor:
     return 1 / (1 + torch.exp(-alpha * s))
 
 
-def selective_6(prefix_scores: list[Tensor], scores: list[Tensor], alpha: float) -> tuple[list[Tensor], list[Tensor]]:
+def selective_6(prefix_scores: Tensor, scores: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """SPT eq. 6: m(s) exp(s) of the prefix tokens and exp(s) of the text's, over their common sum."""
-    prefix = [selective_5(s, alpha) * torch.exp(s) for s in prefix_scores]
-    text = [torch.exp(s) for s in scores]
-    total = sum(prefix) + sum(text)
-    return [e / total for e in prefix], [e / total for e in text]
+    prefix = selective_5(prefix_scores, alpha) * torch.exp(prefix_scores)
+    text = torch.exp(scores)
+    total = prefix.sum() + text.sum()
+    return prefix / total, text / total
 
 
 def selective_7(p: Tensor) -> Tensor:
@@ -202,7 +198,7 @@ def ahead_4(query: Tensor, keys: Tensor, values: Tensor, p_k: Tensor, p_v: Tenso
     """AoT eq. 4: the same as a sum over the prefix's values and a sum over the text's, with the weights a_j."""
     rows, count = [], len(p_k)
     for q in query:
-        a = softmax(torch.stack([q @ k / math.sqrt(len(q)) for k in torch.cat([p_k, keys])]))
+        a = softmax(torch.cat([p_k, keys]) @ q / math.sqrt(len(q)))
         rows.append(sum(a[j] * p_v[j] for j in range(count)) + sum(a[k + count] * v for k, v in enumerate(values)))
     return torch.stack(rows)
 
@@ -228,7 +224,7 @@ def ahead_8(hidden: Tensor, shift: Tensor, q: Tensor, k: Tensor, v: Tensor) -> T
     """AoT eq. 8: sum_j a_j(Q', K') P_xj V + sum_j a_j(Q', K') V_j, the weights from the shifted queries and keys."""
     query, keys, rows = (hidden + shift) @ q, (hidden + shift) @ k, []
     for one in query:
-        a = softmax(torch.stack([one @ key / math.sqrt(len(one)) for key in keys]))
+        a = softmax(keys @ one / math.sqrt(len(one)))
         both = zip(a, shift, hidden, strict=True)
         rows.append(sum(weight * (p @ v) + weight * (h @ v) for weight, p, h in both))
     return torch.stack(rows)

@@ -18,7 +18,8 @@ from torch import Tensor
 class Seen(NamedTuple):
     """One query of one head, and the keys and values that it sees.
 
-    query (K,), keys and values (M', K); ``from_row[j]`` tells whether key j belongs to a row in front of the text.
+    query (K,), keys and values (M', K); ``from_row[j]`` tells whether key j belongs to a row in front of the text,
+    ``is_global[j]`` whether it is a global token's, a row's included; ``by_global`` whether the query is one's.
     """
 
     head: int
@@ -27,6 +28,8 @@ class Seen(NamedTuple):
     keys: Tensor
     values: Tensor
     from_row: list[bool]
+    is_global: list[bool]
+    by_global: bool
     scale: float
 
 
@@ -53,8 +56,7 @@ class Edits:
 
 def plain_attention(seen: Seen) -> tuple[Tensor, float]:
     """softmax(q K^T / sqrt(K)) V of one query."""
-    weights = softmax(seen.keys @ seen.query * seen.scale)
-    return sum(weight * value for weight, value in zip(weights, seen.values, strict=True)), 0.0
+    return softmax(seen.keys @ seen.query * seen.scale) @ seen.values, 0.0
 
 
 def unchanged(output: Tensor, given: Tensor) -> Tensor:
@@ -117,6 +119,7 @@ class Model:
         for i in range(len(x)):
             query, key, value = projected[is_global[i]]
             visible = [j for j in range(len(x)) if self.sees(layer, i, j, is_global)]
+            from_row, key_is_global = [j < count for j in visible], [is_global[j] for j in visible]
             heads = []
             for head in range(self.num_heads):
                 shared = head // (self.num_heads // self.num_key_heads)
@@ -124,9 +127,11 @@ class Model:
                     head=head,
                     key_head=shared,
                     query=query[head][i],
-                    keys=torch.stack([key[shared][j] for j in visible]),
-                    values=torch.stack([value[shared][j] for j in visible]),
-                    from_row=[j < count for j in visible],
+                    keys=key[shared][visible],
+                    values=value[shared][visible],
+                    from_row=from_row,
+                    is_global=key_is_global,
+                    by_global=is_global[i],
                     scale=self.head_dim**-0.5,
                 )
                 heads.append(attend(seen))

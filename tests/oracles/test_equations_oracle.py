@@ -1,7 +1,10 @@
 """Identities between the papers' equations: what one of them derives from another must hold of the naive versions."""
 
+import math
+
 import pytest
 import torch
+from naive_edits import KERNELS
 from naive_functions import gelu
 from naive_methods import (
     ahead_2,
@@ -37,6 +40,8 @@ from naive_methods import (
     selective_9,
     selective_10,
 )
+
+import naive
 
 P, N, D, K, R = 3, 5, 8, 4, 2
 
@@ -94,8 +99,23 @@ def test_propagation_3_is_7_for_every_query(weights):
 def test_propagation_8_with_9_is_attention():
     q, keys, values = normal(N, K), normal(P, K), normal(P, K, seed=9)
     close(torch.stack([propagation_8(x, keys, values, propagation_9) for x in q]), attn(q, keys, values))
-    scores = torch.einsum("ik,jk->ij", q, keys) / K**0.5
-    close(attn(q, keys, values), scores.softmax(-1) @ values)
+    by_numbers, _ = naive.attention(q, keys, values, lambda i, j: True, scale=K**-0.5)
+    close(attn(q, keys, values), by_numbers)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_propagation_8_key_by_key(kernel):
+    """The kernels as numbers: sums over j written out, and <q, k> from the cosine law in the rbf kernel."""
+    q, keys, values = normal(K), normal(P, K), normal(P, K, seed=9)
+    one = {
+        "exponential": lambda k: math.exp(q.dot(k) / math.sqrt(K)),
+        "linear": lambda k: q.dot(k) / math.sqrt(K),
+        "polynomial": lambda k: q.dot(k) ** 2 / K,
+        "rbf": lambda k: math.exp(-(q.dot(q) - 2 * q.dot(k) + k.dot(k)) / (2 * math.sqrt(K))),
+    }[kernel]
+    total = sum(one(k) for k in keys)
+    expected = sum(one(k) / total * v for k, v in zip(keys, values, strict=True))
+    close(propagation_8(q, keys, values, KERNELS[kernel]), expected)
 
 
 def test_propagation_2_is_ahead_3(weights):
@@ -157,17 +177,17 @@ def test_inducer_10_is_a_second_path(weights):
 def test_selective_6_is_a_softmax_with_a_bias():
     q, p_k, keys = normal(K), 3 * normal(P, K), normal(N, K)
     prefix, text = selective_4(q, p_k), selective_4(q, keys)
-    weights = torch.stack([weight for part in selective_6(prefix, text, 2.5) for weight in part])
+    weights = torch.cat(selective_6(prefix, text, 2.5))
     close(weights.sum(), torch.ones((), dtype=torch.float64))
-    bias = torch.nn.functional.logsigmoid(2.5 * torch.stack(prefix))
-    close(weights, torch.cat([torch.stack(prefix) + bias, torch.stack(text)]).softmax(-1))
+    bias = torch.nn.functional.logsigmoid(2.5 * prefix)
+    close(weights, torch.cat([prefix + bias, text]).softmax(-1))
 
 
 def test_selective_mask_between_half_and_hard():
     scores = torch.tensor([-0.4, 0.3, 2.0], dtype=torch.float64)
     close(selective_5(scores, 0.0), torch.full_like(scores, 0.5))
     torch.testing.assert_close(selective_5(scores, 1e3), (scores > 0).double())
-    masked, _ = selective_6(list(scores), [torch.zeros((), dtype=torch.float64)], 1e3)
+    masked, _ = selective_6(scores, torch.zeros(1, dtype=torch.float64), 1e3)
     assert float(masked[0]) < 1e-100
 
 

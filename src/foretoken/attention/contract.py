@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from foretoken.attention import dense, windowed
+from foretoken.attention import blocked, dense, windowed
 from foretoken.errors import ConfigError, did_you_mean
 
 
@@ -42,6 +42,28 @@ class Window:
     global_mask: Tensor
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """Block-sparse attention (BigBird).
+
+    The keys are rows in front of the text, and the text in blocks of equal size, three at least. The rows, the text's
+    first block and its last one see every key and are seen by every query. A query of another block sees, beside
+    those, its own block, the two next to it, and some blocks drawn at random. A drawn block that it sees anyhow counts
+    once more, as in transformers. Masked keys are seen by nobody.
+
+    Attributes:
+        size: how many tokens a block has.
+        key_mask: (B, M) bool, True for a real row or token, False for padding.
+        random: (H, blocks - 2, R) the blocks drawn, for each head and each block but the first and the last.
+        front: how many rows stand in front of the text.
+    """
+
+    size: int
+    key_mask: Tensor
+    random: Tensor
+    front: int = 0
+
+
 DENSE: dict[str, Callable[..., tuple[Tensor, Tensor | None]]] = {
     "sdpa": dense.attend_sdpa,
     "reference": dense.attend_reference,
@@ -50,17 +72,23 @@ WINDOWED: dict[str, Callable[..., tuple[Tensor, Tensor | None]]] = {
     "gather-sdpa": windowed.attend_gather,
     "reference": windowed.attend_reference,
 }
+BLOCKED: dict[str, Callable[..., tuple[Tensor, Tensor | None]]] = {
+    "gather-sdpa": blocked.attend_gather,
+    "reference": blocked.attend_reference,
+}
 
 
-def engines(*, window: bool = False) -> tuple[str, ...]:
+def engines(*, window: bool = False, blocks: bool = False) -> tuple[str, ...]:
     """Return the names of the engines, the default one first.
 
     >>> engines()
     ('sdpa', 'reference')
     >>> engines(window=True)
     ('gather-sdpa', 'reference')
+    >>> engines(blocks=True)
+    ('gather-sdpa', 'reference')
     """
-    return tuple(WINDOWED if window else DENSE)
+    return tuple(WINDOWED if window else BLOCKED if blocks else DENSE)
 
 
 def attend(
@@ -72,7 +100,9 @@ def attend(
     mask: Tensor | None = None,
     is_causal: bool = False,
     window: Window | None = None,
+    blocks: Blocks | None = None,
     extra_scores: Tensor | None = None,
+    kernel: str = "exponential",
     dropout: float = 0.0,
     engine: str | None = None,
 ) -> tuple[Tensor, Tensor | None]:
@@ -86,7 +116,10 @@ def attend(
         mask: broadcastable to (B, H, N, M); bool (True: may be seen) or added to the scores. Dense attention only.
         is_causal: query i sees keys 0..i. Dense attention without a mask only.
         window: sliding-window attention with global keys instead of dense attention.
+        blocks: block-sparse attention instead of dense attention; M = N.
         extra_scores: (B, H, N, X), already scaled; ``-inf`` removes a column.
+        kernel: similarity of a query and a key, one of :data:`foretoken.attention.kernels.KERNELS`; only the
+            exponential one shares its normalisation with extra columns.
         dropout: probability of dropping an attention weight, extra columns included.
         engine: a name of :func:`engines`; default: the fastest that fits.
 
@@ -94,7 +127,7 @@ def attend(
         out (B, H, N, K), and p_extra (B, H, N, X) or None without extra columns.
 
     Raises:
-        ConfigError: unknown engine, or ``mask``/``is_causal`` together with ``window``.
+        ConfigError: unknown engine, another kernel with extra columns, or masks of more than one kind.
 
     >>> import torch
     >>> q = k = v = torch.eye(2)[None, None]
@@ -102,14 +135,20 @@ def attend(
     >>> [round(x, 4) for x in (out.sum(-1) + p_extra.sum(-1)).flatten().tolist()]
     [1.0, 1.0]
     """
-    table = DENSE if window is None else WINDOWED
+    table = WINDOWED if window is not None else BLOCKED if blocks is not None else DENSE
     name = engine or next(iter(table))
     if name not in table:
         hint = did_you_mean(name, table)
         raise ConfigError(f"attention engine {name!r} is not known{hint}; use one of {', '.join(table)}")
-    common = {"scale": scale, "extra_scores": extra_scores, "dropout": dropout}
-    if window is None:
+    if kernel != "exponential" and extra_scores is not None:
+        raise ConfigError(f"a {kernel} kernel shares no softmax with score columns; leave out one of the two methods")
+    common = {"scale": scale, "extra_scores": extra_scores, "kernel": kernel, "dropout": dropout}
+    if window is None and blocks is None:
         return table[name](query, key, value, mask=mask, is_causal=is_causal, **common)
-    if mask is not None or is_causal:
-        raise ConfigError("windowed attention takes its masks from `window`; leave out `mask` and `is_causal`")
-    return table[name](query, key, value, window=window, **common)
+    if mask is not None or is_causal or None not in (window, blocks):
+        raise ConfigError(
+            "sparse attention takes its masks from `window` or `blocks` alone; leave out `mask` and `is_causal`"
+        )
+    if window is not None:
+        return table[name](query, key, value, window=window, **common)
+    return table[name](query, key, value, blocks=blocks, **common)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.attention.kernels import as_exponential, kernel_attention
+
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
     """Repeat the (B, H_kv, M, K) heads so that there are ``heads`` of them."""
@@ -35,13 +37,16 @@ def attend_reference(
     mask: Tensor | None,
     is_causal: bool,
     extra_scores: Tensor | None,
+    kernel: str,
     dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
     """Write the definition down with the whole score matrix; the test's yardstick."""
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-    scores = query @ key.transpose(-1, -2) * scale
     if is_causal:
         mask = causal_mask(query.shape[-2], key.shape[-2], query.device)
+    if kernel != "exponential":
+        return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=mask, dropout=dropout), None
+    scores = query @ key.transpose(-1, -2) * scale
     if mask is not None:
         scores = scores + additive(mask, scores.dtype)
     if extra_scores is not None:
@@ -60,6 +65,7 @@ def attend_sdpa(
     mask: Tensor | None,
     is_causal: bool,
     extra_scores: Tensor | None,
+    kernel: str,
     dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
     """Run PyTorch's fused kernels, the extra columns included.
@@ -69,6 +75,11 @@ def attend_sdpa(
     new keys are one-hot, so that the kernel's own output carries ``p_extra``. Autograd needs nothing more.
     """
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+    if kernel == "rbf":
+        query, key = as_exponential(query, key)
+    elif kernel != "exponential":
+        mask = causal_mask(query.shape[-2], key.shape[-2], query.device) if is_causal else mask
+        return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=mask, dropout=dropout), None
     if extra_scores is None:
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale

@@ -37,6 +37,7 @@ def attend_reference(
     scale: float,
     window: Window,
     extra_scores: Tensor | None,
+    kernel: str,
     dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
     """Dense attention under the mask that defines the window; the test's yardstick. Masked queries get zero."""
@@ -51,6 +52,7 @@ def attend_reference(
         mask=mask[:, None],
         is_causal=False,
         extra_scores=extra_scores,
+        kernel=kernel,
         dropout=dropout,
     )
     return out * real, None if extra is None else extra * real
@@ -64,6 +66,7 @@ def attend_gather(
     scale: float,
     window: Window,
     extra_scores: Tensor | None,
+    kernel: str,
     dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
     """Blocks of queries against [global keys | the block's band], one fused SDPA call. Masked queries get zero.
@@ -92,6 +95,7 @@ def attend_gather(
         mask=mask,
         is_causal=False,
         extra_scores=None if extra_scores is None else by_block(extra_scores),
+        kernel=kernel,
         dropout=dropout,
     )
     real = window.key_mask[:, None, :, None]

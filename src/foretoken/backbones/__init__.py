@@ -6,15 +6,19 @@ from torch import nn
 
 from foretoken.backbones.absolute import BERT, DISTILBERT
 from foretoken.backbones.base import Backbone
+from foretoken.backbones.big_bird import BIG_BIRD
+from foretoken.backbones.deberta import DEBERTA
 from foretoken.backbones.decoders import GPT2, LLAMA
 from foretoken.backbones.led import LED
 from foretoken.backbones.longformer import LONGFORMER
+from foretoken.backbones.modernbert import MODERNBERT
+from foretoken.backbones.mpnet import MPNET
 from foretoken.backbones.seq2seq import BART, T5
 from foretoken.errors import BackboneError, did_you_mean
 
 BACKBONES: dict[str, Backbone] = {
     model_type: backbone
-    for backbone in (BERT, DISTILBERT, LONGFORMER, GPT2, LLAMA, T5, BART, LED)
+    for backbone in (BERT, DISTILBERT, LONGFORMER, BIG_BIRD, MODERNBERT, DEBERTA, MPNET, GPT2, LLAMA, T5, BART, LED)
     for model_type in backbone.model_types
 }
 

@@ -51,6 +51,10 @@ class Branch(Protocol):
     def rows_here(self) -> int:
         """Return how many of the hidden states, from the front, are rows: they have no position."""
 
+    @property
+    def mixed_size(self) -> int | None:
+        """Return B where each document names its adapter, so that nothing can be projected once for all; else None."""
+
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
     ) -> tuple[Tensor, Tensor | None]:
@@ -155,8 +159,10 @@ class Backbone:
     Attributes:
         model_types: the values of ``config.model_type`` that it covers.
         stacks: its stacks, an encoder-decoder's encoder first. A body without a stack's module lacks that stack.
-        heads: names of the modules that a task adds and that are trained and saved, as far as a model has them.
+        heads: paths of the modules that a task adds and that are trained and saved, as far as a model has them.
         pooled_heads: model classes (by ending) whose pooler belongs to the head.
+        pretrained_heads: model classes (by ending) whose head came with the backbone and stays frozen.
+        idle_poolers: model classes (by ending) whose body has a pooler that the head does not read.
         projections: names of the query and value projections, LoRA's usual targets.
         dimensions: config -> the numbers that methods need.
         attach_attention: (body, attention modules): makes the modules ask their branch.
@@ -171,6 +177,8 @@ class Backbone:
     dimensions: Callable[[Any], Mapping[str, int]]
     attach_attention: Callable[[nn.Module, list[nn.Module]], None]
     detach_attention: Callable[[nn.Module, list[nn.Module]], None]
+    pretrained_heads: tuple[str, ...] = ()
+    idle_poolers: tuple[str, ...] = ()
 
     def stacks_of(self, body: nn.Module) -> list[Stack]:
         """Return the stacks that this body has."""
@@ -192,8 +200,10 @@ class Backbone:
         return [layer.get_submodule(attention.module) for _, attention, layer in self.attentions(body)]
 
     def head_names(self, model: nn.Module, body: nn.Module) -> list[str]:
-        """Return the names of the head modules that this model has."""
-        names = [name for name in self.heads if isinstance(getattr(model, name, None), nn.Module)]
+        """Return the names of the new head's modules that this model has."""
+        if type(model).__name__.endswith(self.pretrained_heads):
+            return []
+        names = [name for name in self.heads if has_submodule(model, name)]
         if type(model).__name__.endswith(self.pooled_heads) and getattr(body, "pooler", None) is not None:
             names.append("pooler")
         return names

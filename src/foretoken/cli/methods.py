@@ -12,13 +12,15 @@ from foretoken.errors import ConfigError, did_you_mean
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the table of methods, or the options of the one that is named."""
+    """Print the methods and the families they work on, or the options of the one that is named."""
     options = _parser().parse_args(arguments)
     from foretoken.methods import METHODS
 
     if options.name is None:
         rows = [(row.name, row.title, row.summary, row.paper) for row in METHODS.values()]
         table(("method", "title", "what it trains", "paper"), rows)
+        print()
+        _print_support()
         return 0
     if options.name not in METHODS:
         known = ", ".join(METHODS)
@@ -38,6 +40,21 @@ def _print_options(name: str) -> None:
         return
     rows = [(item.name, _default(item), _first_sentence(item.metadata.get("help", ""))) for item in items]
     table(("option", "default", "meaning"), rows)
+
+
+def _print_support() -> None:
+    """Print which method works on which family, and why not where it does not."""
+    from foretoken.training.support import support
+
+    cells = support()
+    families = list(next(iter(cells.values())))
+    numbers = {name: str(number) for number, name in enumerate(cells, start=1)}
+    rows = [(family, *("-" if cells[name][family] else "yes" for name in cells)) for family in families]
+    table(("family (model_type)", *numbers.values()), rows)
+    print("methods: " + ", ".join(f"{number} {name}" for name, number in numbers.items()))
+    reasons = {(name, cells[name][family]) for family in families for name in cells if cells[name][family]}
+    for name, reason in sorted(reasons):
+        print(f"- {name}: {reason}")
 
 
 def _first_sentence(text: str) -> str:

@@ -14,6 +14,7 @@ from foretoken.methods.bitfit import BitFitConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
 from foretoken.methods.head_only import HeadOnlyConfig
 from foretoken.methods.inducer_tuning import InducerTuningConfig
+from foretoken.methods.kernel_propagation import KernelPropagationConfig
 from foretoken.methods.mam_adapter import MAMAdapterConfig
 from foretoken.methods.prefix_propagation import PrefixPropagationConfig
 from foretoken.methods.prefix_tuning import PrefixTuningConfig
@@ -49,6 +50,13 @@ METHODS: dict[str, Method] = {
             "prefix-propagation",
             "rows in front of the text that flow through the stack; one vector per row added before each layer",
             PrefixPropagationConfig,
+            "Li et al. 2023",
+        ),
+        Method(
+            "kernel-propagation",
+            "kernel propagation",
+            "prefix-propagation with text and prefix attended to separately, and a weight between them",
+            KernelPropagationConfig,
             "Li et al. 2023",
         ),
         Method(

@@ -59,6 +59,7 @@ class Dimensions:
         attentions: entry i < num_layers is layer i's self-attention; the decoder's attentions to the encoder follow.
         embedding: the frozen (V, E) token embeddings; E is the model's width in most families.
         biases: the path of every module of the body that adds a bias -> the bias's length.
+        heads: the modules that the task adds to the body; they are trained in full and saved.
     """
 
     model_type: str
@@ -72,6 +73,7 @@ class Dimensions:
     attentions: tuple[AttentionShape, ...] = ()
     embedding: nn.Embedding | None = None
     biases: Mapping[str, int] = field(default_factory=dict)
+    heads: tuple[str, ...] = ()
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what a saved adapter remembers of its backbone."""
@@ -116,7 +118,7 @@ class AttentionPart(nn.Module, ABC):
     """What one adapter does in one attention: a branch, or several that are members of a stack."""
 
     @abstractmethod
-    def members(self) -> Iterable[AttentionBranch]:
+    def members(self) -> Iterable[AttentionBranch | RowsApart]:
         """Return the branches that it is put together from."""
 
 
@@ -142,8 +144,32 @@ class AttentionBranch(AttentionPart):
         """Return a (B, N, D) vector to add after the output projection, or None."""
         return None
 
-    def members(self) -> Iterable[AttentionBranch]:
+    def members(self) -> Iterable[AttentionBranch | RowsApart]:
         """Return this branch."""
+        return (self,)
+
+
+class RowsApart(AttentionPart):
+    """Takes the rows in front of the text out of the attention to the text, and adds an attention to them alone.
+
+    ``out = Kern_text(q) + alpha Kern_rows(q)``, each normalised over its own keys.
+
+    Attributes:
+        kernel: of the attention to the rows (see :mod:`foretoken.attention.kernels`).
+        text_kernel: of the attention to the text.
+        global_alpha: weight of a separate attention to the text's global keys; None for no such attention.
+    """
+
+    kernel: str
+    text_kernel: str
+    global_alpha: float | None
+
+    @abstractmethod
+    def weight(self, query: Tensor) -> Tensor | None:
+        """(B, H, N, K) -> alpha, broadcastable to (B, H, N, 1); None for the softmax's own lambda."""
+
+    def members(self) -> Iterable[AttentionBranch | RowsApart]:
+        """Return this part."""
         return (self,)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from foretoken.errors import BackboneError
 from foretoken.methods.base import Dimensions, ForetokenConfig, LayerEntry, Sites
 
 
@@ -19,5 +20,14 @@ class HeadOnlyConfig(ForetokenConfig):
     method_type: ClassVar[str] = "FORETOKEN_HEAD_ONLY"
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one entry without parameters, so that peft's life cycle has something to hold on to."""
+        """Return one entry without parameters, so that peft's life cycle has something to hold on to.
+
+        Raises:
+            BackboneError: the model has no head of its own and no module to train in full was named.
+        """
+        if not (dimensions.heads or self.modules_to_save):
+            raise BackboneError(
+                f"head-only trains the task's new head, and this {dimensions.model_type} model has none; "
+                "choose another method, e.g. prefix-propagation, or a model class with a head"
+            )
         return Sites(layers={0: LayerEntry()})

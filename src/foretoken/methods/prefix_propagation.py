@@ -31,15 +31,17 @@ class PrefixPropagationConfig(PrefixConfig):
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return one entry per layer; the first one of each stack brings the rows."""
-        width = dimensions.hidden_size
-        prefixes = make_prefixes(self, layers=dimensions.num_layers, width=width, hidden_size=width)
-        rows = self.num_virtual_tokens
-        return Sites(
-            layers={
-                layer: PropagatedRows(prefix, rows, first=layer in dimensions.first_layers, dropout=self.prefix_dropout)
-                for layer, prefix in enumerate(prefixes)
-            }
-        )
+        return Sites(layers=propagated_rows(self, dimensions))
+
+
+def propagated_rows(config: PrefixConfig, dimensions: Dimensions) -> dict[int, LayerEntry]:
+    """Return one entry per layer, each with a (P, D) prefix."""
+    width, rows = dimensions.hidden_size, config.num_virtual_tokens
+    prefixes = make_prefixes(config, layers=dimensions.num_layers, width=width, hidden_size=width)
+    return {
+        layer: PropagatedRows(prefix, rows, first=layer in dimensions.first_layers, dropout=config.prefix_dropout)
+        for layer, prefix in enumerate(prefixes)
+    }
 
 
 class PropagatedRows(LayerEntry):

@@ -18,6 +18,7 @@ from foretoken.methods.base import (
     ForetokenConfig,
     LayerEntry,
     OutputEdit,
+    RowsApart,
     Sites,
 )
 
@@ -75,7 +76,8 @@ class StackConfig(ForetokenConfig):
         attention = gathered(sites.attention for _, sites in built)
         outputs = gathered(sites.outputs for _, sites in built)
         return Sites(
-            layers=stacked_entries([sites.layers for _, sites in built]) or {0: StackedEntry([])},
+            layers=stacked_entries([sites.layers for _, sites in built], dimensions.first_layers)
+            or {0: StackedEntry([])},
             attention={i: StackedBranch(parts) for i, parts in attention.items()},
             outputs={at: only[0] if len(only) == 1 else StackedEdit(only) for at, only in outputs.items()},
             members=tuple(built),
@@ -112,18 +114,19 @@ def gathered(tables: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
     return together
 
 
-def stacked_entries(tables: list[Mapping[int, LayerEntry]]) -> dict[int, LayerEntry]:
+def stacked_entries(tables: list[Mapping[int, LayerEntry]], first_layers: Iterable[int]) -> dict[int, LayerEntry]:
     """Put the members' entries of each layer together; a member that does nothing there still has its rows."""
     entries: dict[int, LayerEntry] = {}
     for layer in sorted({layer for table in tables for layer in table}):
-        parts = [table.get(layer) or idle_entry(rows_of(table)) for table in tables]
+        first = max(opening for opening in first_layers if opening <= layer)
+        parts = [table.get(layer) or idle_entry(rows_of(table, first)) for table in tables]
         entries[layer] = StackedEntry(parts)
     return entries
 
 
-def rows_of(table: Mapping[int, LayerEntry]) -> int:
-    """Return how many rows a member puts in front of the text."""
-    return max((entry.num_rows for entry in table.values()), default=0)
+def rows_of(table: Mapping[int, LayerEntry], first: int) -> int:
+    """Return how many rows a member puts in front of the text of the layers that ``first`` opens."""
+    return table[first].num_rows if first in table else 0
 
 
 def idle_entry(num_rows: int) -> LayerEntry:
@@ -164,7 +167,7 @@ class StackedBranch(AttentionPart):
         super().__init__()
         self.parts: Iterable[AttentionPart] = nn.ModuleList(parts)  # type: ignore[assignment]
 
-    def members(self) -> Iterable[AttentionBranch]:
+    def members(self) -> Iterable[AttentionBranch | RowsApart]:
         """Return the members' branches: the attention asks each for itself."""
         return (branch for part in self.parts for branch in part.members())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from foretoken.tuner import auxiliary_loss_of
@@ -27,11 +27,11 @@ class AuxiliaryLossCallback(TrainerCallback):
         self.total, self.steps = None, 0
 
     def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, model: nn.Module, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Note the loss; it depends on the parameters alone, so it is the same in every micro-batch of the step."""
         with torch.no_grad():
-            value = auxiliary_loss_of(model)
+            value = auxiliary_loss_of(given["model"])
         if value is not None:
             self.total = value if self.total is None else self.total + value
             self.steps += 1

@@ -17,15 +17,16 @@ def body_of(model: nn.Module) -> nn.Module:
     return getattr(model, "base_model", model)
 
 
-def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, skip: tuple[str, ...] = ()) -> Dimensions:
-    """Return the numbers of this model; biases of modules whose path has a part in ``skip`` are left out."""
+def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, heads: tuple[str, ...] = ()) -> Dimensions:
+    """Return the numbers of this model; ``heads`` may lie in the body, and their biases are not the body's."""
     config: Any = model.config
     sizes = [len(stack.layer_modules(body)) for stack in backbone.stacks_of(body)]
     numbers = dict(backbone.dimensions(config))
+    idle = ("pooler",) if type(model).__name__.endswith(backbone.idle_poolers) else ()
     biases = {
         path.replace(".base_layer", ""): bias.shape[0]  # peft wraps a linear map that has a LoRA
         for path, module in body.named_modules()
-        if (bias := module._parameters.get("bias")) is not None and not set(path.split(".")) & {*skip, NAME}
+        if (bias := module._parameters.get("bias")) is not None and not set(path.split(".")) & {*heads, *idle, NAME}
     }
     return Dimensions(
         model_type=config.model_type,
@@ -36,6 +37,7 @@ def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, skip
         ),
         embedding=body.get_input_embeddings(),  # type: ignore[operator]
         biases=biases,
+        heads=heads,
         **numbers,
     )
 

@@ -94,12 +94,13 @@ class StackWiring:
         token_ids, embeddings = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
         site = next((site for site in self.wiring.sites if len(site)), None)
         text = embeddings if token_ids is None else token_ids
-        if site is None or site.disable_adapters or text is None:
+        wiring, is_mixed = self.wiring, self.wiring.names is not None  # without a site of ours: LoRA's names
+        if text is None or (not is_mixed if site is None else site.disable_adapters):
             return None
-        wiring, size = self.wiring, text.shape[0]
-        groups = make_groups(wiring.names, site.active_adapters, self.num_rows_of, size, text.device)
+        size, active = text.shape[0], [] if site is None else site.active_adapters
+        groups = make_groups(wiring.names, active, self.num_rows_of, size, text.device)
         num_rows = max([group.offset + group.num_rows for group in groups], default=0)
-        return Plan(groups, num_rows, size, text.device, token_ids=token_ids)
+        return Plan(groups, num_rows, size, text.device, token_ids=token_ids, is_mixed=is_mixed)
 
     def num_rows_of(self, adapter: str) -> int:
         """Return how many rows an adapter puts in front of this stack's text."""
@@ -109,7 +110,7 @@ class StackWiring:
     def row_states(self, plan: Plan, kwargs: dict[str, Any]) -> dict[int, tuple[Tensor, Tensor]]:
         """Return each layer's keys and values of the rows; a key-value cache keeps those it was begun with."""
         cache = kwargs.get("past_key_values")
-        who = (tuple(self.wiring.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size)
+        who = self.origin(plan)
         if cache is not None and cache.get_seq_length() > 0:
             known = cache.__dict__.get(ROWS)
             if known is not None and known[0] == who:
@@ -118,6 +119,13 @@ class StackWiring:
         if cache is not None and not torch.is_grad_enabled():
             cache.__dict__[ROWS] = (who, states)
         return states
+
+    def origin(self, plan: Plan) -> tuple[Any, ...]:
+        """Return what the rows' keys and values depend on: who uses which adapter, and the state of its parameters."""
+        modules = [site[group.adapter] for site in self.wiring.sites for group in plan.groups if group.adapter in site]
+        parameters = [] if torch.compiler.is_compiling() else [p for module in modules for p in module.parameters()]
+        states = tuple((id(p), None if p.is_inference() else p._version) for p in parameters)
+        return tuple(self.wiring.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size, states
 
     def run_rows(self, plan: Plan, kwargs: dict[str, Any]) -> dict[int, tuple[Tensor, Tensor]]:
         """Run the rows alone: once for all documents where nothing distinguishes these."""
@@ -197,9 +205,9 @@ class StackWiring:
             output = stripped(output, plan.num_rows)
         text = output[0].shape[1]
         if isinstance(output, tuple):
-            return tuple(to_length(x, text) if isinstance(x, tuple) else x for x in output)
+            return tuple(to_text(x, plan.num_rows, text) if isinstance(x, tuple) else x for x in output)
         if output.get("hidden_states") is not None:
-            output["hidden_states"] = to_length(output["hidden_states"], text)
+            output["hidden_states"] = to_text(output["hidden_states"], plan.num_rows, text)
         return output
 
 
@@ -213,6 +221,6 @@ def stripped(output: Any, num_rows: int) -> Any:
     return output
 
 
-def to_length(states: tuple[Tensor, ...], length: int) -> tuple[Tensor, ...]:
-    """Keep the last ``length`` rows of (B, P + N, D) states; anything else stays as it is."""
-    return tuple(x[:, -length:] if x.dim() == 3 and x.shape[1] > length else x for x in states)
+def to_text(states: tuple[Tensor, ...], rows: int, length: int) -> tuple[Tensor, ...]:
+    """Take the rows from the front of (B, P + N, D) states, N >= length (BigBird's are padded); keep anything else."""
+    return tuple(x[:, rows:] if x.dim() == 3 and x.shape[1] >= rows + length else x for x in states)

@@ -66,6 +66,7 @@ class Plan:
         late: masks are extended by attention, as the rows enter after they were made.
         row_states: in phase BEFORE, each layer's keys and values (B or 1, H_kv, P, K) of the rows, by layer.
         memo: masks extended in this pass.
+        is_mixed: each document names its adapter.
     """
 
     groups: tuple[Group, ...]
@@ -78,6 +79,7 @@ class Plan:
     late: bool = False
     row_states: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+    is_mixed: bool = False
 
     def ids_for(self, text: Tensor) -> Tensor | None:
         """Return the token ids of the (B, N, D) text. LED pads it after its embeddings; any id will do for those."""
@@ -107,7 +109,8 @@ class Plan:
     @property
     def all_rows_everywhere(self) -> bool:
         """Tell whether every document has every row."""
-        return all(group.index is None for group in self.groups)
+        rows = sum([group.num_rows for group in self.groups])
+        return rows == self.num_rows and all(group.index is None for group in self.groups)
 
 
 class Runtime:

@@ -68,7 +68,7 @@ class ForetokenModel(BaseTuner):
         backbone = find_backbone(model)
         body = body_of(model)
         head = backbone.head_names(model, body)
-        dimensions = dimensions_of(model, body, backbone, skip=tuple(head))
+        dimensions = dimensions_of(model, body, backbone, heads=tuple(head))
         config = checked(peft_config)
         check_same_backbone(config, dimensions)
         built = config.build(dimensions)  # may refuse: before anything is attached
@@ -238,6 +238,17 @@ def completed_lora(lora: LoraConfig, model: nn.Module) -> LoraConfig:
     """Return a LoRA config that trains the same head as foretoken's own methods do, so that they compare."""
     head = find_backbone(model).head_names(model, body_of(model))
     return replace(with_targets(lora, model), modules_to_save=with_heads(lora, head))
+
+
+def new_sites(config: ForetokenConfig, model: nn.Module) -> Sites:
+    """Return the modules that a config would put on a model, without touching the model.
+
+    Raises:
+        BackboneError: the family is not supported, or lacks what the method needs.
+    """
+    body, backbone = body_of(model), find_backbone(model)
+    heads = tuple(backbone.head_names(model, body))
+    return config.build(dimensions_of(model, body, backbone, heads=heads))
 
 
 def head_names(model: nn.Module) -> set[str]:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from peft import get_peft_model
 
-from foretoken import PrefixTuningConfig
+from foretoken import PrefixTuningConfig, SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
 from foretoken.methods.base import AttentionShape, Dimensions
 from foretoken.methods.prefix_tuning import PrefixBranch
-from foretoken.methods.selective_prefix_tuning import SelectiveBranch, SelectivePrefixTuningConfig
+from foretoken.methods.selective_prefix_tuning import SelectiveBranch
 
 import tiny
 

@@ -10,10 +10,14 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, inject_adapter_in_model
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator
 
-from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
+from foretoken import (
+    AuxiliaryLossCallback,
+    PrefixPropagationConfig,
+    PrefixTuningConfig,
+    SelectivePrefixTuningConfig,
+    StackConfig,
+)
 from foretoken.errors import AdapterError
-from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig
-from foretoken.training.auxiliary import AuxiliaryLossCallback
 from foretoken.tuner import auxiliary_loss_of
 from foretoken.tuner.auxiliary import count_items
 

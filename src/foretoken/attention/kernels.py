@@ -1,0 +1,84 @@
+"""Kernel attention (Tsai et al. 2019): weights from any similarity of a query and a key, normalised by their sum.
+
+Li et al. 2023, eq. 8: ``Kern(Q, K, V)_i = sum_j k(Q_i, K_j) / sum_j' k(Q_i, K_j') V_j``. With
+``s = <q, k> / sqrt(K)`` the kernels are
+
+    exponential   exp(s)                          eq. 9: softmax attention
+    linear        s                               may be negative: the sum can pass through zero
+    polynomial    s^2
+    rbf           exp(-|q - k|^2 / (2 sqrt(K)))
+
+Shapes: B batch, H heads, N queries, M keys, K head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+
+KERNELS = ("exponential", "linear", "polynomial", "rbf")
+
+
+def is_softmax(kernel: str) -> bool:
+    """Tell whether a kernel's attention is a softmax over some scores."""
+    return kernel in ("exponential", "rbf")
+
+
+def as_exponential(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Return queries (.., N, K+1) and keys (.., M, K+1) whose exponential kernel is the rbf kernel of these.
+
+    ``-|q - k|^2 / 2 = <q, k> - |k|^2 / 2 - |q|^2 / 2``, and what depends on the query alone cancels.
+    """
+    square = key.square().sum(dim=-1, keepdim=True) / -2
+    return F.pad(query, (0, 1), value=1.0), torch.cat([key, square], dim=-1)
+
+
+def kernel_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    kernel: str,
+    scale: float,
+    mask: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Eq. 8 with the whole (N, M) matrix of weights; a query that sees no key gets zero.
+
+    Args:
+        query: (B, H, N, K).
+        key: (B, H, M, K).
+        value: (B, H, M, K).
+        kernel: one of :data:`KERNELS`.
+        scale: what inner products are multiplied by, ``K ** -0.5``.
+        mask: broadcastable to (B, H, N, M); bool (True: may be seen) or added to the scores.
+        dropout: probability of dropping a weight.
+
+    >>> x = torch.eye(2)[None, None]
+    >>> kernel_attention(x, x, x, kernel="polynomial", scale=1.0)[0, 0].tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if kernel == "rbf":
+        query, key = as_exponential(query, key)
+    scores = query @ key.transpose(-1, -2) * scale
+    visible = None if mask is None else mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    if is_softmax(kernel):
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        weights = torch.softmax(scores, dim=-1)
+    else:
+        if mask is not None and mask.dtype != torch.bool:
+            scores = scores + mask.masked_fill(~(mask > torch.finfo(mask.dtype).min / 2), 0.0)
+        weights = scores if kernel == "linear" else scores.square()
+        weights = weights if visible is None else weights.masked_fill(~visible, 0.0)
+        weights = weights / away_from_zero(weights.sum(dim=-1, keepdim=True))
+    if visible is not None:
+        weights = weights.masked_fill(~visible, 0.0)  # also where nothing was visible and softmax has no answer
+    return F.dropout(weights, dropout, training=dropout > 0) @ value
+
+
+def away_from_zero(x: Tensor) -> Tensor:
+    """Keep a normaliser's sign, but not so small a size that the division overflows."""
+    least = torch.finfo(x.dtype).eps
+    return torch.where(x < 0, x.clamp_max(-least), x.clamp_min(least))

@@ -1,0 +1,289 @@
+"""BigBird: block-sparse or full attention, through attention modules of ours.
+
+The rows in front of the text enter right before the first layer, so that the blocks are those of the text alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import BigBirdConfig
+from transformers.models.big_bird.modeling_big_bird import (
+    BigBirdAttention,
+    BigBirdBlockSparseAttention,
+    BigBirdModel,
+    BigBirdSelfAttention,
+)
+
+from foretoken.attention import Blocks
+from foretoken.backbones.base import (
+    Attention,
+    Backbone,
+    Branch,
+    Stack,
+    branch_of,
+    extend_late_mask,
+    text_dimensions,
+)
+from foretoken.errors import BackboneError
+
+FULL, SPARSE = "original_full", "block_sparse"
+PAPER_LENGTHS = (1024, 3072, 4096)  # transformers draws random blocks for these in another way than for the others
+TYPE_BY_LENGTH = "foretoken_type_by_length"
+
+
+class FullSelfAttention(BigBirdSelfAttention):
+    """BigBird's full self-attention, with the branch's part."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, P + N, D) and a mask to add to (B, 1, N, N) scores -> (B, P + N, D), and the weights if asked for."""
+        branch = branch_of(self)
+        if branch is None:
+            return super().forward(hidden_states, attention_mask, **kwargs)
+        if (rows := branch.rows_in_front) is not None:
+            attention_mask = extend_late_mask(
+                attention_mask, rows, keys=hidden_states.shape[1], dtype=hidden_states.dtype
+            )
+        dropout = self.dropout.p if self.training else 0.0
+        return attended(self, branch, hidden_states, output_attentions, dropout=dropout, mask=attention_mask)
+
+
+class SparseSelfAttention(BigBirdBlockSparseAttention):
+    """BigBird's block-sparse self-attention, with the branch's part; without the (N, N) weights that nobody reads."""
+
+    drawn: dict[tuple[int, torch.device], Tensor]
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        band_mask: Tensor | None = None,
+        from_mask: Tensor | None = None,
+        to_mask: Tensor | None = None,
+        *blocked_masks: Tensor | None,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, P + N, D) and the mask of the text (B, 1, 1, N) -> (B, P + N, D), and the weights if asked for."""
+        branch = branch_of(self)
+        if branch is None:
+            return super().forward(hidden_states, band_mask, from_mask, to_mask, *blocked_masks, **kwargs)
+        assert to_mask is not None
+        key_mask = to_mask[:, 0, 0] > 0
+        random = self.random_blocks(key_mask.shape[1], key_mask.device)
+        if (rows := branch.rows_in_front) is not None:
+            key_mask = torch.cat([rows.row_mask, key_mask], dim=1)
+        front = hidden_states.shape[1] - to_mask.shape[-1]
+        blocks = Blocks(self.block_size, key_mask, random, front)
+        return attended(self, branch, hidden_states, output_attentions, dropout=0.0, blocks=blocks)
+
+    def random_blocks(self, tokens: int, device: torch.device) -> Tensor:
+        """Return the random blocks (H, N / S - 2, R) that transformers takes for a text of N tokens.
+
+        Outside training these are the first block, R times. In training they depend on layer and length alone.
+        """
+        if not self.training:
+            shape = (self.num_attention_heads, tokens // self.block_size - 2, self.num_random_blocks)
+            return torch.zeros(shape, dtype=torch.long, device=device)
+        if (tokens, device) not in self.drawn:
+            self.drawn[tokens, device] = self.draw(tokens).to(device)
+        return self.drawn[tokens, device]
+
+    @torch.compiler.disable
+    def draw(self, tokens: int) -> Tensor:
+        """Draw as transformers does, and leave NumPy's generator as it was."""
+        state = np.random.get_state()
+        np.random.seed(self.seed)
+        try:
+            drawn = self.draw_paper(tokens) if tokens in PAPER_LENGTHS else self.draw_any(tokens)
+        finally:
+            np.random.set_state(state)
+        return torch.as_tensor(np.stack(drawn), dtype=torch.long)
+
+    def draw_paper(self, tokens: int) -> list[np.ndarray]:
+        """Draw for each head from the blocks of the longest text."""
+        lengths, sizes = [self.max_seqlen] * 2, [self.block_size] * 2
+        count = tokens // self.block_size - 2
+        return [
+            self._bigbird_block_rand_mask(*lengths, *sizes, self.num_random_blocks, last_idx=1024)[:count]
+            for _ in range(self.num_attention_heads)
+        ]
+
+    def draw_any(self, tokens: int) -> list[np.ndarray]:
+        """Draw for each head from the text's own blocks."""
+        lengths, counts = self._get_rand_attn_plan(tokens, self.block_size, self.num_random_blocks)
+        return self._bigbird_block_rand_mask_with_head(
+            from_seq_length=tokens,
+            to_seq_length=tokens,
+            from_block_size=self.block_size,
+            to_block_size=self.block_size,
+            num_heads=self.num_attention_heads,
+            plan_from_length=lengths,
+            plan_num_rand_blocks=counts,
+        )
+
+
+OURS: dict[str, type[nn.Module]] = {FULL: FullSelfAttention, SPARSE: SparseSelfAttention}
+THEIRS: dict[str, type[nn.Module]] = {FULL: BigBirdSelfAttention, SPARSE: BigBirdBlockSparseAttention}
+
+
+def attended(
+    module: FullSelfAttention | SparseSelfAttention,
+    branch: Branch,
+    hidden_states: Tensor,
+    output_attentions: bool,
+    *,
+    dropout: float,
+    **masks: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention with the branch's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
+    shape = (module.num_attention_heads, module.attention_head_size)
+    query, key, value = (
+        project(hidden_states).unflatten(-1, shape).transpose(1, 2)
+        for project in (module.query, module.key, module.value)
+    )
+    scale = 1 / math.sqrt(module.attention_head_size)
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    branch.deliver(after)
+    weights = branch.own_weights(query, key, scale=scale, **masks) if output_attentions else None
+    return out.transpose(1, 2).flatten(2), weights
+
+
+class SwitchingAttention(BigBirdAttention):
+    """BigBird's attention block, which changes between full and sparse without losing its attention module."""
+
+    def set_attention_type(self, value: str, layer_idx: int | None = None) -> None:
+        """Let the same module be of the other kind, with the adapters that it carries."""
+        if value != self.attention_type:
+            turn_into(self.self, self.attention_type, value, self.config, self.seed)
+            self.attention_type = value
+
+    def forward(self, hidden_states: Tensor, *args: Any, band_mask: Tensor | None = None, **kwargs: Any) -> Any:
+        """Attend in the way that the masks are for: a recomputed layer may follow a pass of the other kind."""
+        self.set_attention_type(FULL if band_mask is None else SPARSE)
+        kwargs.setdefault("output_attentions", self.config.output_attentions)
+        return super().forward(hidden_states, *args, band_mask=band_mask, **kwargs)
+
+
+def turn_into(module: nn.Module, before: str, after: str, config: BigBirdConfig, seed: int | None) -> None:
+    """Make a module of the other kind of attention: it loses what only the one has, and gets what only the other has."""
+    with torch.device("meta"):  # examples, whose weights nobody needs
+        old, new = (THEIRS[kind](config, seed).train(module.training) for kind in (before, after))
+    for name in attributes(old) - attributes(new):
+        delattr(module, name)
+    for name in attributes(new) - attributes(old):
+        setattr(module, name, getattr(new, name))
+    module.__class__ = OURS[after]
+
+
+def attributes(module: nn.Module) -> set[str]:
+    """Return the names of a module's attributes and submodules."""
+    return {*vars(module), *module._modules}
+
+
+class TypeByLength:
+    """Chooses full or sparse attention for every batch by its own length.
+
+    Transformers' own model goes over to full attention at the first batch that is too short for the sparse one and
+    stays with it: what it computes for a long document then depends on what it saw before.
+    """
+
+    def __init__(self, body: BigBirdModel) -> None:
+        self.body = body
+        self.wanted = body.config.attention_type
+        self.names = list(inspect.signature(type(body).forward).parameters)[1:]
+        self.handle = body.register_forward_pre_hook(self.before, with_kwargs=True)
+        body.__dict__["set_attention_type"] = self.choose
+
+    def choose(self, value: str) -> None:
+        """Take the user's choice: ``model.set_attention_type``."""
+        type(self.body).set_attention_type(self.body, value)
+        self.wanted = value
+
+    def before(self, body: BigBirdModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Set the type for the batch that comes."""
+        given = {**kwargs, **dict(zip(self.names, args, strict=False))}
+        tokens = given.get("inputs_embeds") if given.get("input_ids") is None else given["input_ids"]
+        if tokens is not None:
+            config = body.config
+            enough = tokens.shape[1] > (5 + 2 * config.num_random_blocks) * config.block_size
+            type(body).set_attention_type(body, self.wanted if enough else FULL)
+
+    def remove(self) -> None:
+        """Leave the choice to transformers again."""
+        self.handle.remove()
+        del self.body.__dict__["set_attention_type"]
+        self.body.set_attention_type(self.wanted)
+
+
+def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let the attention modules be of our classes: the same objects, names and weights, another forward."""
+    if TYPE_BY_LENGTH in body.__dict__:
+        return
+    for attention in attention_blocks(body):
+        attention.__class__ = SwitchingAttention
+        attention.self.__class__ = OURS[attention.attention_type]
+        attention.self.drawn = {}
+    body.__dict__[TYPE_BY_LENGTH] = TypeByLength(body)
+
+
+def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let them be transformers' own again."""
+    body.__dict__.pop(TYPE_BY_LENGTH).remove()
+    for attention in attention_blocks(body):
+        del attention.self.drawn
+        attention.self.__class__ = THEIRS[attention.attention_type]
+        attention.__class__ = BigBirdAttention
+
+
+def attention_blocks(body: nn.Module) -> list[Any]:
+    """Return the modules that hold an attention module and its output projection."""
+    return [module for module in body.modules() if isinstance(module, BigBirdAttention)]
+
+
+def big_bird_dimensions(config: BigBirdConfig) -> Mapping[str, int]:
+    """Read the config.
+
+    Raises:
+        BackboneError: the model is a decoder.
+    """
+    if config.is_decoder:
+        raise BackboneError(
+            "BigBird as a decoder (is_decoder=True) cannot carry an adapter; load the encoder (is_decoder=False)"
+        )
+    return text_dimensions(config)
+
+
+# peft itself trains every `qa_outputs`, and modules that it trains cannot lie in one another
+HEADS = ("classifier", "qa_classifier.intermediate", "qa_classifier.output", "qa_classifier.qa_outputs")
+
+BIG_BIRD = Backbone(
+    model_types=("big_bird",),
+    stacks=(
+        Stack(
+            layers="encoder.layer",
+            attention=Attention("attention.self", ("attention.self.query",), "attention.output.dense"),
+            feed_forward=("intermediate", "output.dense"),
+            end="encoder",
+        ),
+    ),
+    heads=HEADS,
+    pooled_heads=("ForMultipleChoice",),
+    projections=("query", "value"),
+    dimensions=big_bird_dimensions,
+    attach_attention=attach_blocked,
+    detach_attention=detach_blocked,
+    idle_poolers=("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"),
+)

@@ -1,0 +1,179 @@
+"""DeBERTa v2 and v3: disentangled attention, through modules of ours.
+
+A pair of tokens is scored by their contents, by the query's content and their distance, and by the key's content and
+their distance. The rows in front of the text have no position: a pair with a row is scored by the contents alone.
+They enter right before the first layer, so that distances, masks and the convolution are those of the text alone.
+
+Shapes: B batch, N text tokens, P rows in front of the text, D model width, H heads, K head width, S distances either way.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+from transformers.activations import ACT2FN
+from transformers.models.deberta_v2.modeling_deberta_v2 import ConvLayer, DebertaV2Encoder, DisentangledSelfAttention
+
+from foretoken.backbones.base import (
+    PORT,
+    Attention,
+    Backbone,
+    Branch,
+    Stack,
+    as_mask,
+    extend_late_mask,
+    text_dimensions,
+)
+
+
+class DisentangledAttention(DisentangledSelfAttention):
+    """DeBERTa's self-attention, with the branch's part."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        rel_embeddings: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, P + N, D) -> (B, P + N, D), and the weights if asked for.
+
+        ``attention_mask`` is (B, 1, N, N) bool, ``relative_pos`` (1, N, N), and ``rel_embeddings`` (2 S, D), or
+        (B, 2 S, D) where the documents use different adapters.
+        """
+        branch: Branch | None = self.__dict__.get(PORT)
+        if branch is None or not (branch.acts or branch.mixed_size):
+            given = (hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings)
+            return super().forward(*given)
+        query = self.heads(self.query_proj(hidden_states if query_states is None else query_states))
+        key, value = self.heads(self.key_proj(hidden_states)), self.heads(self.value_proj(hidden_states))
+        scale = 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
+        if (rows := branch.rows_in_front) is not None:
+            attention_mask = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=torch.bool)
+        mask = as_mask(attention_mask, query.dtype)
+        if relative_pos is not None and rel_embeddings is not None:
+            scores = self.distance_scores(query, key, relative_pos, rel_embeddings, scale)
+            mask = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+        dropout = self.dropout.p if self.training else 0.0
+        out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        branch.deliver(after)
+        weights = branch.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
+        return out.transpose(1, 2).flatten(2), weights
+
+    def distance_terms(self) -> list[str]:
+        """Return which contents are scored with distances: the query's (``c2p``), the key's (``p2c``)."""
+        return [name for name in ("c2p", "p2c") if name in self.pos_att_type]
+
+    def distance_scores(
+        self, query: Tensor, key: Tensor, relative_pos: Tensor, rel_embeddings: Tensor, scale: float
+    ) -> Tensor:
+        """(B, H, P + N, K) each -> the scores (B, H, P + N, P + N) of contents with distances; zero for the rows."""
+        front = query.shape[2] - relative_pos.shape[-1]
+        query, key = query[:, :, front:], key[:, :, front:]
+        scores = query.new_zeros(*query.shape[:3], key.shape[2])
+        index = (relative_pos.long() + self.pos_ebd_size).clamp(0, 2 * self.pos_ebd_size - 1)
+        index = index[:, None].expand_as(scores)
+        distances = self.pos_dropout(rel_embeddings)[..., : 2 * self.pos_ebd_size, :]
+        distances = distances[None] if distances.dim() == 2 else distances
+        for name in self.distance_terms():
+            vectors = self.heads(self.distance_projection(name)(distances)) * scale
+            if name == "c2p":
+                scores = scores + (query @ vectors.transpose(-1, -2)).gather(-1, index)
+            else:
+                scores = scores + (vectors @ key.transpose(-1, -2)).gather(-2, index)
+        return F.pad(scores, (front, 0, front, 0))
+
+    def distance_projection(self, name: str) -> nn.Module:
+        """Return what makes keys (``c2p``) or queries (``p2c``) of distances."""
+        if self.share_att_key:
+            return self.key_proj if name == "c2p" else self.query_proj
+        return self.pos_key_proj if name == "c2p" else self.pos_query_proj
+
+    def heads(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, H, N, K)."""
+        return x.unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
+
+
+class DisentangledEncoder(DebertaV2Encoder):
+    """DeBERTa's encoder: bool masks, and distances of their own for documents that use different adapters."""
+
+    def get_attention_mask(self, attention_mask: Tensor) -> Tensor:
+        """(B, N) -> (B, 1, N, N)."""
+        return super().get_attention_mask(attention_mask).bool()
+
+    def get_rel_embedding(self) -> Tensor | None:
+        """Return the vectors of the distances, (2 S, D) or (B, 2 S, D): an adapter may edit them."""
+        branch: Branch | None = self.layer[0].attention.self.__dict__.get(PORT)
+        if branch is None or not branch.mixed_size or not self.relative_attention:
+            return super().get_rel_embedding()
+        distances = self.rel_embeddings.weight.expand(branch.mixed_size, -1, -1)
+        return self.LayerNorm(distances) if "layer_norm" in self.norm_rel_ebd else distances
+
+
+class TextConvolution(ConvLayer):
+    """The convolution over neighbouring tokens beside the first layer; the rows in front have no neighbours."""
+
+    def forward(self, hidden_states: Tensor, residual_states: Tensor, input_mask: Tensor) -> Tensor:
+        """Embeddings (B, N, D), the first layer's output (B, P + N, D), mask (B, N) -> (B, P + N, D)."""
+        front = (0, 0, residual_states.shape[1] - hidden_states.shape[1], 0)
+        is_text = input_mask.bool()[..., None]
+        out = self.conv(hidden_states).masked_fill(~is_text, 0)
+        out = F.pad(ACT2FN[self.conv_act](self.dropout(out)), front)
+        given = residual_states + out
+        return self.LayerNorm(given).to(given) * F.pad(is_text, front, value=True)
+
+
+class ChannelsLast(nn.Conv1d):
+    """A convolution from (B, N, D) to (B, N, D), so that what an adapter adds to its output is a (D,) vector."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        return super().forward(x.transpose(1, 2).contiguous()).transpose(1, 2)
+
+
+OURS: dict[type[nn.Module], type[nn.Module]] = {
+    DisentangledSelfAttention: DisentangledAttention,
+    DebertaV2Encoder: DisentangledEncoder,
+    ConvLayer: TextConvolution,
+    nn.Conv1d: ChannelsLast,
+}
+THEIRS = {ours: theirs for theirs, ours in OURS.items()}
+
+
+def attach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let the modules be of our classes: the same objects, names and weights, another forward."""
+    change_classes(body, OURS)
+
+
+def detach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let them be transformers' own again."""
+    change_classes(body, THEIRS)
+
+
+def change_classes(body: nn.Module, table: dict[type[nn.Module], type[nn.Module]]) -> None:
+    """Change the class of every module whose class is in the table."""
+    for module in body.modules():
+        module.__class__ = table.get(type(module), type(module))
+
+
+DEBERTA = Backbone(
+    model_types=("deberta-v2",),
+    stacks=(
+        Stack(
+            layers="encoder.layer",
+            attention=Attention("attention.self", ("attention.self.query_proj",), "attention.output.dense"),
+            feed_forward=("intermediate", "output.dense"),
+        ),
+    ),
+    heads=("pooler", "classifier", "qa_outputs"),
+    pooled_heads=(),
+    projections=("query_proj", "value_proj"),
+    dimensions=text_dimensions,
+    attach_attention=attach_disentangled,
+    detach_attention=detach_disentangled,
+)

@@ -1,0 +1,104 @@
+"""MPNet: full attention with a bias of the tokens' distance, through an attention module of ours.
+
+The rows in front of the text enter right before the first layer, so that distances and masks are those of the text
+alone; the rows have no position, and no bias.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
+
+from foretoken.backbones.base import (
+    Attention,
+    Backbone,
+    RowsInFront,
+    Stack,
+    branch_of,
+    extend_late_mask,
+    text_dimensions,
+)
+
+
+class BiasedSelfAttention(MPNetSelfAttention):
+    """MPNet's self-attention, with the branch's part."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        """(B, P + N, D), a mask to add (B, 1, N, N) and a bias (B, H, N, N) -> (B, P + N, D), weights if asked for."""
+        branch = branch_of(self)
+        if branch is None:
+            return super().forward(hidden_states, attention_mask, position_bias, output_attentions, **kwargs)
+        query, key, value = (
+            project(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
+            for project in (self.q, self.k, self.v)
+        )
+        if (rows := branch.rows_in_front) is not None:
+            attention_mask = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=query.dtype)
+            position_bias = extend_bias(position_bias, rows)
+        scale = 1 / math.sqrt(self.attention_head_size)
+        mask = added(attention_mask, position_bias)
+        dropout = self.dropout.p if self.training else 0.0
+        out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        branch.deliver(after)
+        output = self.o(out.transpose(1, 2).flatten(2))
+        return (output, branch.own_weights(query, key, scale=scale, mask=mask)) if output_attentions else (output,)
+
+
+def extend_bias(bias: Tensor | None, rows: RowsInFront) -> Tensor | None:
+    """(B, H, N, N) -> (B, H, P + N, P + N), zero where a row takes part; once per pass, as the layers share it."""
+    if bias is None:
+        return None
+    known = rows.memo.get(id(bias))
+    if known is None or known[0] is not bias:
+        count = rows.row_mask.shape[1]
+        known = rows.memo[id(bias)] = (bias, F.pad(bias, (count, 0, count, 0)))
+    return known[1]
+
+
+def added(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """Return the sum of two masks to add to the scores, either of which may be missing."""
+    if mask is None or bias is None:
+        return bias if mask is None else mask
+    return mask + bias
+
+
+def attach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let the attention modules be of our class: the same objects, names and weights, another forward."""
+    for attention in attentions:
+        attention.__class__ = BiasedSelfAttention
+
+
+def detach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let them be transformers' own again."""
+    for attention in attentions:
+        attention.__class__ = MPNetSelfAttention
+
+
+MPNET = Backbone(
+    model_types=("mpnet",),
+    stacks=(
+        Stack(
+            layers="encoder.layer",
+            attention=Attention("attention.attn", ("attention.attn.q",), "attention.attn.o"),
+            feed_forward=("intermediate", "output.dense"),
+            end="encoder",
+        ),
+    ),
+    heads=("classifier", "qa_outputs"),
+    pooled_heads=("ForMultipleChoice",),
+    projections=("q", "v"),
+    dimensions=text_dimensions,
+    attach_attention=attach_biased,
+    detach_attention=detach_biased,
+)

@@ -1,0 +1,151 @@
+"""Score columns of several methods and adapters in one softmax.
+
+Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head width, X extra columns, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from foretoken.attention import attend
+from foretoken.methods.base import AttentionBranch
+from foretoken.tuner.runtime import Group
+
+
+class Columns(Protocol):
+    """Score columns of one softmax, and what their probabilities do; as in ``AttentionBranch``, for a whole batch."""
+
+    @property
+    def keeps_out(self) -> bool:
+        """Tell whether ``combine`` wants the attention as it is without these columns."""
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, X)."""
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Attention output and the columns' probabilities -> new output."""
+
+    def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
+        """Return a (B, N, D) vector for after the output projection, or None."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One member of an adapter at one attention, with the documents that use it."""
+
+    group: Group
+    branch: AttentionBranch
+
+    @property
+    def keeps_out(self) -> bool:
+        """Tell whether the branch wants the attention as it is without its columns."""
+        return self.branch.keeps_out
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, X); -inf for the documents of other adapters."""
+        part = self.branch.scores(self.group.take(query), scale)
+        if self.group.index is None:
+            return part
+        hidden = query.new_full((*query.shape[:-1], self.branch.num_columns), float("-inf"))
+        return self.group.put(hidden, part)
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Let the branch use the probabilities of its columns."""
+        take = self.group.take
+        return self.group.put(out, self.branch.combine(take(out), take(probabilities), take(query)))
+
+    def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
+        """Return the branch's (B, N, D) vector, zero for the documents of other adapters."""
+        vector = self.branch.after_projection(self.group.take(probabilities), self.group.take(query))
+        if vector is None or self.group.index is None:
+            return vector
+        return self.group.put(vector.new_zeros(query.shape[0], *vector.shape[1:]), vector)
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """The keys and values of rows that ran before the text, as columns that every query sees."""
+
+    key: Tensor  # (B or 1, H_kv, P, K)
+    value: Tensor
+    hidden: Tensor | None  # (B, P) bool, True where a document lacks a row
+    keeps_out = False
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, P)."""
+        scores = query @ self.repeated(self.key, query).transpose(-1, -2) * scale
+        if self.hidden is None:
+            return scores
+        return scores.masked_fill(self.hidden[:, None, None], float("-inf"))
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Add ``p V``."""
+        return out + probabilities.to(out.dtype) @ self.repeated(self.value, query)
+
+    def after_projection(self, probabilities: Tensor, query: Tensor) -> None:
+        """Rows add nothing after the projection."""
+
+    @staticmethod
+    def repeated(x: Tensor, query: Tensor) -> Tensor:
+        """Repeat the (B or 1, H_kv, P, K) heads for grouped queries."""
+        return x.to(query.dtype).repeat_interleave(query.shape[1] // x.shape[1], dim=1)
+
+
+def attend_columns(
+    parts: Sequence[Columns],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    dropout: float,
+    **masks: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention with the parts' columns in its softmax, and a (B, N, D) vector for after W_o or None."""
+    sharing = [part for part in parts if not part.keeps_out]
+    keeping = [part for part in parts if part.keeps_out]
+    shared = [part.scores(query, scale) for part in sharing]
+    kept = [part.scores(query, scale) for part in keeping]
+
+    def run(columns: list[Tensor], value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
+        extra = torch.cat(columns, dim=-1) if columns else None
+        return attend(query, key, value, scale=scale, extra_scores=extra, **options, **masks)
+
+    if not kept:
+        out, p_shared = run(shared, value, dropout=dropout)
+        return combined(sharing, shared, out, p_shared, query)
+    # f by itself, not out / (1 - lambda): where lambda rounds to 1 nothing of f is left in out. And the kept
+    # columns' probabilities know no dropout: they scale values, they select no keys.
+    out, p_shared = run(shared, value, dropout=dropout)
+    out, after = combined(sharing, shared, out, p_shared, query)
+    _, everything = run([*shared, *kept], value)
+    assert everything is not None
+    width = sum(column.shape[-1] for column in shared)
+    out, more = combined(keeping, kept, out, everything[..., width:], query)
+    return out, added(after, more)
+
+
+def combined(
+    parts: Sequence[Columns], columns: list[Tensor], out: Tensor, probabilities: Tensor | None, query: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Let each part use the probabilities of its own columns; sum what they add after the projection."""
+    start, after = 0, None
+    for part, column in zip(parts, columns, strict=True):
+        assert probabilities is not None
+        own = probabilities[..., start : start + column.shape[-1]]
+        start += column.shape[-1]
+        after = added(after, part.after_projection(own, query))
+        out = part.combine(out, own, query)
+    return out, after
+
+
+def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Return the sum of two vectors, either of which may be missing."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b

@@ -1,0 +1,403 @@
+"""Causal decoders in every way of use: padding, caches, generation, positions, sliding windows, heads."""
+
+import copy
+
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+from torch.nn import functional
+from transformers import DynamicCache, StaticCache
+
+from foretoken import AoTPTuningConfig, PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
+from foretoken.errors import AdapterError
+
+import tiny
+from table import EMPTY, ROWS, adapted
+
+FAMILIES = tiny.DECODERS
+ROTARY = tuple(family for family in FAMILIES if family != "gpt2")
+SLIDING = ("mistral", "gemma3_text")
+CELLS = [(method, family) for family in FAMILIES for method in ROWS if (method, family) not in EMPTY]
+METHODS = ("prefix-propagation", "prefix-tuning", "kernel-propagation", "stack", "stack, of every site")
+LENGTHS = (9, 5, 12)
+NEW = 8  # tokens: the text grows far beyond the window of 4
+VARIANTS = {
+    "qwen2, sliding window": ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+    "llama, biases": ("llama", {"attention_bias": True}),
+    "llama, one head per key": ("llama", {"num_key_value_heads": 4}),
+    "llama, linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}),
+    "llama, dynamic": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
+    "llama, yarn": (
+        "llama",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "rope_theta": 1e4,
+                "original_max_position_embeddings": 16,
+            }
+        },
+    ),
+}
+
+
+def causal(family, method, **changes):
+    return tiny.shaken(adapted(tiny.model(family, "CAUSAL_LM", **changes), method, task_type="CAUSAL_LM"))
+
+
+def variant(name, method):
+    """Return a decoder whose config differs from the family's usual one, from the start."""
+    family, changes = VARIANTS[name]
+    values = tiny.CONFIGS[family]().to_dict() | changes
+    if "sliding_window" in changes:
+        values.pop("layer_types", None)
+    torch.manual_seed(1)
+    model = tiny.TASKS["CAUSAL_LM"].from_config(type(tiny.CONFIGS[family]())(**values)).eval()
+    return tiny.shaken(adapted(model, method, task_type="CAUSAL_LM"))
+
+
+def documents():
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(5, 100, (length,), generator=generator) for length in LENGTHS]
+
+
+def padded(side):
+    """Return the documents as one batch, padded on one side."""
+    rows = {"input_ids": [], "attention_mask": []}
+    for ids in documents():
+        missing = max(LENGTHS) - len(ids)
+        pad = (missing, 0) if side == "left" else (0, missing)
+        rows["input_ids"].append(functional.pad(ids, pad, value=0))
+        rows["attention_mask"].append(functional.pad(torch.ones_like(ids), pad))
+    return {name: torch.stack(values) for name, values in rows.items()}
+
+
+def counted(mask):
+    return (mask.cumsum(1) - 1).clamp_min(0)
+
+
+def logits(model, **inputs):
+    with torch.no_grad():
+        return model(**inputs).logits
+
+
+def generate(model, *args, new=NEW, **kwargs):
+    """Return the new tokens (B, N) and the logits they were chosen by, (B, N, V)."""
+    options = {"do_sample": False, "max_new_tokens": new, "min_new_tokens": new, "return_dict_in_generate": True}
+    out = model.generate(*args, **(options | {"output_logits": True} | kwargs))
+    return out.sequences[:, -new:], torch.stack(out.logits, dim=1)
+
+
+def by_hand(model, inputs, **kwargs):
+    """Generate greedily with whole forward passes."""
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    steps = []
+    for _ in range(NEW):
+        steps.append(logits(model, input_ids=ids, attention_mask=mask, **kwargs)[:, -1])
+        chosen = steps[-1].index_fill(-1, torch.tensor([2]), float("-inf")).argmax(-1, keepdim=True)
+        ids, mask = torch.cat([ids, chosen], 1), functional.pad(mask, (0, 1), value=1)
+    return ids[:, -NEW:], torch.stack(steps, dim=1)
+
+
+def assert_same(one, other, atol=3e-5):
+    """Compare what :func:`generate` returns."""
+    assert torch.equal(one[0], other[0])
+    torch.testing.assert_close(one[1], other[1], atol=atol, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("method", "family"), CELLS)
+class TestEveryMethod:
+    def test_the_side_of_the_padding_does_not_matter(self, method, family):
+        model = causal(family, method)
+        for side in ("left", "right"):
+            inputs = padded(side)
+            for given in (inputs, inputs | {"position_ids": counted(inputs["attention_mask"])}):
+                out = logits(model, **given)
+                for row, ids in enumerate(documents()):
+                    alone = logits(model, input_ids=ids[None])[0]
+                    mine = out[row, -len(ids) :] if side == "left" else out[row, : len(ids)]
+                    torch.testing.assert_close(mine, alone, atol=3e-5, rtol=2e-5)
+
+    def test_generation_with_and_without_cache_is_the_loop(self, method, family):
+        model = causal(family, method)
+        inputs = padded("left")
+        expected = by_hand(model, inputs)
+        assert_same(generate(model, **inputs), expected)
+        assert_same(generate(model, **inputs, use_cache=False), expected)
+        with model.disable_adapter():
+            assert not torch.allclose(generate(model, **inputs)[1], expected[1], atol=1e-3) or method == "head-only"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", METHODS)
+class TestGeneration:
+    def test_a_batch_is_each_document_alone(self, method, family):
+        model = causal(family, method)
+        together = generate(model, **padded("left"))
+        for row, ids in enumerate(documents()):
+            assert_same(generate(model, ids[None]), [x[row : row + 1] for x in together])
+
+    def test_every_kind_of_cache(self, method, family):
+        model = causal(family, method)
+        inputs = padded("left")
+        expected = by_hand(model, inputs)
+        assert_same(generate(model, **inputs, cache_implementation="static"), expected)
+        size = max(LENGTHS) + NEW
+        caches = (DynamicCache(), DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=size))
+        for cache in caches:
+            assert_same(generate(model, **inputs, past_key_values=cache), expected)
+
+    def test_a_cache_serves_again_after_a_reset(self, method, family):
+        model = causal(family, method)
+        ids = documents()[0][None]
+        expected = generate(model, ids)
+        cache = StaticCache(model.config, max_cache_len=40)
+        for _ in range(2):
+            assert_same(generate(model, ids, past_key_values=cache), expected)
+            cache.reset()
+
+    def test_a_conversation_goes_on_with_its_cache(self, method, family):
+        """The second turn's text is several tokens at once, behind those in the cache."""
+        model = causal(family, method)
+        first, second = documents()[0][None], documents()[1][None]
+        cache = DynamicCache()
+        turn = torch.cat([first, generate(model, first, past_key_values=cache)[0]], dim=1)
+        both = torch.cat([turn, second], dim=1)
+        expected = generate(model, both)
+        branched = copy.deepcopy(cache)
+        assert_same(generate(model, both, past_key_values=cache), expected)
+        assert_same(generate(model, both, past_key_values=branched), expected)
+
+    def test_beams(self, method, family):
+        model = causal(family, method)
+        inputs = padded("left")
+        options = {"num_beams": 3, "max_new_tokens": NEW, "min_new_tokens": NEW, "num_return_sequences": 2}
+        options |= {"return_dict_in_generate": True, "output_scores": True}
+        cached = model.generate(**inputs, **options)
+        uncached = model.generate(**inputs, **options, use_cache=False)
+        assert torch.equal(cached.sequences, uncached.sequences)
+        torch.testing.assert_close(cached.sequences_scores, uncached.sequences_scores, atol=3e-5, rtol=2e-5)
+        alone = model.generate(documents()[1][None], **options)
+        assert torch.equal(cached.sequences[2:4, -NEW:], alone.sequences[:, -NEW:])
+        torch.testing.assert_close(cached.sequences_scores[2:4], alone.sequences_scores, atol=3e-5, rtol=2e-5)
+
+    def test_sampling_with_the_same_seed(self, method, family):
+        model = causal(family, method)
+        found = []
+        for options in ({}, {"use_cache": False}, {"cache_implementation": "static"}):
+            torch.manual_seed(3)
+            found.append(generate(model, **padded("left"), do_sample=True, top_k=20, **options))
+        assert_same(found[0], found[1])
+        assert_same(found[0], found[2])
+        assert not torch.equal(found[0][0], generate(model, **padded("left"))[0])
+
+    def test_guesses_that_are_looked_up(self, method, family):
+        """Prompt lookup verifies several tokens per step and cuts wrong ones off the cache again."""
+        model = causal(family, method)
+        ids = documents()[2].repeat(2)[None]
+        assert_same(generate(model, ids, prompt_lookup_num_tokens=3), generate(model, ids))
+
+    def test_an_assistant_without_adapter(self, method, family):
+        model = causal(family, method)
+        assistant = tiny.model(family, "CAUSAL_LM", seed=2)
+        ids = documents()[0][None]
+        assert_same(generate(model, ids, assistant_model=assistant), generate(model, ids))
+
+    def test_every_document_has_its_adapter(self, method, family):
+        """Greedily and with beams: as with the adapter alone."""
+        model = adapted(tiny.model(family, "CAUSAL_LM"), method, task_type="CAUSAL_LM")
+        model.add_adapter("other", ROWS[method](task_type="CAUSAL_LM"))
+        tiny.shaken(model)
+        names, inputs = ["other", "default", "__base__"], padded("left")
+        mixed = generate(model, **inputs, adapter_names=names)
+        beams = {"num_beams": 2, "max_new_tokens": NEW, "min_new_tokens": NEW}
+        mixed_beams = model.generate(**inputs, **beams, adapter_names=names)
+        for row, name in enumerate(names[:2]):
+            model.set_adapter(name)
+            assert_same([x[row] for x in generate(model, **inputs)], [x[row] for x in mixed])
+            assert torch.equal(model.generate(**inputs, **beams)[row], mixed_beams[row])
+        with model.disable_adapter():
+            assert_same([x[2] for x in generate(model, **inputs)], [x[2] for x in mixed])
+
+    def test_adapters_may_be_switched_between_generations(self, method, family):
+        model = adapted(tiny.model(family, "CAUSAL_LM"), method, task_type="CAUSAL_LM")
+        model.add_adapter("other", ROWS[method](task_type="CAUSAL_LM"))
+        tiny.shaken(model)
+        ids = documents()[0][None]
+        first = generate(model, ids)
+        model.set_adapter("other")
+        second = generate(model, ids)
+        assert not torch.allclose(first[1], second[1], atol=1e-3)
+        with model.disable_adapter():
+            assert_same(generate(model, ids), generate(tiny.model(family, "CAUSAL_LM"), ids))
+        model.set_adapter("default")
+        assert_same(generate(model, ids), first)
+
+    def test_half_precision(self, method, family):
+        """In bfloat16 the steps with a cache are those of the whole pass, up to its rounding."""
+        model = tiny.shaken(
+            adapted(tiny.model(family, "CAUSAL_LM").bfloat16(), method, task_type="CAUSAL_LM"), scale=0.1
+        )
+        inputs = padded("left")
+        tokens, steps = generate(model, **inputs)
+        assert steps.dtype == torch.float32  # generate's own
+        ids = torch.cat([inputs["input_ids"], tokens[:, :-1]], dim=1)
+        mask = functional.pad(inputs["attention_mask"], (0, NEW - 1), value=1)
+        whole = logits(model, input_ids=ids, attention_mask=mask)
+        assert whole.dtype == torch.bfloat16
+        assert (whole[:, -NEW:] - steps).abs().max() < 0.1 * steps.abs().max()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack"])
+def test_embeddings_instead_of_tokens(method, family):
+    model = causal(family, method)
+    inputs = padded("left")
+    embedded = {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"])}
+    embedded["attention_mask"] = inputs["attention_mask"]
+    assert_same(generate(model, **embedded), generate(model, **inputs))
+
+
+def test_embeddings_are_refused_where_tokens_are_looked_up():
+    model = get_peft_model(tiny.model("llama", "CAUSAL_LM"), AoTPTuningConfig(task_type="CAUSAL_LM", rank=2))
+    with pytest.raises(AdapterError, match="inputs_embeds"):
+        model.generate(inputs_embeds=torch.zeros(1, 4, 32), max_new_tokens=2)
+
+
+class TestAnotherAdapterGoesOnWithACache:
+    """The cache holds the text's keys, which in a first layer do not depend on rows; the rows are the new adapter's."""
+
+    def model(self, family):
+        changes = {"num_hidden_layers": 1}
+        if family == "gemma3_text":
+            changes["layer_types"] = ["sliding_attention"]
+        model = tiny.model(family, "CAUSAL_LM", **changes)
+        model = get_peft_model(model, PrefixPropagationConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+        model.add_adapter("other", PrefixPropagationConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+        return tiny.shaken(model.eval())
+
+    def begun(self, model, ids):
+        cache = DynamicCache()
+        logits(model, input_ids=ids[:, :-1], past_key_values=cache, use_cache=True)
+        return cache
+
+    def step(self, model, ids, cache, **kwargs):
+        return logits(model, input_ids=ids[:, -1:], past_key_values=cache, use_cache=True, **kwargs)[:, -1]
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_by_set_adapter(self, family):
+        model, ids = self.model(family), documents()[0][None]
+        cache = self.begun(model, ids)
+        model.set_adapter("other")
+        expected = logits(model, input_ids=ids)[:, -1]
+        torch.testing.assert_close(self.step(model, ids, cache), expected, atol=2e-5, rtol=2e-5)
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_by_name(self, family):
+        model, ids = self.model(family), torch.stack([documents()[0]] * 2)
+        cache = self.begun(model, ids)
+        names = ["other", "default"]
+        with torch.no_grad():
+            expected = model(input_ids=ids, adapter_names=names).logits[:, -1]
+        got = self.step(model, ids, cache, adapter_names=names)
+        torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-5)
+        assert not torch.allclose(expected[0], expected[1], atol=1e-3)
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_with_parameters_that_have_changed(self, family):
+        model, ids = self.model(family), documents()[0][None]
+        cache = self.begun(model, ids)
+        tiny.shaken(model, seed=9)
+        expected = logits(model, input_ids=ids)[:, -1]
+        torch.testing.assert_close(self.step(model, ids, cache), expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig])
+def test_s5_a_document_of_the_maximal_length_and_no_shift(config):
+    """GPT-2 is asked for the positions that it is asked for without the adapter, and generates up to the last one."""
+    model = get_peft_model(tiny.model("gpt2", "CAUSAL_LM"), config(task_type="CAUSAL_LM", num_virtual_tokens=9)).eval()
+    asked = []
+    model.get_base_model().transformer.wpe.register_forward_hook(lambda _, args, __: asked.append(args[0]))
+    ids = torch.randint(5, 100, (1, 64), generator=torch.Generator().manual_seed(2))
+    assert torch.isfinite(logits(model, input_ids=ids)).all()
+    text = asked[-1]
+    with model.disable_adapter():
+        logits(model, input_ids=ids)
+    assert torch.equal(text, asked[-1])
+    assert generate(model, ids[:, : 65 - NEW])[0].shape == (1, NEW)
+
+
+class TestS6SlidingWindows:
+    """Every token of every layer sees every row, however far it is and however long the prefix."""
+
+    def model(self, family, config, **changes):
+        model = tiny.model(family, "CAUSAL_LM", **changes)
+        model.set_attn_implementation("eager")
+        return tiny.shaken(get_peft_model(model, config).eval(), scale=0.3)
+
+    @pytest.mark.parametrize("rows", [3, 9])
+    @pytest.mark.parametrize("family", SLIDING)
+    @pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig])
+    def test_every_layer_gives_weight_to_the_prefix(self, config, family, rows):
+        model = self.model(family, config(task_type="CAUSAL_LM", num_virtual_tokens=rows))
+        ids = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(2))
+        with torch.no_grad():
+            maps = model(input_ids=ids, output_attentions=True).attentions
+        assert len(maps) == 3
+        for own in maps:
+            assert own.shape == (1, 4, 40, 40)
+            assert (own.sum(-1) < 1 - 1e-6).all()
+
+    @pytest.mark.parametrize("rows", [3, 9])
+    @pytest.mark.parametrize("family", SLIDING)
+    @pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig])
+    def test_every_token_feels_every_row(self, config, family, rows):
+        """The last layer's prefix has no other way to a token's logits than that layer's attention."""
+        model = self.model(family, config(task_type="CAUSAL_LM", num_virtual_tokens=rows))
+        ids = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(2))
+        last = [p for name, p in model.named_parameters() if ".layers.2." in name and ".foretoken." in name]
+        out = model(input_ids=ids).logits[0]
+        for token in (0, 3, 4, 20, 39):
+            (gradient,) = torch.autograd.grad(out[token].square().sum(), last, retain_graph=True)
+            assert gradient.shape[0] == rows
+            assert (gradient.abs().amax(-1) > 1e-7).all(), token
+
+    @pytest.mark.parametrize("family", SLIDING)
+    def test_rows_see_all_rows_before_them(self, family):
+        """With a single token of text the window can only matter to rows that run out of it."""
+        config = PrefixPropagationConfig(task_type="CAUSAL_LM", num_virtual_tokens=9)
+        narrow = self.model(family, config)
+        wide = self.model(family, copy.deepcopy(config), sliding_window=64)
+        wide.load_state_dict(narrow.state_dict())
+        ids = torch.tensor([[7]])
+        torch.testing.assert_close(logits(narrow, input_ids=ids), logits(wide, input_ids=ids), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(("method", "family"), CELLS)
+def test_s7_classification_does_not_depend_on_the_side_of_the_padding(method, family):
+    model = tiny.shaken(adapted(tiny.model(family, "SEQ_CLS"), method, task_type="SEQ_CLS"))
+    left, right = (logits(model, **padded(side)) for side in ("left", "right"))
+    alone = torch.cat([logits(model, input_ids=ids[None]) for ids in documents()])
+    torch.testing.assert_close(left, alone, atol=3e-5, rtol=2e-5)
+    torch.testing.assert_close(right, alone, atol=3e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack"])
+def test_variants_of_the_config(method, name):
+    model = variant(name, method)
+    inputs = padded("left")
+    expected = by_hand(model, inputs)
+    assert_same(generate(model, **inputs), expected)
+    for row, ids in enumerate(documents()):
+        alone = logits(model, input_ids=ids[None])[0]
+        torch.testing.assert_close(logits(model, **inputs)[row, -len(ids) :], alone, atol=3e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_loaded_adapter_generates_the_same(family, tmp_path):
+    model = causal(family, "stack")
+    expected = generate(model, **padded("left"))
+    model.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(tiny.model(family, "CAUSAL_LM"), tmp_path).eval()
+    assert_same(generate(again, **padded("left")), expected)

@@ -1,0 +1,138 @@
+"""Kernel propagation: its kernels against loops, its weights, and that lambda gives prefix-propagation back."""
+
+import math
+
+import pytest
+import torch
+from peft import get_peft_model
+
+from foretoken import KernelPropagationConfig, PrefixPropagationConfig, PrefixTuningConfig, StackConfig
+from foretoken.attention import Window, attend, engines
+from foretoken.attention.kernels import KERNELS, kernel_attention
+from foretoken.errors import BackboneError, ConfigError
+
+import tiny
+
+SIMILARITY = {
+    "exponential": lambda q, k: math.exp(q @ k / math.sqrt(len(q))),
+    "linear": lambda q, k: q @ k / math.sqrt(len(q)),
+    "polynomial": lambda q, k: (q @ k / math.sqrt(len(q))) ** 2,
+    "rbf": lambda q, k: math.exp(-((q - k) @ (q - k)) / (2 * math.sqrt(len(q)))),
+}
+
+
+def by_hand(query, key, value, sees, kernel):
+    """Eq. 8 in loops over queries and keys of one head."""
+    out = torch.zeros_like(query)
+    for i in range(query.shape[0]):
+        weights = [float(SIMILARITY[kernel](query[i], key[j])) if sees(i, j) else 0.0 for j in range(key.shape[0])]
+        for j, weight in enumerate(weights):
+            out[i] += weight / sum(weights) * value[j]
+    return out
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("as_numbers", [False, True])
+def test_kernels_equal_equation_8(kernel, as_numbers):
+    query, key, value = torch.randn(3, 2, 3, 7, 4).double()
+    visible = torch.rand(2, 1, 7, 7) > 0.3
+    visible[..., 0] = True
+    mask = torch.zeros(visible.shape).double().masked_fill(~visible, torch.finfo(torch.double).min)
+    out = kernel_attention(query, key, value, kernel=kernel, scale=0.5, mask=mask if as_numbers else visible)
+    for b in range(2):
+        for h in range(3):
+            expected = by_hand(query[b, h], key[b, h], value[b, h], lambda i, j, b=b: visible[b, 0, i, j], kernel)
+            torch.testing.assert_close(out[b, h], expected, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_engine_knows_every_kernel(kernel):
+    query, key, value = torch.randn(3, 2, 3, 30, 4).double()
+    dense = [attend(query, key, value, scale=0.5, is_causal=True, kernel=kernel, engine=e)[0] for e in engines()]
+    torch.testing.assert_close(dense[0], dense[1], atol=1e-9, rtol=1e-7)
+    window = Window(3, torch.arange(30)[None].expand(2, -1) < 26, torch.tensor([[0, 9], [4, 0]]), torch.ones(2, 2) > 0)
+    sparse = [
+        attend(query, key, value, scale=0.5, window=window, kernel=kernel, engine=e)[0] for e in engines(window=True)
+    ]
+    torch.testing.assert_close(sparse[0], sparse[1], atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_query_that_sees_nothing_gets_zero(kernel):
+    query = key = value = torch.randn(1, 1, 2, 4)
+    nothing = torch.zeros(1, 1, 2, 2, dtype=torch.bool)
+    assert kernel_attention(query, key, value, kernel=kernel, scale=0.5, mask=nothing).abs().max() == 0
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_lambda_for_alpha_is_prefix_propagation(family):
+    """Eq. 5 and 6: the same parameters, the same outputs and the same gradients."""
+    results = []
+    for config, options in ((PrefixPropagationConfig, {}), (KernelPropagationConfig, {"alpha_scope": "lambda"})):
+        config = config(num_virtual_tokens=3, prefix_dropout=0.0, **options)
+        model = tiny.shaken(get_peft_model(tiny.model(family).double(), config).double(), scale=0.3).eval()
+        out = tiny.first(model(**tiny.batch(family, labels=False)))
+        out.square().sum().backward()
+        results.append([out.detach(), *(p.grad for n, p in model.named_parameters() if ".foretoken." in n)])
+    assert len(results[0]) > 1
+    for expected, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize("family", ["bert", "longformer", "llama"])
+def test_alpha_zero_shows_the_text_the_frozen_attention(family):
+    """Each attention to the text keeps its whole weight: with alpha 0 the text's rows are those of the frozen model."""
+    inputs = tiny.batch(family, "FEATURE_EXTRACTION")
+    model = get_peft_model(tiny.model(family, "FEATURE_EXTRACTION"), KernelPropagationConfig(alpha=0.0)).eval()
+    tiny.shaken(model)
+    with torch.no_grad():
+        out = tiny.first(model(**inputs))
+        with model.disable_adapter():
+            expected = tiny.first(model(**inputs))
+    real = inputs["attention_mask"][..., None]
+    torch.testing.assert_close(out * real, expected * real, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("scope", "count"), [("fixed", 0), ("lambda", 0), ("model", 1), ("layer", 3), ("head", 12), ("query", 12 * 9)]
+)
+def test_what_each_scope_trains(scope, count):
+    model = get_peft_model(tiny.model("bert"), KernelPropagationConfig(num_virtual_tokens=2, alpha_scope=scope))
+    trained = {n: p.numel() for n, p in model.named_parameters() if p.requires_grad and ".foretoken." in n}
+    assert sum(size for name, size in trained.items() if ".alpha." in name) == count
+    assert sum(size for name, size in trained.items() if ".alpha." not in name) == 3 * 2 * 32
+
+
+def test_global_tokens_can_have_a_kernel_of_their_own():
+    """Changing a far away global token reaches a token through the global term alone."""
+    config = KernelPropagationConfig(num_virtual_tokens=2, global_alpha=0.5)
+    model = tiny.shaken(get_peft_model(tiny.model("longformer", "FEATURE_EXTRACTION"), config)).eval()
+    ids = torch.randint(5, 100, (1, 40))
+    is_global = torch.zeros(1, 40, dtype=torch.long)
+    is_global[0, 2] = 1
+
+    def first_layer(**kwargs):
+        with torch.no_grad():
+            return model(input_ids=ids, output_hidden_states=True, **kwargs).hidden_states[1][0, 35]
+
+    together = first_layer(global_attention_mask=is_global)
+    assert (together - first_layer()).abs().max() > 1e-3
+    model.peft_config["default"].global_alpha = None
+    for module in model.modules():
+        if hasattr(module, "global_alpha"):
+            module.global_alpha = 0.0
+    without = first_layer(global_attention_mask=is_global)
+    torch.testing.assert_close(without, first_layer(), atol=1e-5, rtol=1e-5)
+
+
+def test_what_cannot_be():
+    with pytest.raises(ConfigError, match="defined for exponential kernels"):
+        KernelPropagationConfig(alpha_scope="lambda", kernel="rbf")
+    with pytest.raises(ConfigError, match="alpha is 'much'; expected a number"):
+        KernelPropagationConfig(alpha="much")
+    with pytest.raises(BackboneError, match="bert models have no global tokens"):
+        get_peft_model(tiny.model("bert"), KernelPropagationConfig(global_alpha=0.1))
+    both = StackConfig(configs=[KernelPropagationConfig(text_kernel="polynomial"), PrefixTuningConfig()])
+    model = get_peft_model(tiny.model("bert"), both)
+    with pytest.raises(ConfigError, match="polynomial kernel shares no softmax with score columns"):
+        model(**tiny.batch("bert"))
