@@ -72,6 +72,9 @@ HEADS = {  # family: (sequence classification, multiple choice)
     "longformer": ({"classifier"}, {"pooler", "classifier"}),
     "big_bird": ({"classifier"}, {"pooler", "classifier"}),
     "big_bird, full": ({"classifier"}, {"pooler", "classifier"}),
+    "modernbert": ({"head", "classifier"}, {"head", "classifier"}),
+    "deberta-v2": ({"pooler", "classifier"}, {"pooler", "classifier"}),
+    "mpnet": ({"classifier"}, {"pooler", "classifier"}),
 }
 
 
@@ -85,7 +88,7 @@ def test_s8_the_whole_new_head_is_trained_and_saved(method, family, task, tmp_pa
     wrapped = {n.rsplit(".", 1)[-1] for n, m in model.named_modules() if hasattr(m, "modules_to_save") and n.count(".")}
     if task in ("SEQ_CLS", "MULTIPLE_CHOICE"):
         assert (
-            wrapped & set().union(*HEADS["bert"], *HEADS["distilbert"], *HEADS["electra"])
+            wrapped & set().union(*HEADS["bert"], *HEADS["distilbert"], *HEADS["electra"], *HEADS["modernbert"])
             == HEADS[family][task == "MULTIPLE_CHOICE"]
         )
     with torch.no_grad():

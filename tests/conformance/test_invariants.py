@@ -113,6 +113,10 @@ class TestEveryMethodOnEveryFamily:
             loss.backward()
             return {k: v.grad.clone() for k, v in model.named_parameters() if v.requires_grad}
 
+        if family in tiny.NO_CHECKPOINTING:
+            with pytest.raises(ValueError, match="does not support"):
+                model.gradient_checkpointing_enable()
+            return
         model.train()  # rows in front of a decoder's text run once per batch in evaluation: another rounding
         expected = gradients()
         for reentrant in (False, True):
@@ -120,7 +124,7 @@ class TestEveryMethodOnEveryFamily:
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
             model.enable_input_require_grads()
             for name, gradient in gradients().items():
-                torch.testing.assert_close(gradient, expected[name], msg=lambda m, n=name: f"{n}: {m}")
+                torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
             model.eval()
 
     def test_mixed_batch_equals_one_by_one(self, method, family):

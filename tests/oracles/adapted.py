@@ -4,8 +4,9 @@ import re
 from functools import cache
 
 import torch
-from families import LENGTHS, batch, documents, oracle, transformer
 from peft import get_peft_model
+
+from families import LENGTHS, batch, documents, oracle, transformer
 
 GLOBAL_TOKENS = ((0, 5), ())  # of a Longformer's documents: one has some beside the rows in front, the other none
 NAME = re.compile(r"\.(?:layer|layers|h)\.(\d+)\.(?:(.*)\.)?foretoken\.default\.(.*)$")

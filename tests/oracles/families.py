@@ -2,10 +2,11 @@
 
 from functools import cache, partial
 
-import naive_models
 import torch
 import transformers as tf
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
+
+import naive_models
 
 COMMON = {"vocab_size": 60, "initializer_range": 0.25, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
 ENCODER = COMMON | {

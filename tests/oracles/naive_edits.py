@@ -4,6 +4,7 @@
 """
 
 import torch
+
 from naive_functions import gelu
 from naive_methods import (
     ahead_3,

@@ -9,8 +9,9 @@ Shapes: N text tokens, P prefix tokens, D model width, K head width, V vocabular
 import math
 
 import torch
-from naive_functions import softmax
 from torch import Tensor
+
+from naive_functions import softmax
 
 # --- prefix-propagation, Li et al. 2023 -------------------------------------------------------------------------------
 

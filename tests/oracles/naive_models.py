@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from naive_functions import gelu, gelu_tanh, layer_norm, rms_norm, rotated, silu, softmax
 from torch import Tensor
+
+from naive_functions import gelu, gelu_tanh, layer_norm, rms_norm, rotated, silu, softmax
 
 
 class Seen(NamedTuple):

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+
+import naive
 from naive_edits import KERNELS
 from naive_functions import gelu
 from naive_methods import (
@@ -40,8 +42,6 @@ from naive_methods import (
     selective_9,
     selective_10,
 )
-
-import naive
 
 P, N, D, K, R = 3, 5, 8, 4, 2
 

@@ -1,15 +1,16 @@
 """Inducer-tuning, its four variants, LoRA on the query and the MAM form, against the naive models."""
 
-import naive_edits
 import pytest
-from adapted import assert_equals_oracle
-from families import FAMILIES
 
 from foretoken import (
     InducerTuningConfig,
     PrefixPropagationConfig,
     StackConfig,
 )
+
+import naive_edits
+from adapted import assert_equals_oracle
+from families import FAMILIES
 
 QUERIES = dict.fromkeys(FAMILIES, ("query",)) | {"longformer": ("query", "query_global")}
 VARIANTS = ("inducer", "extension", "adaptive", "gating")

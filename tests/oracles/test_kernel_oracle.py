@@ -1,12 +1,13 @@
 """The kernel decomposition of prefix-propagation against the naive models."""
 
-import naive_edits
 import pytest
 import torch
-from adapted import assert_equals_oracle
-from families import FAMILIES, NUM_LAYERS, WIDTH, documents, oracle
 
 from foretoken import KernelPropagationConfig
+
+import naive_edits
+from adapted import assert_equals_oracle
+from families import FAMILIES, NUM_LAYERS, WIDTH, documents, oracle
 
 P = 3
 ALPHA = 0.3

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from families import FAMILIES, LENGTHS, WIDTH, batch, documents, oracle, transformer
 from naive_models import Edits
 

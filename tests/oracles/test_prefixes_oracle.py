@@ -1,13 +1,8 @@
 """Prefix-propagation, prompt tuning, prefix-tuning and selective prefix tuning against the naive models."""
 
-import naive_edits
 import pytest
 import torch
 import transformers as tf
-from adapted import adapted, assert_equals_oracle, trained
-from families import CONFIGS, FAMILIES, batch
-from naive_functions import softmax
-from naive_methods import selective_9, selective_10
 from peft import get_peft_model
 
 from foretoken import (
@@ -17,6 +12,12 @@ from foretoken import (
     SelectivePrefixTuningConfig,
     StackConfig,
 )
+
+import naive_edits
+from adapted import adapted, assert_equals_oracle, trained
+from families import CONFIGS, FAMILIES, batch
+from naive_functions import softmax
+from naive_methods import selective_9, selective_10
 
 P = 3
 

@@ -1,9 +1,6 @@
 """Ahead-of-time P-tuning, bottleneck adapters and the MAM adapter against the naive models."""
 
-import naive_edits
 import pytest
-from adapted import assert_equals_oracle
-from families import FAMILIES, oracle
 
 from foretoken import (
     AoTPTuningConfig,
@@ -12,6 +9,10 @@ from foretoken import (
     PrefixPropagationConfig,
     StackConfig,
 )
+
+import naive_edits
+from adapted import assert_equals_oracle
+from families import FAMILIES, oracle
 
 
 @pytest.mark.parametrize("family", FAMILIES)

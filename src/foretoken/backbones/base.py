@@ -117,6 +117,7 @@ class Stack:
         is_causal: token i sees tokens 0..i.
         takes_positions: its module takes ``position_ids``: rows that run by themselves get 0, and the text's are
             counted over the tokens that are not padding where the user gives none.
+        is_rotary: queries and keys are rotated by their positions; its layers take ``position_embeddings``.
         heads: config -> (heads, key-value heads, head width), where they differ from the backbone's dimensions.
         extend_inputs: keyword arguments of the stack's module and the rows' (B, P) mask -> arguments that allow for
             the rows.
@@ -132,6 +133,7 @@ class Stack:
     end: str = ""
     is_causal: bool = False
     takes_positions: bool = False
+    is_rotary: bool = False
     heads: Callable[[Any], tuple[int, int, int]] | None = None
     extend_inputs: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
     extend_layer: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged

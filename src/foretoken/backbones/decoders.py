@@ -35,6 +35,7 @@ LLAMA = Backbone(
             feed_forward=("mlp", "mlp"),
             is_causal=True,
             takes_positions=True,
+            is_rotary=True,
         ),
     ),
     heads=HEADS,

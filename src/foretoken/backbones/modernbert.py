@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 from foretoken.backbones.base import Attention, Backbone, Stack, text_dimensions
 from foretoken.backbones.interface import MARK, attach_interface, detach_interface
@@ -19,10 +19,29 @@ WINDOW_IN_KERNEL = ("flash", "flex")
 
 
 def extend_rotary(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
-    """Leave the rows in front unrotated: cosine 1, sine 0 before the text's (1 or B, N, K)."""
-    cosine, sine = kwargs["position_embeddings"]
-    front = (0, 0, row_mask.shape[1], 0)
-    return {**kwargs, "position_embeddings": (F.pad(cosine, front, value=1.0), F.pad(sine, front))}
+    """Put the rows in front at their document's first position, which is 0 wherever it is padded: no rotation."""
+    start = first_tokens(kwargs["attention_mask"])
+    cosine, sine = (with_rows(x, start, row_mask.shape[1]) for x in kwargs["position_embeddings"])
+    return {**kwargs, "position_embeddings": (cosine, sine)}
+
+
+def first_tokens(mask: Tensor | None) -> Tensor | None:
+    """(B, 1, N, N) mask of a layer -> where each document begins (B,); None where there is no padding."""
+    if mask is None:
+        return None
+    itself = mask.expand(-1, -1, mask.shape[-1], -1).diagonal(dim1=-2, dim2=-1)[:, 0]  # padding is not seen by itself
+    visible = itself if mask.dtype == torch.bool else itself > torch.finfo(mask.dtype).min / 2
+    return visible.int().argmax(dim=-1)
+
+
+def with_rows(rotation: Tensor, start: Tensor | None, rows: int) -> Tensor:
+    """(1 or B, N, K) -> (1 or B, P + N, K): P times the rotation of each document's first token, and the text's."""
+    if start is None:
+        front = rotation[:, :1]
+    else:
+        rotation = rotation.expand(len(start), -1, -1)
+        front = rotation.gather(1, start[:, None, None].expand(-1, 1, rotation.shape[-1]))
+    return torch.cat([front.expand(-1, rows, -1), rotation], dim=1)
 
 
 def modernbert_dimensions(config: Any) -> Mapping[str, int]:
@@ -47,6 +66,7 @@ MODERNBERT = Backbone(
             layers="layers",
             attention=Attention("attn", ("attn.Wqkv",), "attn.Wo"),
             feed_forward=("mlp", "mlp"),
+            is_rotary=True,
             extend_layer=extend_rotary,
         ),
     ),

@@ -35,7 +35,7 @@ def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, head
         attentions=tuple(
             attention_shape(stack, attention, config, numbers) for stack, attention, _ in backbone.attentions(body)
         ),
-        embedding=body.get_input_embeddings(),  # type: ignore[operator]
+        embedding=model.get_input_embeddings(),  # type: ignore[operator]
         biases=biases,
         heads=heads,
         **numbers,
