@@ -39,8 +39,9 @@ def with_rows(rotation: Tensor, start: Tensor | None, rows: int) -> Tensor:
     if start is None:
         front = rotation[:, :1]
     else:
-        rotation = rotation.expand(len(start), -1, -1)
-        front = rotation.gather(1, start[:, None, None].expand(-1, 1, rotation.shape[-1]))
+        size = max(len(start), len(rotation))
+        rotation = rotation.expand(size, -1, -1)
+        front = rotation.gather(1, start[:, None, None].expand(size, 1, rotation.shape[-1]))
     return torch.cat([front.expand(-1, rows, -1), rotation], dim=1)
 
 

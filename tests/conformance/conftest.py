@@ -1,0 +1,26 @@
+"""Which cells of the table run by default: all of them together take longer than the default suite may.
+
+The full table runs with ``-m "slow or not slow"`` (``make test-slow`` runs what is left out here).
+"""
+
+import pytest
+
+# a family whose declaration and attention code are another family's
+ALIKE = ("roberta", "xlm-roberta", "camembert", "electra", "big_bird, full", "qwen2", "qwen3", "mistral")
+ALIKE_ROWS = ("prefix-propagation", "prefix-tuning", "stack, of every site")
+# one family per way of getting rows and columns in: a variant of a method differs in the method's own module
+VARIANT_FAMILIES = ("bert", "longformer", "llama", "t5")
+
+
+def runs_by_default(method, family):
+    if family in ALIKE:
+        return method in ALIKE_ROWS
+    return "," not in method or method in ALIKE_ROWS or family in VARIANT_FAMILIES
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        parameters = getattr(item, "callspec", None) and item.callspec.params
+        if parameters and {"method", "family"} <= parameters.keys():
+            if not runs_by_default(parameters["method"], parameters["family"]):
+                item.add_marker(pytest.mark.slow)

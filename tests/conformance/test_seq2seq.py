@@ -1,0 +1,452 @@
+"""Encoder-decoders: prefixes in encoder, decoder and cross attention, generation, and T5's attention written naively."""
+
+import math
+
+import pytest
+import torch
+import transformers as tf
+from peft import get_peft_model
+
+from foretoken import (
+    AoTPTuningConfig,
+    InducerTuningConfig,
+    PrefixPropagationConfig,
+    PrefixTuningConfig,
+    PromptTuningConfig,
+    StackConfig,
+)
+from foretoken.errors import BackboneError
+from foretoken.tuner import use_fast_attention
+
+import tiny
+from table import ROWS, adapted
+
+LM = "SEQ_2_SEQ_LM"
+GENERATING = ("prefix-propagation", "prefix-tuning", "aot-p-tuning, fc", "stack, of every site")
+GREEDY = {"max_new_tokens": 6, "do_sample": False, "no_repeat_ngram_size": 1}  # every step brings another token
+BEAMS = GREEDY | {"num_beams": 3}
+
+
+def language_model(family, method=None, **changes):
+    model = tiny.model(family, LM, **changes)
+    model.generation_config.eos_token_id = None  # as long as it is told to
+    return model if method is None else tiny.shaken(adapted(model, method, task_type=LM))
+
+
+def documents(family, **options):
+    """Return a padded batch without the decoder's part."""
+    inputs = tiny.batch(family, LM, labels=False, **options)
+    return {name: tensor for name, tensor in inputs.items() if not name.startswith("decoder_")}
+
+
+def generated(model, inputs, options, **more):
+    """Return the tokens, and the logits of each step (or the beams' scores)."""
+    out = model.generate(**inputs, **options, **more, return_dict_in_generate=True, output_logits=True)
+    return out.sequences, torch.stack(out.logits) if options is GREEDY else out.sequences_scores
+
+
+def by_hand(model, inputs, steps):
+    """Decode greedily, the whole text anew in each step, no token twice."""
+    tokens = torch.full((inputs["input_ids"].shape[0], 1), model.config.decoder_start_token_id)
+    for _ in range(steps):
+        with torch.no_grad():
+            logits = model(**inputs, decoder_input_ids=tokens, use_cache=False).logits[:, -1]
+        best = logits.scatter(1, tokens, float("-inf")).argmax(-1, keepdim=True)
+        tokens = torch.cat([tokens, best], dim=1)
+    return tokens
+
+
+def close(a, b, atol=2e-5):
+    torch.testing.assert_close(a, b, atol=atol, rtol=2e-5)
+
+
+@pytest.mark.parametrize("family", tiny.SEQ2SEQ)
+class TestPrefixes:
+    """S2: with peft's own prefixes half of the parameters never get a gradient and the encoder is untouched."""
+
+    @pytest.mark.parametrize("method", ["prefix-tuning", "prefix-tuning, projected", "prefix-propagation"])
+    def test_every_parameter_gets_gradient(self, family, method):
+        model = language_model(family, method)
+        model(**tiny.batch(family, LM)).loss.backward()
+        trained = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+        assert all(grad is not None and grad.abs().max() > 0 for grad in trained.values())
+
+    @pytest.mark.parametrize("place", ["encoder", "decoder", "cross"])
+    def test_encoder_decoder_and_cross_attention_have_prefixes_of_their_own(self, family, place):
+        model = adapted(language_model(family), "prefix-tuning", task_type=LM)
+        inputs = tiny.batch(family, LM, labels=False)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad:
+                    parameter.zero_()
+            before = model(**inputs)
+            mine = [p for name, p in model.named_parameters() if p.requires_grad and self.place(name) == place]
+            layers = model.config.num_layers if family == "t5" else model.config.encoder_layers
+            assert len(mine) == (layers if place == "encoder" else 2)
+            for parameter in mine:
+                parameter.normal_()
+            after = model(**inputs)
+        assert (after.logits - before.logits).abs().amax(-1).min() > 1e-3
+        encoder_moved = not torch.equal(after.encoder_last_hidden_state, before.encoder_last_hidden_state)
+        assert encoder_moved == (place == "encoder")
+
+    @staticmethod
+    def place(name):
+        if ".EncDecAttention." in name or ".encoder_attn." in name:
+            return "cross"
+        return "decoder" if ".decoder." in name else "encoder"
+
+    def test_a_prompt_stands_before_the_documents_text_alone(self, family):
+        config = PromptTuningConfig(task_type=LM, num_virtual_tokens=3, prefix_dropout=0.0)
+        model = tiny.shaken(get_peft_model(language_model(family), config)).train()
+        (prompt,) = [p for p in model.parameters() if p.requires_grad]
+        assert prompt.shape == (3, 32)
+        model(**tiny.batch(family, LM)).loss.backward()
+        assert prompt.grad.abs().amax(-1).min() > 0
+
+
+@pytest.mark.parametrize("family", tiny.SEQ2SEQ)
+class TestEncoder:
+    def test_by_itself_it_is_what_it_is_inside_the_model(self, family):
+        model = language_model(family, "stack, of every site")
+        inputs = tiny.batch(family, LM, labels=False)
+        encoder = model.get_base_model().get_encoder()
+        given = {name: inputs[name] for name in documents(family)}
+        with torch.no_grad():
+            whole = model(**inputs)
+            alone = encoder(**given)
+            assert torch.equal(alone.last_hidden_state, whole.encoder_last_hidden_state)
+            assert alone.last_hidden_state.shape[1] == inputs["input_ids"].shape[1]
+            rest = {name: x for name, x in inputs.items() if name != "input_ids"}
+            assert torch.equal(model(encoder_outputs=alone, **rest).logits, whole.logits)
+            assert torch.equal(model(encoder_outputs=(alone.last_hidden_state,), **rest).logits, whole.logits)
+
+    def test_tokens_are_looked_up_in_the_stack_that_reads_them(self, family):
+        config = AoTPTuningConfig(task_type=LM, variant="kronecker", rank=3)
+        model = get_peft_model(language_model(family), config).eval()
+        inputs = tiny.batch(family, LM, labels=False)
+        inputs["input_ids"] = inputs["input_ids"].clamp(max=49)
+        inputs["decoder_input_ids"] = inputs["decoder_input_ids"].clamp(min=50)
+        inputs["decoder_input_ids"][0] = 49
+        tiny.shaken(model)
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                if name.endswith(".a"):  # token x has row x div b of A: tokens from 50 on alone keep theirs
+                    p[:5] = 0
+            changed = model(**inputs)
+            with model.disable_adapter():
+                frozen = model(**inputs)
+        close(changed.encoder_last_hidden_state, frozen.encoder_last_hidden_state)
+        close(changed.logits[0], frozen.logits[0])
+        assert (changed.logits[1:] - frozen.logits[1:]).abs().amax(-1).min() > 1e-3
+
+
+@pytest.mark.parametrize("family", tiny.SEQ2SEQ)
+class TestGenerate:
+    @pytest.mark.parametrize("method", GENERATING)
+    def test_greedy_decoding_with_and_without_cache_and_by_hand_agree(self, family, method):
+        model, inputs = language_model(family, method), documents(family)
+        tokens, logits = generated(model, inputs, GREEDY)
+        again, logits_again = generated(model, inputs, GREEDY, use_cache=False)
+        assert torch.equal(tokens, again)
+        close(logits, logits_again)
+        assert torch.equal(tokens, by_hand(model, inputs, GREEDY["max_new_tokens"]))
+        with model.disable_adapter():
+            assert not torch.equal(tokens, generated(model, inputs, GREEDY)[0])
+
+    @pytest.mark.parametrize("method", GENERATING)
+    def test_padding_and_company_never_matter(self, family, method):
+        model, inputs = language_model(family, method), documents(family)
+        for options in (GREEDY, BEAMS):
+            tokens, scores = generated(model, inputs, options)
+            own, own_scores = generated(model, tiny.cut(inputs, 1, 14), options)
+            assert torch.equal(tokens[1], own[0])
+            close(scores[:, 1:2] if options is GREEDY else scores[1:2], own_scores)
+
+    @pytest.mark.parametrize("method", GENERATING)
+    def test_beams_with_and_without_cache_agree(self, family, method):
+        model, inputs = language_model(family, method), documents(family)
+        tokens, scores = generated(model, inputs, BEAMS)
+        again, scores_again = generated(model, inputs, BEAMS, use_cache=False)
+        assert torch.equal(tokens, again)
+        close(scores, scores_again)
+
+    @pytest.mark.parametrize("options", [GREEDY, BEAMS], ids=["greedy", "beams"])
+    @pytest.mark.parametrize("method", GENERATING)
+    def test_each_document_uses_its_own_adapter(self, family, method, options):
+        model, inputs = language_model(family, method), documents(family)
+        model.add_adapter("other", ROWS[method](task_type=LM))
+        tiny.shaken(model, seed=5)
+        names = ["other", "default", "__base__"]
+        mixed, scores = generated(model, inputs, options, adapter_names=names)
+        for row, name in enumerate(names[:2]):
+            model.set_adapter(name)
+            tokens, own = generated(model, inputs, options)
+            assert torch.equal(mixed[row], tokens[row])
+            close(scores[:, row] if options is GREEDY else scores[row], own[:, row] if options is GREEDY else own[row])
+        with model.disable_adapter():
+            assert torch.equal(mixed[2], generated(model, inputs, options)[0][2])
+
+    def test_a_positional_argument_is_taken_by_transformers_but_not_by_peft(self, family):
+        model, ids = language_model(family, "prefix-propagation"), documents(family)["input_ids"][:1]
+        expected = model.generate(input_ids=ids, **GREEDY)
+        assert torch.equal(model.get_base_model().generate(ids, **GREEDY), expected)
+        with pytest.raises(TypeError, match="positional argument"):
+            model.generate(ids, **GREEDY)
+
+    def test_half_precision(self, family):
+        model, inputs = language_model(family, "stack, of every site").to(torch.bfloat16), documents(family)
+        for options in (GREEDY, BEAMS):
+            tokens, scores = generated(model, inputs, options)
+            assert tokens.shape == (3, 7)
+            assert torch.isfinite(scores).all()
+        assert model(**inputs, decoder_input_ids=tokens).logits.dtype == torch.bfloat16
+
+    def test_a_cache_is_not_used_for_other_documents(self, family):
+        """The rows' keys depend on the encoder's states: a new cache gets new ones."""
+        model = language_model(family, "prefix-propagation")
+        first, second = documents(family, size=2), documents(family, size=2)
+        second["input_ids"] = second["input_ids"].flip(0)
+        second["attention_mask"] = second["attention_mask"].flip(0)
+        tokens, logits = generated(model, first, GREEDY)
+        others, other_logits = generated(model, second, GREEDY)
+        assert torch.equal(tokens.flip(0), others)
+        close(logits.flip(1), other_logits)
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "inducer-tuning"])
+def test_eager_attention_agrees_and_gives_back_weights(family, method):
+    inputs = tiny.batch(family, LM, labels=False)
+    expected = language_model(family, method)(**inputs).logits
+    plain = language_model(family)
+    plain.set_attn_implementation("eager")
+    out = tiny.shaken(adapted(plain, method, task_type=LM))(**inputs, output_attentions=True)
+    close(out.logits, expected)
+    assert [tuple(x.shape[2:]) for x in out.cross_attentions] == [(6, 20)] * 2
+    assert [tuple(x.shape[2:]) for x in out.decoder_attentions] == [(6, 6)] * 2
+    below_one = method == "prefix-tuning" or (method == "prefix-propagation")
+    assert (out.decoder_attentions[0].sum(-1).max() < 0.999999) == below_one
+    assert out.cross_attentions[0][1, ..., 14:].abs().max() == 0  # padding
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("t5", {}),
+        ("t5", {"feed_forward_proj": "gated-gelu", "is_gated_act": True, "dense_act_fn": "gelu_new", "d_kv": 6}),
+        ("bart", {"scale_embedding": True}),
+        ("led", {}),
+    ],
+    ids=["t5", "t5 v1.1", "bart", "led"],
+)
+class TestNeutral:
+    """Inducer-tuning starts at the frozen model, and every attention goes through our functions."""
+
+    def test_outputs_and_generation_are_transformers_own(self, family, changes):
+        inputs = tiny.batch(family, LM, labels=False)
+        plain = language_model(family, **changes)
+        with torch.no_grad():
+            expected = plain(**inputs)
+            tokens = plain.generate(**documents(family), **BEAMS)
+            config = InducerTuningConfig(key_bottleneck_size=3, value_bottleneck_size=2, task_type=LM)
+            model = get_peft_model(plain, config).eval()
+            out = model(**inputs)
+        close(out.logits, expected.logits, atol=1e-5)
+        close(out.encoder_last_hidden_state, expected.encoder_last_hidden_state, atol=1e-5)
+        assert torch.equal(model.generate(**documents(family), **BEAMS), tokens)
+
+    def test_a_step_reaches_every_parameter(self, family, changes):
+        members = [
+            PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0),
+            PrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0),
+        ]
+        model = get_peft_model(language_model(family, **changes), StackConfig(configs=members, task_type=LM))
+        tiny.shaken(model)(**tiny.batch(family, LM)).loss.backward()
+        for name, parameter in model.named_parameters():
+            assert not parameter.requires_grad or parameter.grad.abs().max() > 0, name
+
+
+class TestPartsOfAModel:
+    def test_barts_decoder_alone(self):
+        torch.manual_seed(1)
+        plain = tf.BartForCausalLM(tiny.CONFIGS["bart"]()).eval()
+        plain.generation_config.eos_token_id = None
+        model = tiny.shaken(adapted(plain, "stack, of every site", task_type="CAUSAL_LM"))
+        assert not any(".encoder_attn.foretoken" in name for name, _ in model.named_modules())
+        ids = torch.randint(5, 100, (2, 7))
+        model(input_ids=ids, labels=ids).loss.backward()
+        for name, parameter in model.named_parameters():
+            assert not parameter.requires_grad or parameter.grad.abs().max() > 0, name
+        cached, fresh = (model.generate(input_ids=ids, use_cache=use, **GREEDY) for use in (True, False))
+        assert torch.equal(cached, fresh)
+
+    def test_t5s_encoder_alone(self):
+        model = adapted(tiny.model("t5", "TOKEN_CLS"), "prefix-tuning", task_type="TOKEN_CLS")
+        trained = [name for name, p in model.named_parameters() if p.requires_grad and ".foretoken." in name]
+        assert len(trained) == 3
+        assert all(".encoder." in name for name in trained)
+
+    @pytest.mark.parametrize("family", ["bart", "led"])
+    @pytest.mark.parametrize("name", ["encoder_layerdrop", "decoder_layerdrop"])
+    def test_dropping_whole_layers_is_refused(self, family, name):
+        plain = tiny.model(family, LM, **{name: 0.1})
+        with pytest.raises(BackboneError, match=rf"{name} is 0\.1.*{name}=0\.0"):
+            adapted(plain, "prefix-propagation", task_type=LM)
+        assert not any("foretoken" in key for module in plain.modules() for key in module.__dict__)
+
+
+class TestLed:
+    def batch(self, length):
+        torch.manual_seed(length)
+        mask = torch.ones(3, length, dtype=torch.long)
+        mask[1, length - 5 :] = 0
+        everywhere = torch.zeros_like(mask)
+        everywhere[0, [0, 3, length - 1]] = 1
+        everywhere[1, [0]] = 1
+        return {
+            "input_ids": torch.randint(5, 100, (3, length)),
+            "attention_mask": mask,
+            "global_attention_mask": everywhere,
+            "decoder_input_ids": torch.randint(5, 100, (3, 6)),
+            "labels": torch.randint(5, 100, (3, 6)),
+        }
+
+    @pytest.mark.parametrize("length", [9, 16, 30, 63])
+    def test_without_adapter_it_is_transformers_own(self, length):
+        inputs, found = self.batch(length), []
+        for fast in (False, True):
+            model = tiny.model("led", LM, attention_window=[4, 6])
+            if fast:
+                use_fast_attention(model)
+            out = model(**inputs)
+            out.loss.backward()
+            found.append((out, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+        (theirs, their_gradients), (ours, our_gradients) = found
+        close(ours.logits, theirs.logits, atol=1e-5)
+        close(ours.encoder_last_hidden_state, theirs.encoder_last_hidden_state, atol=1e-5)
+        assert our_gradients.keys() == their_gradients.keys()
+        for name, gradient in their_gradients.items():
+            assert (our_gradients[name] - gradient).abs().max() <= 1e-5 * max(1, gradient.abs().max()), name
+
+    def test_rows_reach_every_token(self):
+        model = language_model("led", "prompt-tuning")
+        encoder, ids = model.get_base_model().get_encoder(), torch.randint(5, 100, (2, 50))
+        with torch.no_grad():
+            before = encoder(input_ids=ids).last_hidden_state
+            tiny.shaken(model, seed=8)
+            moved = (encoder(input_ids=ids).last_hidden_state - before).abs().amax(-1)
+        assert moved.min() > 1e-3  # two layers that see two tokens on either side would take them to the fourth
+
+    def test_documents_without_a_row_do_not_see_one(self):
+        """Adapters of one batch with different numbers of rows, and none."""
+        model = language_model("led", "prefix-propagation")
+        config = PrefixPropagationConfig(num_virtual_tokens=5, prefix_dropout=0.0, task_type=LM)
+        model.add_adapter("longer", config)
+        tiny.shaken(model)
+        inputs = tiny.batch("led", LM, labels=False)
+        with torch.no_grad():
+            mixed = model(**inputs, adapter_names=["longer", "default", "__base__"]).logits
+            close(mixed[1], model(**inputs).logits[1])
+            model.set_adapter("longer")
+            close(mixed[0], model(**inputs).logits[0])
+            with model.disable_adapter():
+                close(mixed[2], model(**inputs).logits[2])
+
+    def test_attention_maps_are_refused(self):
+        model = language_model("led", "prefix-tuning")
+        with pytest.raises(BackboneError, match="does not return attention maps"):
+            model(**tiny.batch("led", LM), output_attentions=True)
+
+
+def bucket(distance, *, buckets, farthest, both_ways):
+    """Return T5's bucket of a distance ``key - query`` (Raffel et al. 2020, section 2.1)."""
+    start = 0
+    if both_ways:
+        buckets //= 2
+        start, distance = (buckets if distance > 0 else 0), abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return start + distance
+    far = exact + int(math.log(distance / exact) / math.log(farthest / exact) * (buckets - exact))
+    return start + min(far, buckets - 1)
+
+
+def naive_attention(module, queries, keys, *, rows, causal, prefix=None):
+    """(N, D) and (M, D) -> (N, D), one query and head at a time; the first ``rows`` of both have no position."""
+    heads, width = module.n_heads, module.key_value_proj_dim
+    q, k, v = (
+        (x @ linear.weight.T).view(-1, heads, width)
+        for x, linear in ((queries, module.q), (keys, module.k), (keys, module.v))
+    )
+    out = torch.zeros(len(queries), heads, width, dtype=queries.dtype)
+    for h in range(heads):
+        for i in range(len(queries)):
+            scores, values = [], []
+            for j in range(len(keys)):
+                if causal and j > i:
+                    continue
+                bias = 0.0
+                if module.has_relative_attention_bias and i >= rows and j >= rows:
+                    number = bucket(
+                        j - i,
+                        buckets=module.relative_attention_num_buckets,
+                        farthest=module.relative_attention_max_distance,
+                        both_ways=not causal,
+                    )
+                    bias = module.relative_attention_bias.weight[number, h]
+                scores.append(q[i, h] @ k[j, h] + bias)
+                values.append(v[j, h])
+            if prefix is not None:
+                prefix_keys, prefix_values = prefix.view(-1, 2, heads, width).unbind(1)
+                scores.extend(q[i, h] @ key for key in prefix_keys[:, h])
+                values.extend(prefix_values[:, h])
+            weights = torch.stack(scores).exp()
+            out[i, h] = (weights / weights.sum()) @ torch.stack(values)
+    return out.flatten(1) @ module.o.weight.T
+
+
+def naive_stack(stack, text, *, rows=None, states=None, prefixes=False):
+    """One-layer stack: (N, D) embeddings -> (N, D); ``rows`` (P, D) stand in front, ``states`` are the encoder's."""
+
+    def norm(module, x):
+        return x * (x.pow(2).mean(-1, keepdim=True) + module.variance_epsilon).rsqrt() * module.weight
+
+    def attend(module, queries, keys, **options):
+        prefix = module.foretoken["default"].prefix.weight if prefixes else None
+        return naive_attention(module, queries, keys, prefix=prefix, **options)
+
+    (block,) = stack.block
+    front = 0 if rows is None else len(rows)
+    x = text if rows is None else torch.cat([rows, text])
+    own = block.layer[0]
+    normed = norm(own.layer_norm, x)
+    x = x + attend(own.SelfAttention, normed, normed, rows=front, causal=states is not None)
+    if states is not None:
+        normed = norm(block.layer[1].layer_norm, x)
+        x = x + attend(block.layer[1].EncDecAttention, normed, states, rows=0, causal=False)
+    feed_forward = block.layer[-1]
+    inner = (norm(feed_forward.layer_norm, x) @ feed_forward.DenseReluDense.wi.weight.T).clamp(min=0)
+    return norm(stack.final_layer_norm, x + inner @ feed_forward.DenseReluDense.wo.weight.T)[front:]
+
+
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
+def test_t5_is_what_it_is_written_down_as(method):
+    """Rows have bias 0 with everything in the encoder and see only rows in the decoder; a prefix has no bias."""
+    plain = tiny.model("t5", "FEATURE_EXTRACTION", num_layers=1, num_decoder_layers=1).double()
+    model = tiny.shaken(adapted(plain, method))
+    t5, rows = model.get_base_model(), method == "prefix-propagation"
+    ids, decoder_ids = torch.randint(5, 100, (1, 12)), torch.randint(5, 100, (1, 7))
+    with torch.no_grad():
+        out = model(input_ids=ids, decoder_input_ids=decoder_ids)
+        states = None
+        for stack, tokens, found in (
+            (t5.encoder, ids, out.encoder_last_hidden_state),
+            (t5.decoder, decoder_ids, out.last_hidden_state),
+        ):
+            front = stack.block[0].foretoken["default"].prefix.weight if rows else None
+            expected = naive_stack(stack, t5.shared(tokens[0]), rows=front, states=states, prefixes=not rows)
+            torch.testing.assert_close(found[0], expected, atol=1e-10, rtol=1e-10)
+            states = expected
