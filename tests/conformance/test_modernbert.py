@@ -16,6 +16,7 @@ from table import CHANGING, EMPTY, adapted
 
 P, HEADS, WIDTH = 3, 4, 8
 REACH = 2  # half of the tiny model's window
+REACHING = ("prefix-propagation", "prefix-tuning", "kernel-propagation", "inducer-tuning")
 
 
 @pytest.fixture
@@ -154,9 +155,9 @@ def test_attention_implementations_agree(method, implementation):
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "kernel-propagation"])
+@pytest.mark.parametrize("method", [*REACHING, "stack, of every site"])
 def test_padding_on_the_left_changes_nothing(method, implementation):
-    """Positions are relative: the rows stand where the document begins, not where its padding does."""
+    """Positions count from the first token: a prefix is as far from the text as without padding."""
     plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
     plain.set_attn_implementation(implementation)
     model = tiny.shaken(adapted(plain, method))

@@ -41,7 +41,7 @@ def documents(family, **options):
 
 def generated(model, inputs, options, **more):
     """Return the tokens, and the logits of each step (or the beams' scores)."""
-    out = model.generate(**inputs, **options, **more, return_dict_in_generate=True, output_logits=True)
+    out = model.generate(**inputs, **options, **more, return_dict_in_generate=True, output_logits=True, output_scores=True)
     return out.sequences, torch.stack(out.logits) if options is GREEDY else out.sequences_scores
 
 
@@ -316,7 +316,7 @@ class TestLed:
     def test_without_adapter_it_is_transformers_own(self, length):
         inputs, found = self.batch(length), []
         for fast in (False, True):
-            model = tiny.model("led", LM, attention_window=[4, 6])
+            model = tiny.model("led", LM)
             if fast:
                 use_fast_attention(model)
             out = model(**inputs)
@@ -411,9 +411,6 @@ def naive_attention(module, queries, keys, *, rows, causal, prefix=None):
 def naive_stack(stack, text, *, rows=None, states=None, prefixes=False):
     """One-layer stack: (N, D) embeddings -> (N, D); ``rows`` (P, D) stand in front, ``states`` are the encoder's."""
 
-    def norm(module, x):
-        return x * (x.pow(2).mean(-1, keepdim=True) + module.variance_epsilon).rsqrt() * module.weight
-
     def attend(module, queries, keys, **options):
         prefix = module.foretoken["default"].prefix.weight if prefixes else None
         return naive_attention(module, queries, keys, prefix=prefix, **options)
@@ -422,14 +419,14 @@ def naive_stack(stack, text, *, rows=None, states=None, prefixes=False):
     front = 0 if rows is None else len(rows)
     x = text if rows is None else torch.cat([rows, text])
     own = block.layer[0]
-    normed = norm(own.layer_norm, x)
+    normed = own.layer_norm(x)
     x = x + attend(own.SelfAttention, normed, normed, rows=front, causal=states is not None)
     if states is not None:
-        normed = norm(block.layer[1].layer_norm, x)
+        normed = block.layer[1].layer_norm(x)
         x = x + attend(block.layer[1].EncDecAttention, normed, states, rows=0, causal=False)
     feed_forward = block.layer[-1]
-    inner = (norm(feed_forward.layer_norm, x) @ feed_forward.DenseReluDense.wi.weight.T).clamp(min=0)
-    return norm(stack.final_layer_norm, x + inner @ feed_forward.DenseReluDense.wo.weight.T)[front:]
+    inner = (feed_forward.layer_norm(x) @ feed_forward.DenseReluDense.wi.weight.T).clamp(min=0)
+    return stack.final_layer_norm(x + inner @ feed_forward.DenseReluDense.wo.weight.T)[front:]
 
 
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])

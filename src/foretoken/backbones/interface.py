@@ -62,7 +62,7 @@ def branch_attention(
 def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:
     """Return a mask to add to the scores that holds the position bias (B, H, N, M) as well."""
     if causal:
-        mask = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril(bias.shape[-1] - bias.shape[-2])
+        mask = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril()
     if mask is None:
         return bias
     return bias + (as_mask(mask, bias.dtype) if mask.dtype == torch.bool else mask)

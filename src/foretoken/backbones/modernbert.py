@@ -1,6 +1,8 @@
 """ModernBERT: global and local layers, rotary positions.
 
 The rows in front of the text enter right before the first layer: windows and positions are those of the text alone.
+
+Shapes: B batch, N text tokens, P rows in front of the text, K head width.
 """
 
 from __future__ import annotations
@@ -9,40 +11,56 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.backbones.base import Attention, Backbone, Stack, text_dimensions
+from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, text_dimensions
 from foretoken.backbones.interface import MARK, attach_interface, detach_interface
 from foretoken.errors import BackboneError
 
+POSITIONS = "foretoken_positions"  # where the body keeps what counts its positions
 WINDOW_IN_KERNEL = ("flash", "flex")
 
 
 def extend_rotary(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
-    """Put the rows in front at their document's first position, which is 0 wherever it is padded: no rotation."""
-    start = first_tokens(kwargs["attention_mask"])
-    cosine, sine = (with_rows(x, start, row_mask.shape[1]) for x in kwargs["position_embeddings"])
-    return {**kwargs, "position_embeddings": (cosine, sine)}
+    """Put the rows in front at position 0, which is no rotation: cosine 1 and sine 0 before the (1 or B, N, K)."""
+    cosine, sine = kwargs["position_embeddings"]
+    front = (0, 0, row_mask.shape[1], 0)
+    return {**kwargs, "position_embeddings": (F.pad(cosine, front, value=1.0), F.pad(sine, front))}
 
 
-def first_tokens(mask: Tensor | None) -> Tensor | None:
-    """(B, 1, N, N) mask of a layer -> where each document begins (B,); None where there is no padding."""
-    if mask is None:
-        return None
-    itself = mask.expand(-1, -1, mask.shape[-1], -1).diagonal(dim1=-2, dim2=-1)[:, 0]  # padding is not seen by itself
-    visible = itself if mask.dtype == torch.bool else itself > torch.finfo(mask.dtype).min / 2
-    return visible.int().argmax(dim=-1)
+class PositionsFromStart:
+    """Counts positions from each document's first token on, wherever its padding is, while an adapter acts.
+
+    Without adapters only distances matter. But the queries that meet a prefix are rotated by their position.
+    """
+
+    def __init__(self, body: nn.Module, attentions: list[nn.Module]) -> None:
+        self.attentions = attentions
+        self.handle = body.register_forward_pre_hook(self.before, with_kwargs=True)
+
+    def before(self, body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Give the positions that the user did not give."""
+        mask = kwargs.get("attention_mask")
+        if kwargs.get("position_ids") is not None or not isinstance(mask, Tensor) or mask.dim() != 2:
+            return None
+        if not any([branch_of(attention) for attention in self.attentions]):
+            return None
+        start = mask.bool().int().argmax(dim=1, keepdim=True)
+        return args, {**kwargs, "position_ids": torch.arange(mask.shape[1], device=mask.device) - start}
 
 
-def with_rows(rotation: Tensor, start: Tensor | None, rows: int) -> Tensor:
-    """(1 or B, N, K) -> (1 or B, P + N, K): P times the rotation of each document's first token, and the text's."""
-    if start is None:
-        front = rotation[:, :1]
-    else:
-        size = max(len(start), len(rotation))
-        rotation = rotation.expand(size, -1, -1)
-        front = rotation.gather(1, start[:, None, None].expand(size, 1, rotation.shape[-1]))
-    return torch.cat([front.expand(-1, rows, -1), rotation], dim=1)
+def attach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Let attention ask its branch, and positions count from the documents' first tokens."""
+    attach_interface(body, attentions)
+    if POSITIONS not in body.__dict__:
+        body.__dict__[POSITIONS] = PositionsFromStart(body, attentions)
+
+
+def detach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Undo it."""
+    body.__dict__.pop(POSITIONS).handle.remove()
+    detach_interface(body, attentions)
 
 
 def modernbert_dimensions(config: Any) -> Mapping[str, int]:
@@ -67,7 +85,6 @@ MODERNBERT = Backbone(
             layers="layers",
             attention=Attention("attn", ("attn.Wqkv",), "attn.Wo"),
             feed_forward=("mlp", "mlp"),
-            is_rotary=True,
             extend_layer=extend_rotary,
         ),
     ),
@@ -76,6 +93,6 @@ MODERNBERT = Backbone(
     pretrained_heads=("ForMaskedLM",),
     projections=("Wqkv",),
     dimensions=modernbert_dimensions,
-    attach_attention=attach_interface,
-    detach_attention=detach_interface,
+    attach_attention=attach_modernbert,
+    detach_attention=detach_modernbert,
 )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-from foretoken.methods.base import ForetokenConfig, require_fraction, require_int, require_positive
+from foretoken.errors import ConfigError
+from foretoken.methods.base import ForetokenConfig, require_choice, require_fraction, require_int, require_positive
+
+Start: TypeAlias = Literal["random", "vocabulary", "text", "adapter"]
+START_OPTIONS: dict[str, str] = {"prefix_init_text": "text", "tokenizer_name_or_path": "text", "prefix_init_adapter": "adapter"}
 
 
 @dataclass
@@ -21,6 +26,11 @@ class PrefixConfig(ForetokenConfig):
         init_std: standard deviation of the prefix at the start.
         prefix_projection: train an embedding and a two-layer network that yields the prefix, instead of the prefix.
         encoder_hidden_size: width of that network (default: the model's width).
+        prefix_init: what the prefix is at the start: ``random``; what the frozen model computes for a ``text`` or for
+            P random tokens of its ``vocabulary``; or what another ``adapter`` of the same method has learnt.
+        prefix_init_text: that text; it is repeated, or cut, to P tokens.
+        tokenizer_name_or_path: the text's tokenizer (default: the model's own).
+        prefix_init_adapter: folder or hub name of that adapter; its prefix is repeated, or cut, to P.
     """
 
     num_virtual_tokens: int = field(default=8, metadata={"help": "length of the prefix"})
@@ -32,6 +42,16 @@ class PrefixConfig(ForetokenConfig):
     encoder_hidden_size: int | None = field(
         default=None, metadata={"help": "width of that network (default: the model's width)"}
     )
+    prefix_init: Start = field(
+        default="random", metadata={"help": "what the prefix is at the start: random, or as tokens, a text, an adapter"}
+    )
+    prefix_init_text: str | None = field(default=None, metadata={"help": "the text that the prefix starts as"})
+    tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "tokenizer of that text (default: the model's)"}
+    )
+    prefix_init_adapter: str | None = field(
+        default=None, metadata={"help": "folder or hub name of the adapter that the prefix starts as"}
+    )
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""
@@ -40,6 +60,25 @@ class PrefixConfig(ForetokenConfig):
         require_positive("init_std", self.init_std)
         if self.encoder_hidden_size is not None:
             require_int("encoder_hidden_size", self.encoder_hidden_size, minimum=1)
+        self.validate_start()
+
+    def validate_start(self) -> None:
+        """Raise ConfigError for a start that lacks something, or that the rest of the options contradicts."""
+        require_choice("prefix_init", self.prefix_init, get_args(Start))
+        for option, start in START_OPTIONS.items():
+            if getattr(self, option) is not None and self.prefix_init != start:
+                raise ConfigError(
+                    f"{option} is given but prefix_init is {self.prefix_init!r}; set prefix_init to {start!r}, "
+                    f"or leave {option} out"
+                )
+        for option in ("prefix_init_text", "prefix_init_adapter"):
+            if self.prefix_init == START_OPTIONS[option] and not getattr(self, option):
+                raise ConfigError(f"prefix_init is {self.prefix_init!r} but {option} is missing; give it")
+        if self.prefix_projection and self.prefix_init in ("vocabulary", "text"):
+            raise ConfigError(
+                f"prefix_init is {self.prefix_init!r}, but with prefix_projection the prefix is a network's output and "
+                "starts as what that yields; leave out one of them"
+            )
 
 
 class Prefix(nn.Module):

@@ -93,6 +93,9 @@ class RecipeTrainer(Trainer):
     def __init__(self, options: TrainingOptions, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.options = options
+        # Their classification losses are means. Left to itself, the Trainer takes any model with **kwargs for one that
+        # divides by the items of all micro-batches, and the loss of k accumulated batches is k times too large.
+        self.model_accepts_loss_kwargs = False
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> BucketSampler:
         table: Any = self.train_dataset if train_dataset is None else train_dataset

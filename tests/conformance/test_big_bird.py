@@ -1,0 +1,410 @@
+"""BigBird: block-sparse and full attention with an adapter, and the model as transformers has it."""
+
+import copy
+
+import naive
+import numpy as np
+import pytest
+import torch
+from peft import get_peft_model
+from transformers import BigBirdConfig, BigBirdModel
+
+from foretoken import (
+    AoTPTuningConfig,
+    PrefixPropagationConfig,
+    PrefixTuningConfig,
+    PromptTuningConfig,
+    StackConfig,
+)
+from foretoken.attention import Blocks, attend, engines
+from foretoken.attention.kernels import KERNELS
+from foretoken.backbones.base import PORT
+from foretoken.backbones.big_bird import attach_blocked, detach_blocked
+from foretoken.errors import BackboneError, ConfigError
+
+import tiny
+from table import adapted
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+LONG, SHORT = 20, 14  # sparse from 15 tokens on: (5 + 2 * 1) * 2 are too few
+
+
+def body(length=64, *, size=2, drawn=1, **changes):
+    """Return the bare model, with the same random weights for the same configuration."""
+    torch.manual_seed(2)
+    options = tiny.SIZES | NO_DROPOUT | {"max_position_embeddings": length} | changes
+    return BigBirdModel(BigBirdConfig(**options, block_size=size, num_random_blocks=drawn)).eval()
+
+
+def documents(length, *, size=2):
+    return torch.randint(5, 100, (size, length), generator=torch.Generator().manual_seed(length))
+
+
+def states(model, ids, mask=None, **options):
+    with torch.no_grad():
+        return model(input_ids=ids, attention_mask=mask, **options).last_hidden_state
+
+
+class Plain:
+    """A branch that adds nothing, so that attention runs through foretoken's own engines."""
+
+    acts, has_part, rows_in_front = True, True, None
+
+    def attend(self, query, key, value, **options):
+        return attend(query, key, value, **options)[0], None
+
+    def deliver(self, vector):
+        assert vector is None
+
+
+MASKS = {
+    "all": lambda ids: None,
+    "padded": lambda ids: torch.ones_like(ids).index_put((torch.tensor([1]),), keep(ids, lambda i, n: i < n * 2 // 3)),
+    "padded left": lambda ids: torch.ones_like(ids).index_put((torch.tensor([1]),), keep(ids, lambda i, n: i > n // 2)),
+    "holes": lambda ids: keep(ids, lambda i, n: i not in (0, 3, 4, 5, n - 1)).expand_as(ids).contiguous(),
+}
+
+
+def keep(ids, rule):
+    return torch.tensor([int(rule(i, ids.shape[1])) for i in range(ids.shape[1])])
+
+
+class TestTheModelWithoutColumnsAndRows:
+    """Outputs and gradients of transformers' own model, padding excepted."""
+
+    @staticmethod
+    def assert_equal(model, ids, mask, *, training):
+        theirs, ours = model.train(training), copy.deepcopy(model)
+        attach_blocked(ours, [])
+        for layer in ours.encoder.layer:
+            layer.attention.self.__dict__[PORT] = Plain()
+        results = []
+        for m in (theirs, ours):
+            out = m(ids, attention_mask=mask).last_hidden_state
+            out = out if mask is None else out * mask[..., None]
+            (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
+            results.append((out.detach(), {n: p.grad for n, p in m.named_parameters() if p.grad is not None}))
+        (expected, gradients), (got, own_gradients) = results
+        assert theirs.attention_type == ours.attention_type
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+        assert gradients.keys() == own_gradients.keys()
+        largest = max(g.abs().max() for g in gradients.values())
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(own_gradients[name], gradient, atol=1e-5 * float(largest), rtol=0)
+
+    @pytest.mark.parametrize("training", [False, True])
+    @pytest.mark.parametrize("mask", MASKS)
+    @pytest.mark.parametrize(
+        ("size", "drawn", "length"), [(2, 1, 14), (2, 1, 15), (2, 1, 20), (2, 3, 33), (4, 1, 31), (4, 2, 64)]
+    )
+    def test_every_kind_of_length(self, size, drawn, length, mask, training):
+        """Too short for sparse attention, just long enough, in part a block, and as long as can be."""
+        ids = documents(length)
+        model = body(size=size, drawn=drawn)
+        self.assert_equal(model, ids, MASKS[mask](ids), training=training)
+        assert (model.attention_type == "block_sparse") == (length > (5 + 2 * drawn) * size)
+
+    @pytest.mark.parametrize("training", [False, True])
+    def test_a_length_of_the_paper(self, training):
+        model = body(4096, size=64, drawn=3, num_hidden_layers=1)
+        self.assert_equal(model, documents(1024, size=1), None, training=training)
+
+
+class TestTheTypeOfAttention:
+    """Each batch is computed as by a model that saw no other before."""
+
+    @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack"])
+    @pytest.mark.parametrize("lengths", [(LONG, SHORT, LONG), (SHORT, LONG, SHORT)])
+    def test_it_follows_the_length_of_every_batch(self, method, lengths):
+        model = tiny.shaken(adapted(body(), method))
+        parameters = dict(model.named_parameters())
+        for length in lengths:
+            fresh = tiny.shaken(adapted(body(), method))
+            assert torch.equal(states(model, documents(length)), states(fresh, documents(length)))
+            with model.disable_adapter():
+                torch.testing.assert_close(states(model, documents(length)), states(body(), documents(length)))
+        assert all(parameter is parameters[name] for name, parameter in model.named_parameters())
+
+    def test_short_batches_train_the_same_adapter(self):
+        model = tiny.shaken(adapted(body(), "stack"))
+        for length in (LONG, SHORT, LONG):
+            model.zero_grad()
+            model(documents(length)).last_hidden_state.square().sum().backward()
+            gradients = [p.grad for p in model.parameters() if p.requires_grad]
+            assert all(g is not None and g.abs().max() > 0 for g in gradients)
+
+    def test_the_users_choice_holds(self):
+        """``set_attention_type`` chooses for all lengths, and takes nothing from the adapter."""
+        config = {"attention_type": "original_full"}
+        sparse, full = (tiny.shaken(adapted(body(**c), "stack")) for c in ({}, config))
+        ids = documents(LONG)
+        expected = {"block_sparse": states(sparse, ids), "original_full": states(full, ids)}
+        assert (expected["block_sparse"] - expected["original_full"]).abs().max() > 1e-2
+        for kind in ("original_full", "block_sparse", "original_full"):
+            sparse.get_base_model().set_attention_type(kind)
+            states(sparse, documents(SHORT))
+            assert torch.equal(states(sparse, ids), expected[kind])
+
+    def test_a_model_that_went_over_to_full_attention_comes_back(self):
+        plain = body()
+        states(plain, documents(SHORT))
+        assert plain.attention_type == "original_full"
+        expected = states(tiny.shaken(adapted(body(), "prefix-tuning")), documents(LONG))
+        model = tiny.shaken(adapted(plain, "prefix-tuning"))
+        assert torch.equal(states(model, documents(LONG)), expected)
+
+    @pytest.mark.parametrize("last", [LONG, SHORT])
+    def test_unloading_restores_classes_and_attributes(self, last):
+        plain = body()
+        before = [(type(m), sorted(vars(m)), sorted(m._modules)) for m in plain.modules()]
+        model = adapted(plain, "stack")
+        for length in (SHORT, LONG, last):
+            states(model, documents(length))
+        unloaded = model.unload()
+        unloaded.__dict__.pop("peft_config", None)
+        assert [(type(m), sorted(vars(m)), sorted(m._modules)) for m in unloaded.modules()] == before
+        assert torch.equal(states(unloaded, documents(LONG)), states(body(), documents(LONG)))
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_checkpointed_batches_of_both_types_before_one_backward(self, reentrant):
+        def gradients(*, checkpointing):
+            model = tiny.shaken(adapted(body(), "stack")).train()
+            if checkpointing:
+                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+                model.enable_input_require_grads()
+            sum(model(documents(length)).last_hidden_state.square().sum() for length in (LONG, SHORT)).backward()
+            return [p.grad for p in model.parameters() if p.requires_grad]
+
+        for got, expected in zip(gradients(checkpointing=True), gradients(checkpointing=False), strict=True):
+            torch.testing.assert_close(got, expected)
+
+    def test_attaching_twice_is_attaching_once(self):
+        model = body()
+        attach_blocked(model, [])
+        attach_blocked(model, [])
+        detach_blocked(model, [])
+        assert not model._forward_pre_hooks
+        assert torch.equal(states(model, documents(LONG)), states(body(), documents(LONG)))
+
+
+def test_random_blocks_leave_numpys_generator_alone():
+    model = tiny.shaken(adapted(body(), "prefix-tuning")).train()
+    np.random.seed(5)
+    expected = np.random.rand(4)
+    np.random.seed(5)
+    states(model, documents(LONG))
+    assert (np.random.rand(4) == expected).all()
+
+
+def test_only_full_attention_drops_weights_in_training():
+    """As in transformers, whose sparse attention has no dropout."""
+    same = {}
+    for length in (LONG, SHORT):
+        model = tiny.shaken(adapted(body(attention_probs_dropout_prob=0.5), "prefix-propagation")).train()
+        same[length] = torch.equal(states(model, documents(length)), states(model, documents(length)))
+    assert same == {LONG: True, SHORT: False}
+
+
+CONFIGS = {
+    "row": PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0),
+    "embedding": PromptTuningConfig(num_virtual_tokens=2, prefix_dropout=0.0),
+    "column": PrefixTuningConfig(num_virtual_tokens=2, prefix_dropout=0.0),
+}
+
+
+@pytest.mark.parametrize("length", [37, SHORT])
+@pytest.mark.parametrize("what", CONFIGS)
+def test_every_token_sees_each_row_and_column(what, length):
+    """A change of one vector changes what the first layer yields for every token of every block."""
+    model = tiny.shaken(get_peft_model(body(), CONFIGS[what]).eval())
+    out = {}
+    model.get_base_model().encoder.layer[0].register_forward_hook(lambda _, args, x: out.update(states=x))
+    parameter = next(p for n, p in model.named_parameters() if ".layer.0." in n and ".foretoken." in n)
+    states(model, documents(length))
+    before = out["states"]
+    with torch.no_grad():
+        parameter[1] += 1.0
+    states(model, documents(length))
+    assert (out["states"] - before)[:, -length:].abs().amax(-1).min() > 1e-4
+
+
+def test_every_row_sees_every_token():
+    model = tiny.shaken(get_peft_model(body(), CONFIGS["row"]).eval())
+    seen = {}
+    inner = model.get_base_model()
+    inner.embeddings.register_forward_hook(lambda _, args, x: seen.update(text=x.requires_grad_()))
+    inner.encoder.layer[0].register_forward_hook(lambda _, args, x: seen.update(rows=x[:, :2]))
+    mask = MASKS["padded"](documents(36))
+    model(documents(36), mask)
+    for row in (0, 1):
+        (gradient,) = torch.autograd.grad(seen["rows"][:, row].square().sum(), seen["text"], retain_graph=True)
+        assert torch.equal(gradient.abs().amax(-1) > 0, mask.bool())
+
+
+class TestOneLayerByLoops:
+    """Rows, columns and random blocks, query by query with the list of the keys that it sees."""
+
+    STACK = StackConfig(configs=[CONFIGS["row"], CONFIGS["column"]])
+    ROWS, SIZE, HEADS, WIDTH = 2, 2, 4, 8
+
+    def keys_seen(self, query, blocks, drawn):
+        """Return the places of the text's keys, as often as they count."""
+        block = query // self.SIZE
+        if query < 0 or block in (0, blocks - 1):
+            seen = list(range(blocks))
+        else:
+            seen = [*{0, block - 1, block, block + 1, blocks - 1}, *drawn[block - 1].tolist()]
+        return [b * self.SIZE + i for b in seen for i in range(self.SIZE)]
+
+    def by_loops(self, module, hidden, real, columns, drawn):
+        """(P + N, D) of one document -> (P + N, D) before the output projection."""
+        query, key, value = (
+            naive.linear(m, hidden).view(-1, self.HEADS, self.WIDTH) for m in (module.query, module.key, module.value)
+        )
+        column_keys, column_values = columns.view(-1, 2, self.HEADS, self.WIDTH).unbind(1)
+        out = torch.zeros_like(query)
+        blocks = real.shape[0] // self.SIZE
+        for i in range(hidden.shape[0]):
+            for h in range(self.HEADS):
+                text = [j for j in self.keys_seen(i - self.ROWS, blocks, drawn[h]) if real[j]]
+                places = [*range(self.ROWS), *(self.ROWS + j for j in text)]
+                keys = [*(key[j, h] for j in places), *column_keys[:, h]]
+                values = [*(value[j, h] for j in places), *column_values[:, h]]
+                weights = naive.softmax_rows([float(query[i, h] @ k) * self.WIDTH**-0.5 for k in keys])
+                out[i, h] = sum(w * v for w, v in zip(weights, values, strict=True))
+        return out.flatten(1)
+
+    @pytest.mark.parametrize("training", [False, True])
+    def test_it_is_the_same(self, training):
+        model = tiny.shaken(get_peft_model(body(num_hidden_layers=1).double(), self.STACK)).train(training)
+        module = model.get_base_model().encoder.layer[0].attention.self
+        seen = {}
+        module.register_forward_hook(lambda _, args, x: seen.update(hidden=args[0], out=x[0]))
+        mask = MASKS["padded"](documents(18))
+        states(model, documents(18), mask)
+        columns = next(p for n, p in model.named_parameters() if ".attention.self.foretoken." in n)
+        drawn = module.random_blocks(18, torch.device("cpu"))
+        if training:
+            assert len(drawn.flatten(1).unique(dim=0)) > 1, "heads have the same random blocks"
+        for document, real in enumerate(mask):
+            expected = self.by_loops(module, seen["hidden"][document], real, columns.detach(), drawn)
+            answered = torch.cat([torch.ones(self.ROWS), real]).bool()
+            torch.testing.assert_close(seen["out"][document][answered], expected[answered], atol=1e-12, rtol=0)
+
+
+class TestPaddingToWholeBlocks:
+    """A text that is not of whole blocks is padded on the way."""
+
+    @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "aot-p-tuning, fc", "stack"])
+    def test_it_is_as_if_the_user_had_padded(self, method):
+        model = tiny.shaken(adapted(body(size=4), method))
+        ids = documents(41)
+        padded, mask = torch.nn.functional.pad(ids, (0, 3)), torch.ones(2, 44).index_fill(1, torch.arange(41, 44), 0)
+        with torch.no_grad():
+            out = model(input_ids=ids, output_hidden_states=True)
+            expected = model(input_ids=padded, attention_mask=mask, output_hidden_states=True)
+        assert out.last_hidden_state.shape == (2, 41, 32)
+        for got, wanted in zip(out.hidden_states, expected.hidden_states, strict=True):
+            torch.testing.assert_close(got[:, :41], wanted[:, :41])
+
+    def test_checkpointing_knows_the_padded_tokens(self):
+        model = tiny.shaken(get_peft_model(body(size=4), AoTPTuningConfig(rank=4))).train()
+        expected = states(model, documents(41))
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        torch.testing.assert_close(model(documents(41)).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("length", [LONG, SHORT])
+def test_attention_maps_are_returned(length):
+    """Those of the rows and the text; with rows and no columns they sum to one."""
+    mask = MASKS["padded"](documents(length))
+    for config, total in ((CONFIGS["row"], 1.0), (CONFIGS["column"], None)):
+        model = tiny.shaken(get_peft_model(body(), config)).train()
+        with torch.no_grad():
+            maps = model(documents(length), mask, output_attentions=True).attentions
+        rows = 2 if total else 0
+        assert [tuple(m.shape) for m in maps] == [(2, 4, rows + length, rows + length)] * 3
+        sums = maps[1].sum(-1)[:, :, rows:].masked_select(mask[:, None].bool())
+        assert (sums < 1 - 1e-4).all() if total is None else torch.allclose(sums, torch.ones_like(sums), atol=1e-5)
+        assert maps[1][1, :, :, rows:][..., mask[1] == 0].abs().max() == 0
+        with model.disable_adapter(), torch.no_grad():
+            assert len(model(documents(length), output_attentions=True).attentions) == 3
+
+
+def test_a_decoder_is_refused():
+    with pytest.raises(BackboneError, match="is_decoder=True"):
+        adapted(body(is_decoder=True, attention_type="original_full"), "prefix-tuning")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
+def test_it_compiles_without_a_graph_break(method):
+    model = tiny.shaken(adapted(body(), method))
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    ids = documents(LONG)
+    torch.testing.assert_close(states(compiled, ids), states(model, ids), atol=2e-5, rtol=2e-5)
+
+
+class TestEnginesOfBlocks:
+    SIZE, FRONT, HEADS = 2, 3, 2
+
+    def case(self, *, blocks=6, drawn=2):
+        """Return queries, keys, values, columns and masks; random blocks may coincide with others and each other."""
+        g = torch.Generator().manual_seed(8)
+        tokens = self.FRONT + blocks * self.SIZE
+        tensors = [torch.randn(2, self.HEADS, tokens, w, generator=g, dtype=torch.float64) for w in (4, 4, 4, 2)]
+        key_mask = torch.ones(2, tokens, dtype=torch.bool)
+        key_mask[1, 1] = False
+        key_mask[1, -3:] = False
+        random = torch.randint(0, blocks, (self.HEADS, blocks - 2, drawn), generator=g)
+        random[0, 1] = 3
+        return tensors, Blocks(self.SIZE, key_mask, random, self.FRONT)
+
+    @pytest.mark.parametrize("blocks", [3, 4, 6])
+    @pytest.mark.parametrize("drawn", [0, 1, 2])
+    @pytest.mark.parametrize("columns", [False, True])
+    def test_they_agree(self, blocks, drawn, columns):
+        random_of = (blocks, drawn) if blocks > 3 else (4, drawn)
+        (query, key, value, extra), masks = self.case(blocks=random_of[0], drawn=drawn)
+        assert engines(blocks=True) == ("gather-sdpa", "reference")
+        results = [
+            attend(
+                query, key, value, scale=0.5, blocks=masks, extra_scores=extra if columns else None, engine=engine
+            )
+            for engine in engines(blocks=True)
+        ]
+        torch.testing.assert_close(*results, atol=1e-12, rtol=0)
+
+    @pytest.mark.parametrize("kernel", KERNELS)
+    def test_they_agree_for_every_kernel(self, kernel):
+        (query, key, value, _), masks = self.case()
+        first, second = (
+            attend(query, key, value, scale=0.5, blocks=masks, kernel=kernel, engine=engine)[0]
+            for engine in engines(blocks=True)
+        )
+        torch.testing.assert_close(first, second, atol=1e-9, rtol=1e-9)
+
+    @pytest.mark.parametrize("engine", engines(blocks=True))
+    def test_gradients(self, engine):
+        tensors, masks = self.case(blocks=4, drawn=1)
+        leaves = [x[..., :2].contiguous().requires_grad_() for x in tensors]
+
+        def function(query, key, value, extra):
+            return attend(query, key, value, scale=0.5, blocks=masks, extra_scores=extra, engine=engine)
+
+        assert torch.autograd.gradcheck(function, leaves)
+
+    @pytest.mark.parametrize("engine", engines(blocks=True))
+    def test_a_document_without_real_tokens_is_finite(self, engine):
+        (query, key, value, extra), masks = self.case()
+        masks.key_mask[1] = False
+        out, p_extra = attend(query, key, value, scale=0.5, blocks=masks, extra_scores=extra, engine=engine)
+        assert torch.isfinite(out).all()
+        assert torch.isfinite(p_extra).all()
+        assert out[1, :, self.FRONT :].abs().max() == 0
+
+    def test_other_masks_are_refused(self):
+        (query, key, value, _), masks = self.case()
+        with pytest.raises(ConfigError, match="leave out `mask`"):
+            attend(query, key, value, scale=0.5, blocks=masks, is_causal=True)
