@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
     from foretoken.methods.stack import StackConfig as StackConfig
     from foretoken.training.auxiliary import AuxiliaryLossCallback as AuxiliaryLossCallback
+    from foretoken.tuner.export import to_peft as to_peft
+    from foretoken.tuner.initialise import initialise_prefix as initialise_prefix
+    from foretoken.tuner.interop import from_peft as from_peft
 
 __version__ = "0.1.0"
 
@@ -55,6 +58,9 @@ _PUBLIC = {
     "StackConfig": "foretoken.methods.stack",
     "AuxiliaryLossCallback": "foretoken.training.auxiliary",
     "LoraConfig": "peft",
+    "initialise_prefix": "foretoken.tuner.initialise",
+    "from_peft": "foretoken.tuner.interop",
+    "to_peft": "foretoken.tuner.export",
     "lengthen": "foretoken.lengthening",
 }
 __all__ = list(_PUBLIC)

@@ -124,7 +124,9 @@ class TestEveryMethodOnEveryFamily:
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
             model.enable_input_require_grads()
             for name, gradient in gradients().items():
-                torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+                torch.testing.assert_close(
+                    gradient, expected[name], atol=1e-5, rtol=2e-5, msg=lambda m, n=name: f"{n}: {m}"
+                )
             model.eval()
 
     def test_mixed_batch_equals_one_by_one(self, method, family):

@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 import torch
-from naive_functions import gelu, layer_norm, rotated, softmax
 from transformers import AutoModel
 from transformers.models.modernbert import modeling_modernbert
 
 from foretoken.errors import BackboneError
 
 import tiny
+from naive_functions import gelu, layer_norm, rotated, softmax
 from table import CHANGING, EMPTY, adapted
 
 P, HEADS, WIDTH = 3, 4, 8

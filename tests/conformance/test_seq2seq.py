@@ -1,4 +1,4 @@
-"""Encoder-decoders: prefixes in encoder, decoder and cross attention, generation, and T5's attention written naively."""
+"""Encoder-decoders: prefixes in encoder, decoder and cross attention, generation, T5's attention written naively."""
 
 import math
 
@@ -41,8 +41,10 @@ def documents(family, **options):
 
 def generated(model, inputs, options, **more):
     """Return the tokens, and the logits of each step (or the beams' scores)."""
-    out = model.generate(**inputs, **options, **more, return_dict_in_generate=True, output_logits=True, output_scores=True)
-    return out.sequences, torch.stack(out.logits) if options is GREEDY else out.sequences_scores
+    out = model.generate(
+        **inputs, **options, **more, return_dict_in_generate=True, output_logits=True, output_scores=True
+    )
+    return out.sequences, torch.stack(out.logits) if "num_beams" not in options else out.sequences_scores
 
 
 def by_hand(model, inputs, steps):
@@ -76,7 +78,7 @@ class TestPrefixes:
         model = adapted(language_model(family), "prefix-tuning", task_type=LM)
         inputs = tiny.batch(family, LM, labels=False)
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
+            for parameter in model.parameters():
                 if parameter.requires_grad:
                     parameter.zero_()
             before = model(**inputs)

@@ -23,7 +23,7 @@ def seen_blocks(blocks: Blocks) -> Tensor:
 
     First those that it always sees, then each random one; a block of keys counts once in every mask.
     """
-    heads, inner, drawn = blocks.random.shape
+    heads, inner, _ = blocks.random.shape
     position = torch.arange(inner + 2, device=blocks.random.device)
     is_end = (position == 0) | (position == inner + 1)
     near = (position[:, None] - position[None]).abs() <= 1
@@ -82,7 +82,8 @@ def attend_gather(
 ) -> tuple[Tensor, Tensor | None]:
     """Two fused SDPA calls: the queries that see everything, then the others, each block with its own keys gathered.
 
-    Masked queries of the text get zero. Portable: plain autograd, any device and dtype. Memory grows with N (P + (5 + R) S) / S.
+    Masked queries of the text get zero. Portable: plain autograd, any device and dtype. Memory grows with
+    N (P + (5 + R) S) / S.
     """
     heads, size = query.shape[1], blocks.size
     opening = blocks.front + size  # the rows in front and the first block

@@ -85,12 +85,14 @@ class Attention:
         query: its query projections; where one map yields queries, keys and values, the queries come first.
         output: its output projection.
         has_global: some keys are seen by every query while the others are seen in a window.
+        is_rotary: the module is given ``position_embeddings``, cosine and sine, and rotates the halves of each head.
     """
 
     module: str
     query: tuple[str, ...]
     output: str
     has_global: bool = False
+    is_rotary: bool = False
 
 
 def unchanged(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
@@ -117,7 +119,6 @@ class Stack:
         is_causal: token i sees tokens 0..i.
         takes_positions: its module takes ``position_ids``: rows that run by themselves get 0, and the text's are
             counted over the tokens that are not padding where the user gives none.
-        is_rotary: queries and keys are rotated by their positions; its layers take ``position_embeddings``.
         heads: config -> (heads, key-value heads, head width), where they differ from the backbone's dimensions.
         extend_inputs: keyword arguments of the stack's module and the rows' (B, P) mask -> arguments that allow for
             the rows.
@@ -133,7 +134,6 @@ class Stack:
     end: str = ""
     is_causal: bool = False
     takes_positions: bool = False
-    is_rotary: bool = False
     heads: Callable[[Any], tuple[int, int, int]] | None = None
     extend_inputs: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
     extend_layer: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
@@ -239,7 +239,8 @@ def with_positions(kwargs: dict[str, Any]) -> dict[str, Any]:
 def rows_without_positions(size: int, rows: int, device: torch.device) -> dict[str, Tensor]:
     """Return the positions and the mask of (B, P) rows that run by themselves: all at position 0, no window."""
     seen = torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
-    return {"position_ids": torch.zeros(size, rows, dtype=torch.long, device=device), "attention_mask": seen[None, None]}
+    positions = torch.zeros(size, rows, dtype=torch.long, device=device)
+    return {"position_ids": positions, "attention_mask": seen[None, None]}
 
 
 def extend_mask(mask: Tensor, row_mask: Tensor, text_mask: Tensor | None = None) -> Tensor:

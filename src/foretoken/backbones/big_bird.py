@@ -17,7 +17,6 @@ from transformers import BigBirdConfig
 from transformers.models.big_bird.modeling_big_bird import (
     BigBirdAttention,
     BigBirdBlockSparseAttention,
-    BigBirdModel,
     BigBirdSelfAttention,
 )
 
@@ -41,7 +40,7 @@ TYPE_BY_LENGTH = "foretoken_type_by_length"
 class FullSelfAttention(BigBirdSelfAttention):
     """BigBird's full self-attention, with the branch's part."""
 
-    def forward(
+    def forward(  # type: ignore[override] # the rest of transformers' arguments is for decoders
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
@@ -66,7 +65,7 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
 
     drawn: dict[tuple[int, torch.device], Tensor]
 
-    def forward(
+    def forward(  # type: ignore[override] # the last two masks are passed on together
         self,
         hidden_states: Tensor,
         band_mask: Tensor | None = None,
@@ -114,10 +113,9 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
 
     def draw_paper(self, tokens: int) -> list[np.ndarray]:
         """Draw for each head from the blocks of the longest text."""
-        lengths, sizes = [self.max_seqlen] * 2, [self.block_size] * 2
-        count = tokens // self.block_size - 2
+        length, size, count = self.max_seqlen, self.block_size, self.num_random_blocks
         return [
-            self._bigbird_block_rand_mask(*lengths, *sizes, self.num_random_blocks, last_idx=1024)[:count]
+            self._bigbird_block_rand_mask(length, length, size, size, count, last_idx=1024)[: tokens // size - 2]
             for _ in range(self.num_attention_heads)
         ]
 
@@ -170,15 +168,15 @@ class SwitchingAttention(BigBirdAttention):
             turn_into(self.self, self.attention_type, value, self.config, self.seed)
             self.attention_type = value
 
-    def forward(self, hidden_states: Tensor, *args: Any, band_mask: Tensor | None = None, **kwargs: Any) -> Any:
+    def forward(self, hidden_states: Tensor, band_mask: Tensor | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Attend in the way that the masks are for: a recomputed layer may follow a pass of the other kind."""
         self.set_attention_type(FULL if band_mask is None else SPARSE)
         kwargs.setdefault("output_attentions", self.config.output_attentions)
-        return super().forward(hidden_states, *args, band_mask=band_mask, **kwargs)
+        return super().forward(hidden_states, band_mask=band_mask, **kwargs)
 
 
 def turn_into(module: nn.Module, before: str, after: str, config: BigBirdConfig, seed: int | None) -> None:
-    """Make a module of the other kind of attention: it loses what only the one has, and gets what only the other has."""
+    """Make an attention module one of the other kind: it loses what only its own has, gets what only the other has."""
     with torch.device("meta"):  # examples, whose weights nobody needs
         old, new = (THEIRS[kind](config, seed).train(module.training) for kind in (before, after))
     for name in attributes(old) - attributes(new):
@@ -200,7 +198,7 @@ class TypeByLength:
     stays with it: what it computes for a long document then depends on what it saw before.
     """
 
-    def __init__(self, body: BigBirdModel) -> None:
+    def __init__(self, body: Any) -> None:
         self.body = body
         self.wanted = body.config.attention_type
         self.names = list(inspect.signature(type(body).forward).parameters)[1:]
@@ -212,7 +210,7 @@ class TypeByLength:
         type(self.body).set_attention_type(self.body, value)
         self.wanted = value
 
-    def before(self, body: BigBirdModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, body: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Set the type for the batch that comes."""
         given = {**kwargs, **dict(zip(self.names, args, strict=False))}
         tokens = given.get("inputs_embeds") if given.get("input_ids") is None else given["input_ids"]
@@ -243,6 +241,7 @@ def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     body.__dict__.pop(TYPE_BY_LENGTH).remove()
     for attention in attention_blocks(body):
+        attention.set_attention_type(body.attention_type)  # recomputed layers may have left another
         del attention.self.drawn
         attention.self.__class__ = THEIRS[attention.attention_type]
         attention.__class__ = BigBirdAttention

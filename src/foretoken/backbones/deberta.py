@@ -4,12 +4,14 @@ A pair of tokens is scored by their contents, by the query's content and their d
 their distance. The rows in front of the text have no position: a pair with a row is scored by the contents alone.
 They enter right before the first layer, so that distances, masks and the convolution are those of the text alone.
 
-Shapes: B batch, N text tokens, P rows in front of the text, D model width, H heads, K head width, S distances either way.
+Shapes: B batch, N text tokens, P rows in front of the text, D model width, H heads, K head width, S distances
+either way.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +55,14 @@ class DisentangledAttention(DisentangledSelfAttention):
         query = self.heads(self.query_proj(hidden_states if query_states is None else query_states))
         key, value = self.heads(self.key_proj(hidden_states)), self.heads(self.value_proj(hidden_states))
         scale = 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
+        visible: Tensor | None = attention_mask
         if (rows := branch.rows_in_front) is not None:
-            attention_mask = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=torch.bool)
-        mask = as_mask(attention_mask, query.dtype)
+            visible = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=torch.bool)
+        assert visible is not None  # the encoder always makes a mask
+        mask = as_mask(visible, query.dtype)
         if relative_pos is not None and rel_embeddings is not None:
             scores = self.distance_scores(query, key, relative_pos, rel_embeddings, scale)
-            mask = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+            mask = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         dropout = self.dropout.p if self.training else 0.0
         out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
         branch.deliver(after)
@@ -108,7 +112,8 @@ class DisentangledEncoder(DebertaV2Encoder):
 
     def get_rel_embedding(self) -> Tensor | None:
         """Return the vectors of the distances, (2 S, D) or (B, 2 S, D): an adapter may edit them."""
-        branch: Branch | None = self.layer[0].attention.self.__dict__.get(PORT)
+        first: Any = self.layer[0]
+        branch: Branch | None = first.attention.self.__dict__.get(PORT)
         if branch is None or not branch.mixed_size or not self.relative_attention:
             return super().get_rel_embedding()
         distances = self.rel_embeddings.weight.expand(branch.mixed_size, -1, -1)

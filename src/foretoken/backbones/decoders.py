@@ -31,11 +31,10 @@ LLAMA = Backbone(
     stacks=(
         Stack(
             layers="layers",
-            attention=Attention("self_attn", ("self_attn.q_proj",), "self_attn.o_proj"),
+            attention=Attention("self_attn", ("self_attn.q_proj",), "self_attn.o_proj", is_rotary=True),
             feed_forward=("mlp", "mlp"),
             is_causal=True,
             takes_positions=True,
-            is_rotary=True,
         ),
     ),
     heads=HEADS,

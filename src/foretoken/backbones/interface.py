@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from foretoken.backbones.base import as_mask, branch_of, extend_late_mask
 
 MARK = "foretoken_"
+ATTACHED: WeakSet[nn.Module] = WeakSet()  # the bodies that were switched; some may share a config object
 
 
 def branch_attention(
@@ -77,6 +79,7 @@ def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
 
 def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Switch the model to the implementation that asks branches."""
+    ATTACHED.add(body)
     masks = AttentionMaskInterface()
     for config in configs_of(body):
         before = config._attn_implementation or "sdpa"
@@ -88,9 +91,12 @@ def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
 
 
 def detach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Switch back."""
+    """Switch back, unless another model with the same config object still asks its branches."""
+    ATTACHED.discard(body)
+    shared = {id(config) for other in ATTACHED for config in configs_of(other)}
     for config in configs_of(body):
-        config._attn_implementation = config._attn_implementation.removeprefix(MARK)
+        if id(config) not in shared:
+            config._attn_implementation = config._attn_implementation.removeprefix(MARK)
 
 
 def configs_of(body: nn.Module) -> list[PreTrainedConfig]:

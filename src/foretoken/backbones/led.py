@@ -68,15 +68,14 @@ class BranchingDecoderAttention(LEDDecoderAttention):
         """(B, N, D) -> (B, N, D), the weights where they are asked for, and the cache."""
         branch = branch_of(self)
         if branch is None:
-            return super().forward(
-                hidden_states, key_value_states, past_key_values, attention_mask, output_attentions
-            )
+            return super().forward(hidden_states, key_value_states, past_key_values, attention_mask, output_attentions)
         is_cross = key_value_states is not None
         states = hidden_states if key_value_states is None else key_value_states
         query = self.heads(self.q_proj(hidden_states))
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
         options: dict[str, Any] = {"scale": self.scaling, "mask": attention_mask}
-        out, after = branch.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
+        dropout = (self.dropout or 0.0) if self.training else 0.0
+        out, after = branch.attend(query, key, value, dropout=dropout, **options)
         branch.deliver(after)
         weights = branch.own_weights(query, key, **options) if output_attentions else None
         return self.out_proj(out.transpose(1, 2).flatten(2)), weights, past_key_values

@@ -31,6 +31,10 @@ class FoundGlobals:
             self._of = weakref.ref(is_global)
         return self._found
 
+    def __reduce__(self) -> tuple[type[FoundGlobals], tuple[()]]:
+        """A copy of the model, and one read from a pickle, looks for itself."""
+        return FoundGlobals, ()
+
 
 class WindowedSelfAttention(LongformerSelfAttention):
     """Longformer's self-attention through :func:`foretoken.attention.attend`.

@@ -44,7 +44,7 @@ class PositionsFromStart:
         mask = kwargs.get("attention_mask")
         if kwargs.get("position_ids") is not None or not isinstance(mask, Tensor) or mask.dim() != 2:
             return None
-        if not any([branch_of(attention) for attention in self.attentions]):
+        if next((True for attention in self.attentions if branch_of(attention)), None) is None:
             return None
         start = mask.bool().int().argmax(dim=1, keepdim=True)
         return args, {**kwargs, "position_ids": torch.arange(mask.shape[1], device=mask.device) - start}
@@ -83,7 +83,7 @@ MODERNBERT = Backbone(
     stacks=(
         Stack(
             layers="layers",
-            attention=Attention("attn", ("attn.Wqkv",), "attn.Wo"),
+            attention=Attention("attn", ("attn.Wqkv",), "attn.Wo", is_rotary=True),
             feed_forward=("mlp", "mlp"),
             extend_layer=extend_rotary,
         ),

@@ -30,7 +30,7 @@ def keys_and_values(
     project: Callable[[Tensor], tuple[Tensor, Tensor]],
     states: Tensor,
     cache: Cache | None,
-    layer: int,
+    layer: Any,  # the number that the attention knows itself by; its type differs from family to family
     *,
     is_cross: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -46,9 +46,16 @@ def keys_and_values(
         return cache.self_attention_cache.update(*project(states), layer)
     crossing = cache.cross_attention_cache
     if cache.is_updated.get(layer):
-        return crossing.layers[layer].keys, crossing.layers[layer].values
+        held: Any = crossing.layers[layer]
+        return held.keys, held.values
     cache.is_updated[layer] = True
     return crossing.update(*project(states), layer)
+
+
+def seen_tokens(cache: Cache | None, layer: Any) -> int | Tensor:
+    """Return how many of the decoder's tokens a cache holds before it takes new ones."""
+    seen = 0 if cache is None else cache.get_seq_length(layer)
+    return seen.clone() if isinstance(seen, Tensor) else seen  # a static cache counts on in the same tensor
 
 
 class BranchingT5Attention(T5Attention):
@@ -67,33 +74,28 @@ class BranchingT5Attention(T5Attention):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> Any:
-        """(B, N, D) -> (B, N, D), the position bias (1, H, N, M), and the weights where they are asked for."""
+        """(B, N, D) -> (B, N, D), the bias that the stack's layers share, and the weights where they are asked for."""
         branch = branch_of(self)
         if branch is None:
             kwargs |= {"key_value_states": key_value_states, "past_key_values": past_key_values}
             return super().forward(hidden_states, mask=mask, position_bias=position_bias, **kwargs)
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
-        seen = seen.clone() if isinstance(seen, Tensor) else seen  # a static cache counts on in the same tensor
+        seen = seen_tokens(past_key_values, self.layer_idx)
         is_cross = key_value_states is not None
         states = hidden_states if key_value_states is None else key_value_states
         query = self.heads(self.q(hidden_states))
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
-        is_shared = position_bias is not None
         if position_bias is None:
-            position_bias = self.bias(query, key, rows=branch.rows_here, seen=seen)
-        if not (MASK_IN_BIAS and is_shared):
-            mask = self.scores_mask(branch, mask, position_bias, query, key)
-        else:
-            mask = position_bias
-        dropout = self.dropout if self.training else 0.0
-        out, after = branch.attend(query, key, value, scale=1.0, dropout=dropout, mask=mask)
+            bias = self.bias(query, key, rows=branch.rows_here, seen=seen)
+            position_bias = self.with_mask(branch, mask, bias) if MASK_IN_BIAS else bias
+        added = position_bias if MASK_IN_BIAS else self.with_mask(branch, mask, position_bias)
+        options: dict[str, Any] = {"scale": 1.0, "mask": added}  # T5 does not scale its scores
+        out, after = branch.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
         branch.deliver(after)
-        out = self.o(out.transpose(1, 2).flatten(2))
-        wanted = kwargs.get("output_attentions") if MASK_IN_BIAS else self.config._attn_implementation == "eager"
-        weights = branch.own_weights(query, key, scale=1.0, mask=mask) if wanted else None
-        if MASK_IN_BIAS:
-            return (out, mask, weights) if wanted else (out, mask)
-        return out, position_bias, weights
+        answer = self.o(out.transpose(1, 2).flatten(2)), position_bias
+        if MASK_IN_BIAS and not kwargs.get("output_attentions"):
+            return answer
+        is_wanted = MASK_IN_BIAS or self.config._attn_implementation == "eager"
+        return *answer, branch.own_weights(query, key, **options) if is_wanted else None
 
     def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """(B, M, D) -> keys and values (B, H, M, K)."""
@@ -104,20 +106,21 @@ class BranchingT5Attention(T5Attention):
         return x.unflatten(-1, (self.n_heads, self.key_value_proj_dim)).transpose(1, 2)
 
     def bias(self, query: Tensor, key: Tensor, *, rows: int, seen: int | Tensor) -> Tensor:
-        """Return the (1, H, N, M) position bias; ``rows`` of both N and M are rows in front, ``seen`` is cached text."""
+        """Return the (1, H, N, M) position bias; ``rows`` of N and of M are rows in front, ``seen`` is cached text."""
         queries, keys = query.shape[2], key.shape[2]
         if not self.has_relative_attention_bias:
             return query.new_zeros(1, self.n_heads, queries, keys)
         text = self.compute_bias(queries - rows, keys - rows, device=query.device, past_seen_tokens=seen)
         return nn.functional.pad(text, (rows, 0, rows, 0))
 
-    def scores_mask(self, branch: Branch, mask: Tensor | None, bias: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Return what is added to the scores: the position bias, and the mask that allows for rows in front."""
+    def with_mask(self, branch: Branch, mask: Tensor | None, bias: Tensor) -> Tensor:
+        """Return what is added to the scores: the bias (1, H, N, M), and the mask, which allows for rows in front."""
+        queries, keys = bias.shape[-2:]
         if (rows := branch.rows_in_front) is not None:
-            mask = extend_late_mask(mask, rows, keys=key.shape[2], dtype=torch.bool)
+            mask = extend_late_mask(mask, rows, keys=keys, dtype=torch.bool)
         elif mask is not None:
-            mask = mask[..., : key.shape[2]]
-        causal = getattr(self, "is_causal", False) and mask is None and query.shape[2] > 1
+            mask = mask[..., :keys]
+        causal = getattr(self, "is_causal", False) and mask is None and queries > 1
         return biased(mask, bias, causal=causal)
 
 

@@ -97,9 +97,15 @@ class Place(NamedTuple):
 
 
 class LayerEntry(nn.Module):
-    """What a method does to what enters one layer. The defaults change nothing."""
+    """What a method does to what enters one layer. The defaults change nothing.
+
+    Attributes:
+        num_rows: P.
+        position_free: where positions rotate queries, they meet the rows without their rotation.
+    """
 
     num_rows: int = 0
+    position_free: bool = False
 
     def first_rows(self, batch_size: int) -> Tensor:
         """Return the (B, P, D) rows that go in front of the text; asked of layer 0 when ``num_rows`` > 0."""
@@ -127,9 +133,11 @@ class AttentionBranch(AttentionPart):
 
     ``keeps_out`` says what ``combine`` is given: with False ``out`` is the sum over the softmax's other terms,
     ``(1 - sum_x p_x) f``; with True it is ``f`` itself, the attention as it is without this branch's columns.
+    Where positions rotate queries, ``position_free`` lets ``scores`` have them without their rotation.
     """
 
     num_columns: int = 0
+    position_free: bool = False
     keeps_out: ClassVar[bool] = False
 
     @abstractmethod

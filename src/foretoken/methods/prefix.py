@@ -13,7 +13,11 @@ from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig, require_choice, require_fraction, require_int, require_positive
 
 Start: TypeAlias = Literal["random", "vocabulary", "text", "adapter"]
-START_OPTIONS: dict[str, str] = {"prefix_init_text": "text", "tokenizer_name_or_path": "text", "prefix_init_adapter": "adapter"}
+START_OPTIONS: dict[str, str] = {
+    "prefix_init_text": "text",
+    "tokenizer_name_or_path": "text",
+    "prefix_init_adapter": "adapter",
+}
 
 
 @dataclass
@@ -26,6 +30,8 @@ class PrefixConfig(ForetokenConfig):
         init_std: standard deviation of the prefix at the start.
         prefix_projection: train an embedding and a two-layer network that yields the prefix, instead of the prefix.
         encoder_hidden_size: width of that network (default: the model's width).
+        position_free: in models with rotary positions, let every query meet the prefix without its rotation: the
+            prefix is as near to the last token of a long text as to the first. Default: it stands at position 0.
         prefix_init: what the prefix is at the start: ``random``; what the frozen model computes for a ``text`` or for
             P random tokens of its ``vocabulary``; or what another ``adapter`` of the same method has learnt.
         prefix_init_text: that text; it is repeated, or cut, to P tokens.
@@ -41,6 +47,9 @@ class PrefixConfig(ForetokenConfig):
     )
     encoder_hidden_size: int | None = field(
         default=None, metadata={"help": "width of that network (default: the model's width)"}
+    )
+    position_free: bool = field(
+        default=False, metadata={"help": "with rotary positions: the prefix is equally near to every token"}
     )
     prefix_init: Start = field(
         default="random", metadata={"help": "what the prefix is at the start: random, or as tokens, a text, an adapter"}

@@ -38,8 +38,9 @@ def propagated_rows(config: PrefixConfig, dimensions: Dimensions) -> dict[int, L
     """Return one entry per layer, each with a (P, D) prefix."""
     width, rows = dimensions.hidden_size, config.num_virtual_tokens
     prefixes = make_prefixes(config, layers=dimensions.num_layers, width=width, hidden_size=width)
+    options = {"dropout": config.prefix_dropout, "position_free": config.position_free}
     return {
-        layer: PropagatedRows(prefix, rows, first=layer in dimensions.first_layers, dropout=config.prefix_dropout)
+        layer: PropagatedRows(prefix, rows, first=layer in dimensions.first_layers, **options)
         for layer, prefix in enumerate(prefixes)
     }
 
@@ -47,11 +48,20 @@ def propagated_rows(config: PrefixConfig, dimensions: Dimensions) -> dict[int, L
 class PropagatedRows(LayerEntry):
     """The rows of layer 0, or what is added to them before a later layer."""
 
-    def __init__(self, prefix: Prefix | ProjectedPrefix, num_rows: int, *, first: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        prefix: Prefix | ProjectedPrefix,
+        num_rows: int,
+        *,
+        first: bool,
+        dropout: float,
+        position_free: bool = False,
+    ) -> None:
         super().__init__()
         self.prefix = prefix
         self.num_rows = num_rows
         self.first = first
+        self.position_free = position_free
         self.dropout = nn.Dropout(dropout)
 
     def first_rows(self, batch_size: int) -> Tensor:

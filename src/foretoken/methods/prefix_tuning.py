@@ -48,6 +48,7 @@ def prefix_sites(config: PrefixConfig, dimensions: Dimensions, branch: Callable[
                 shape.num_key_value_heads,
                 shape.head_dim,
                 dropout=config.prefix_dropout,
+                position_free=config.position_free,
             )
             for index, (prefix, shape) in enumerate(zip(prefixes, shapes, strict=True))
         }
@@ -58,13 +59,21 @@ class PrefixBranch(AttentionBranch):
     """P keys and values of one attention, held as one (P, 2 H_kv K) matrix as in peft's checkpoints."""
 
     def __init__(
-        self, prefix: Prefix | ProjectedPrefix, num_columns: int, heads: int, head_dim: int, *, dropout: float
+        self,
+        prefix: Prefix | ProjectedPrefix,
+        num_columns: int,
+        heads: int,
+        head_dim: int,
+        *,
+        dropout: float,
+        position_free: bool = False,
     ) -> None:
         super().__init__()
         self.prefix = prefix
         self.num_columns = num_columns
         self.heads = heads
         self.head_dim = head_dim
+        self.position_free = position_free
         self.dropout = nn.Dropout(dropout)
 
     def halves(self, query: Tensor) -> tuple[Tensor, Tensor]:

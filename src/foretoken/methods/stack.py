@@ -120,6 +120,8 @@ def stacked_entries(tables: list[Mapping[int, LayerEntry]], first_layers: Iterab
     for layer in sorted({layer for table in tables for layer in table}):
         first = max(opening for opening in first_layers if opening <= layer)
         parts = [table.get(layer) or idle_entry(rows_of(table, first)) for table in tables]
+        if layer == first and len({part.position_free for part in parts if part.num_rows}) > 1:
+            raise ConfigError("the rows of a stack stand side by side; set position_free in all of its members or none")
         entries[layer] = StackedEntry(parts)
     return entries
 
@@ -143,6 +145,7 @@ class StackedEntry(LayerEntry):
         super().__init__()
         self.parts: Iterable[LayerEntry] = nn.ModuleList(parts)  # type: ignore[assignment]
         self.num_rows = sum(part.num_rows for part in parts)
+        self.position_free = any(part.position_free for part in parts if part.num_rows)
 
     def first_rows(self, batch_size: int) -> Tensor:
         """Return the members' rows, one after the other."""

@@ -19,6 +19,7 @@ from foretoken.attention.kernels import kernel_attention
 from foretoken.errors import AdapterError
 from foretoken.methods.base import RowsApart
 from foretoken.tuner.columns import Columns, Part, RowPart, attend_columns
+from foretoken.tuner.rotation import Rotation, met_by
 from foretoken.tuner.runtime import Group, Phase, Plan
 
 
@@ -37,10 +38,12 @@ class Rows:
     key: Tensor
     value: Tensor
     mask: Tensor | None
+    rotation: Rotation | None = None
 
     def attended(self, query: Tensor, *, kernel: str, scale: float, dropout: float) -> Tensor:
         """Return the attention to the rows alone: (B, H, N, K)."""
         key, value = RowPart.repeated(self.key, query), RowPart.repeated(self.value, query)
+        query = met_by(query, self.rotation)
         return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=self.mask, dropout=dropout)
 
 
@@ -54,7 +57,7 @@ class AsLambda:
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """Return the logarithm of the rows' summed exponentials: (B, H, N, 1)."""
-        scores = query @ RowPart.repeated(self.rows.key, query).transpose(-1, -2) * scale
+        scores = met_by(query, self.rows.rotation) @ RowPart.repeated(self.rows.key, query).transpose(-1, -2) * scale
         if self.rows.mask is not None:
             scores = scores.masked_fill(~self.rows.mask, float("-inf"))
         return scores.logsumexp(dim=-1, keepdim=True)
@@ -85,7 +88,7 @@ def attend_apart(
     for adapter in dict.fromkeys(part.group.adapter for part in apart):
         mine = [part for part in apart if part.group.adapter == adapter]
         group = mine[0].group
-        inner = [Part(replace(p.group, index=None), p.branch) for p in parts if p.group.adapter == adapter]
+        inner = [narrowed(part, group) for part in parts if part.group.adapter == adapter]
         new, more = attend_separately(
             of_group(plan, group),
             None if rows is None else taken_rows(rows, group),
@@ -145,7 +148,8 @@ def attend_separately(
 def rows_seen(plan: Plan, rows: RowPart | None, key: Tensor, value: Tensor) -> Rows:
     """Return the rows' keys and values: those that ran before the text, or the first P of the sequence."""
     if rows is not None:
-        return Rows(rows.key, rows.value, None if rows.hidden is None else ~rows.hidden[:, None, None])
+        mask = None if rows.hidden is None else ~rows.hidden[:, None, None]
+        return Rows(rows.key, rows.value, mask, rows.rotation)
     here = plan.rows_here
     mask = None if plan.all_rows_everywhere else plan.row_mask()[:, None, None]
     if plan.phase is Phase.ALONE:
@@ -203,10 +207,17 @@ def of_group(plan: Plan, group: Group) -> Plan:
     return replace(plan, groups=(replace(group, index=None),), batch_size=size)
 
 
+def narrowed(part: Part, group: Group) -> Part:
+    """Return a part for a batch of its own documents alone."""
+    rotation = None if part.rotation is None else part.rotation.of(group)
+    return Part(replace(part.group, index=None), part.branch, rotation)
+
+
 def taken_rows(rows: RowPart, group: Group) -> RowPart:
     """Return the rows of one group's documents."""
     hidden = None if rows.hidden is None else group.take(rows.hidden)
-    return RowPart(group.take(rows.key), group.take(rows.value), hidden)
+    rotation = None if rows.rotation is None else rows.rotation.of(group)
+    return RowPart(group.take(rows.key), group.take(rows.value), hidden, rotation)
 
 
 def taken(option: Any, group: Group) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
+from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError, BackboneError
-from foretoken.methods.base import Dimensions, ForetokenConfig
+from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
+from foretoken.tuner.runtime import Plan
 from foretoken.tuner.sites import NAME
 
 
@@ -26,6 +28,29 @@ def check_same_backbone(config: ForetokenConfig, dimensions: Dimensions) -> None
         raise BackboneError(
             f"the adapter was made for another backbone: {', '.join(differing)}; "
             f"load it on {config.base_model_name_or_path or 'the model it was trained on'}"
+        )
+
+
+def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimensions) -> None:
+    """Raise BackboneError where rows stand among the text's own rotated keys and cannot be met without rotation."""
+    for stack, layer in zip(stacks, dimensions.first_layers, strict=True):
+        entry = sites.layers.get(layer)
+        if entry is None or not entry.num_rows or not entry.position_free:
+            continue
+        if stack.attention.is_rotary and not stack.is_causal:
+            raise BackboneError(
+                f"position_free rows cannot be had in {dimensions.model_type} models, where rows and text stand in one "
+                "sequence; set position_free=False, or use prefix-tuning"
+            )
+
+
+def check_positions_agree(plan: Plan) -> None:
+    """Raise AdapterError where a document has rows of several adapters that queries would meet in two ways."""
+    rows = {group.adapter: group.adapter in plan.free for group in plan.groups if group.num_rows}
+    if not plan.is_mixed and len(set(rows.values())) > 1:
+        raise AdapterError(
+            f"the active adapters {', '.join(rows)} cannot act together: position_free is set in "
+            f"{', '.join(name for name in rows if rows[name])} alone; activate one of them at a time"
         )
 
 

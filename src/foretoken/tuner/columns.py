@@ -14,6 +14,7 @@ from torch import Tensor
 
 from foretoken.attention import attend
 from foretoken.methods.base import AttentionBranch
+from foretoken.tuner.rotation import Rotation, met_by
 from foretoken.tuner.runtime import Group
 
 
@@ -40,6 +41,7 @@ class Part:
 
     group: Group
     branch: AttentionBranch
+    rotation: Rotation | None = None  # that is undone in the queries that are scored
 
     @property
     def keeps_out(self) -> bool:
@@ -48,7 +50,7 @@ class Part:
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, X); -inf for the documents of other adapters."""
-        part = self.branch.scores(self.group.take(query), scale)
+        part = self.branch.scores(self.group.take(met_by(query, self.rotation)), scale)
         if self.group.index is None:
             return part
         hidden = query.new_full((*query.shape[:-1], self.branch.num_columns), float("-inf"))
@@ -74,11 +76,12 @@ class RowPart:
     key: Tensor  # (B or 1, H_kv, P, K)
     value: Tensor
     hidden: Tensor | None  # (B, P) bool, True where a document lacks a row
+    rotation: Rotation | None = None
     keeps_out = False
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P)."""
-        scores = query @ self.repeated(self.key, query).transpose(-1, -2) * scale
+        scores = met_by(query, self.rotation) @ self.repeated(self.key, query).transpose(-1, -2) * scale
         if self.hidden is None:
             return scores
         return scores.masked_fill(self.hidden[:, None, None], float("-inf"))

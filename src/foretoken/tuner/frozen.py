@@ -15,6 +15,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from foretoken.attention import attend
+from foretoken.attention.rotary import unrotated
 from foretoken.backbones.base import PORT
 from foretoken.errors import AdapterError
 
@@ -29,14 +30,16 @@ class FrozenStates:
     Attributes:
         entering: by the first layer of each stack, the (P, D) rows that enter it.
         attentions: for every attention, (P, 2 W): the keys as its queries see them, and the values.
+        free: the same, the keys without the rotation of their positions.
     """
 
     entering: dict[int, Tensor]
     attentions: list[Tensor]
+    free: list[Tensor]
 
 
 class Listener:
-    """A branch that changes nothing and remembers the keys and values that an attention sees."""
+    """A branch that changes nothing and remembers what an attention sees: keys, values, and the keys' rotation."""
 
     acts = True
     has_part = True
@@ -45,15 +48,26 @@ class Listener:
     mixed_size = None
 
     def __init__(self) -> None:
-        self.seen: Tensor | None = None
+        self.seen: tuple[Tensor, Tensor] | None = None
+        self.rotation: tuple[Tensor, Tensor] | None = None
+
+    def note_rotation(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note how queries and keys are about to be rotated: a forward pre-hook of rotary attention."""
+        self.rotation = kwargs["position_embeddings"]
+
+    def rows(self, length: int, *, free: bool) -> Tensor:
+        """Return the (P, 2 W) keys and values of the first P tokens."""
+        assert self.seen is not None
+        key, value = self.seen
+        if free and self.rotation is not None:
+            key = unrotated(key, *self.rotation)
+        return torch.cat([x[0, :, :length].transpose(0, 1).flatten(1) for x in (key, value)], dim=-1)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Plain attention; the first call of a pass has the ordinary projections, a second one global tokens' own."""
-        if self.seen is None:
-            rows = (x[0].transpose(0, 1).flatten(1) for x in (key, value))
-            self.seen = torch.cat(list(rows), dim=-1)
+        self.seen = self.seen or (key, value)
         return attend(query, key, value, scale=scale, dropout=dropout, **masks)[0], None
 
     def deliver(self, vector: Tensor | None) -> None:
@@ -75,11 +89,10 @@ def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:
         AdapterError: the model has fewer positions than the text has tokens.
     """
     length, body = text.shape[0], wiring.body
-    attentions = wiring.backbone.attention_modules(body)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(resting(body))
-        listeners = stack.enter_context(listening(attentions))
+        listeners = stack.enter_context(listening(wiring))
         entering = stack.enter_context(noting_entries(wiring))
         try:
             body(**inputs_of(wiring, text))
@@ -88,10 +101,10 @@ def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:
                 f"a prefix of {length} tokens cannot be read as a text by this model: {error}; "
                 "choose a smaller num_virtual_tokens"
             ) from error
-    seen = [listener.seen for listener in listeners]
     return FrozenStates(
         entering={layer: rows[0, :length] for layer, rows in entering.items()},
-        attentions=[rows[:length] for rows in seen if rows is not None],
+        attentions=[listener.rows(length, free=False) for listener in listeners],
+        free=[listener.rows(length, free=True) for listener in listeners],
     )
 
 
@@ -103,7 +116,7 @@ def inputs_of(wiring: Wiring, text: Tensor) -> dict[str, Tensor]:
     given = {name: text if name == "input_ids" else text.to(weight.dtype)}
     if len(wiring.stacks) > 1:
         given |= {f"decoder_{key}": value for key, value in given.items()}
-    if wiring.stacks[0].stack.is_rotary:
+    if wiring.stacks[0].stack.attention.is_rotary:
         given["position_ids"] = torch.arange(-text.shape[1], 0, device=text.device)[None]
     return given
 
@@ -128,17 +141,24 @@ def resting(body: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def listening(attentions: list[nn.Module]) -> Iterator[list[Listener]]:
+def listening(wiring: Wiring) -> Iterator[list[Listener]]:
     """Put a listener in the place of every attention's port for a while."""
+    attentions = wiring.backbone.attention_modules(wiring.body)
+    declared = [attention for _, attention, _ in wiring.backbone.attentions(wiring.body)]
     ports = [attention.__dict__[PORT] for attention in attentions]
     listeners = [Listener() for _ in attentions]
+    handles = []
     try:
-        for attention, listener in zip(attentions, listeners, strict=True):
+        for attention, at, listener in zip(attentions, declared, listeners, strict=True):
             attention.__dict__[PORT] = listener
+            if at.is_rotary:
+                handles.append(attention.register_forward_pre_hook(listener.note_rotation, with_kwargs=True))
         yield listeners
     finally:
         for attention, port in zip(attentions, ports, strict=True):
             attention.__dict__[PORT] = port
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
@@ -160,32 +180,9 @@ def noting_entries(wiring: Wiring) -> Iterator[dict[int, Tensor]]:
 
 
 def rotations(wiring: Wiring, position: int) -> list[tuple[Tensor, Tensor]]:
-    """Return for every layer cosine and sine (K,) of the rotation to a position, without its scaling.
-
-    They are what transformers hands to its layers, in float32.
-    """
-    noted: list[tuple[Tensor, Tensor]] = []
-
-    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        cosine, sine = (x[0, 0].float() for x in kwargs["position_embeddings"])
-        size = (cosine.square() + sine.square()).sqrt()  # some kinds of rotation scale what they rotate
-        noted.append((cosine / size, sine / size))
-
-    embedding = wiring.body.get_input_embeddings().weight  # type: ignore[operator]
-    layers = [layer for wired in wiring.stacks for layer in wired.layers]
-    handles = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
-    try:
-        with torch.no_grad(), resting(wiring.body):
-            given = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
-            wiring.body(**{name: ids.long().to(embedding.device) for name, ids in given.items()})
-    finally:
-        for handle in handles:
-            handle.remove()
-    return noted
-
-
-def rotated(keys: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """(P, H, K) keys -> the same, rotated: pairs are (i, i + K / 2), as in all of transformers' rotary families here."""
-    cosine, sine = (x.to(keys) for x in rotation)
-    first, second = keys.chunk(2, dim=-1)
-    return keys * cosine + torch.cat([-second, first], dim=-1) * sine
+    """Return for every attention cosine and sine (1, 1, K) of the rotation to a position."""
+    with torch.no_grad(), resting(wiring.body), listening(wiring) as listeners:
+        place = wiring.body.get_input_embeddings().weight.device  # type: ignore[operator]
+        given = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
+        wiring.body(**{name: ids.long().to(place) for name, ids in given.items()})
+    return [listener.rotation for listener in listeners if listener.rotation is not None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,42 +15,66 @@ from transformers import AutoTokenizer
 
 from foretoken.errors import AdapterError, ConfigError, did_you_mean
 from foretoken.methods import METHODS
-from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
 from foretoken.methods.prefix import Prefix, PrefixConfig
 from foretoken.methods.prefix_propagation import PropagatedRows
 from foretoken.methods.prefix_tuning import PrefixBranch
-from foretoken.methods.stack import plain
-from foretoken.tuner.checks import check_same_backbone
-from foretoken.tuner.folders import read_config, read_tensors
 from foretoken.tuner.frozen import FrozenStates, frozen_states
-from foretoken.tuner.sites import NAME
-from foretoken.tuner.wiring import Wiring
+from foretoken.tuner.saved import Saved, copy_adapter, saved_adapter
+from foretoken.tuner.wiring import Wiring, find_wiring
 
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
 
 
-def start(wiring: Wiring, adapter_name: str) -> None:
-    """Give a new adapter's prefixes what their configs ask for.
+Source: TypeAlias = list[int] | Saved | None
+
+
+def sources(config: ForetokenConfig, sites: Sites, body: nn.Module, dimensions: Dimensions) -> list[Source]:
+    """Return for every method of a new adapter what its prefixes start from, before anything is attached.
 
     Raises:
         ConfigError: the text has no tokenizer, or no tokens.
-        AdapterError: the adapter to start from is missing, or of another kind.
+        AdapterError: the adapter to start from is missing, or of another method.
+        BackboneError: it was made for another backbone.
     """
-    for config, sites in members(wiring, adapter_name):
-        if not isinstance(config, PrefixConfig) or any(p.is_meta for p in parameters(sites)):
+    return [source_of(member, body, dimensions) for member, _ in members(config, sites)]
+
+
+def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) -> Source:
+    """Return what the prefixes of one method start from; None where they stay random."""
+    if not isinstance(config, PrefixConfig):
+        return None
+    match config.prefix_init:
+        case "vocabulary":
+            return random_tokens(config, body, dimensions)
+        case "text":
+            return tokens_of_text(config, body, dimensions)
+        case "adapter":
+            return saved_adapter(config, body, dimensions)
+    return None
+
+
+def start(wiring: Wiring, adapter_name: str, found: list[Source]) -> None:
+    """Give a new adapter's prefixes what they start from.
+
+    Raises:
+        AdapterError: a saved adapter's options differ from those of the new one.
+    """
+    for (config, sites), source in zip(members(*wiring.built[adapter_name]), found, strict=True):
+        if source is None or any(p.is_meta for module in modules(sites) for p in module.parameters()):
             continue
-        if config.prefix_init == "adapter":
-            copy_adapter(config, sites, wiring)
-        elif config.prefix_init != "random":
-            tokens = random_tokens if config.prefix_init == "vocabulary" else tokens_of_text
-            start_as(tokens(config, wiring), config, sites, wiring)
+        assert isinstance(config, PrefixConfig)
+        if isinstance(source, Saved):
+            copy_adapter(source, config, sites, wiring)
+        else:
+            start_as(source, config, sites, wiring)
 
 
 def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, adapter_name: str = "default") -> None:
     """Let an adapter's prefix be what the frozen model computes for a text.
 
-    Prompt tuning's rows, and those of the first layer in prefix-propagation, become what enters the first layer
-    for the text; what prefix-propagation adds before later layers becomes 0. The keys and values of prefix-tuning become
+    Prompt tuning's rows, and those of the first layer in prefix-propagation, become what enters the first layer for
+    the text; what prefix-propagation adds before later layers becomes 0. The keys and values of prefix-tuning become
     those of the text in every attention: the prefix starts as if the text stood before every document. An
     encoder-decoder reads the text in both stacks.
 
@@ -73,8 +98,8 @@ def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, ad
     True
     """
     wiring = wiring_of(model, adapter_name)
-    ids = checked_tokens(torch.as_tensor(token_ids).flatten().tolist(), wiring)
-    found = [both for both in members(wiring, adapter_name) if isinstance(both[0], PrefixConfig)]
+    ids = checked_tokens(torch.as_tensor(token_ids).flatten().tolist(), wiring.dimensions)
+    found = [both for both in members(*wiring.built[adapter_name]) if isinstance(both[0], PrefixConfig)]
     if not found:
         raise AdapterError(f"adapter {adapter_name!r} has no prefix; {prefix_methods()} have one")
     for config, sites in found:
@@ -104,7 +129,7 @@ def fill(sites: Sites, states: FrozenStates) -> None:
             write(entry.prefix, states.entering[layer] if entry.first else torch.zeros(()))
     for index, branch in sites.attention.items():
         if isinstance(branch, PrefixBranch):
-            write(branch.prefix, states.attentions[index])
+            write(branch.prefix, (states.free if branch.position_free else states.attentions)[index])
 
 
 def write(prefix: nn.Module, value: Tensor) -> None:
@@ -114,22 +139,22 @@ def write(prefix: nn.Module, value: Tensor) -> None:
         prefix.weight.copy_(value)
 
 
-def random_tokens(config: PrefixConfig, wiring: Wiring) -> list[int]:
+def random_tokens(config: PrefixConfig, body: nn.Module, dimensions: Dimensions) -> list[int]:
     """Return P random tokens of the vocabulary, none of them special; PyTorch's seed decides."""
-    named = (getattr(wiring.body.config, f"{name}_token_id", None) for name in SPECIAL)
+    named = (getattr(body.config, f"{name}_token_id", None) for name in SPECIAL)
     special = {token for token in named if isinstance(token, int)}
-    ordinary = [token for token in range(wiring.dimensions.vocab_size) if token not in special]
+    ordinary = [token for token in range(dimensions.vocab_size) if token not in special]
     drawn = torch.randint(len(ordinary), (config.num_virtual_tokens,))
     return [ordinary[place] for place in drawn.tolist()]
 
 
-def tokens_of_text(config: PrefixConfig, wiring: Wiring) -> list[int]:
+def tokens_of_text(config: PrefixConfig, body: nn.Module, dimensions: Dimensions) -> list[int]:
     """Return the tokens of the config's text, without special ones.
 
     Raises:
         ConfigError: there is no tokenizer, or the text has no tokens.
     """
-    source = config.tokenizer_name_or_path or getattr(wiring.body, "name_or_path", "")
+    source = config.tokenizer_name_or_path or getattr(body, "name_or_path", "")
     if not source:
         raise ConfigError(
             "prefix_init is 'text' and the model does not say which tokenizer is its own; set tokenizer_name_or_path"
@@ -144,101 +169,30 @@ def tokens_of_text(config: PrefixConfig, wiring: Wiring) -> list[int]:
     tokens = tokenizer(config.prefix_init_text, add_special_tokens=False)["input_ids"]
     if not tokens:
         raise ConfigError(f"prefix_init_text is {config.prefix_init_text!r}, which has no tokens; give a longer text")
-    return checked_tokens(tokens, wiring)
+    return checked_tokens(tokens, dimensions)
 
 
-def checked_tokens(tokens: list[int], wiring: Wiring) -> list[int]:
+def checked_tokens(tokens: list[int], dimensions: Dimensions) -> list[int]:
     """Return the tokens if the model knows them.
 
     Raises:
         AdapterError: there are none, or one that the model does not know.
     """
-    size = wiring.dimensions.vocab_size
+    size = dimensions.vocab_size
     if not tokens or not all(isinstance(token, int) and 0 <= token < size for token in tokens):
         got = next((token for token in tokens if not (isinstance(token, int) and 0 <= token < size)), "no token")
         raise AdapterError(f"got {got} to start a prefix from; expected token ids from 0 to {size - 1}")
     return tokens
 
 
-def copy_adapter(config: PrefixConfig, sites: Sites, wiring: Wiring) -> None:
-    """Copy every tensor of a saved adapter of the same method; prefixes are repeated or cut to their new length.
-
-    Raises:
-        AdapterError: there is no such adapter, it is of another method, or its options differ.
-        BackboneError: it was made for another backbone.
-    """
-    source = str(config.prefix_init_adapter)
-    saved = saved_config(source, config)
-    check_same_backbone(saved, wiring.dimensions)
-    prefix = f"{wiring.body.base_model_prefix}."
-    given = {key.removeprefix("base_model.model.").removeprefix(prefix): x for key, x in read_tensors(source).items()}
-    given = {key: x for key, x in given.items() if f"{NAME}." in key}
-    wanted = dict(named_parameters(sites, wiring))
-    if differing := sorted(wanted.keys() ^ given.keys()):
-        raise AdapterError(
-            f"{source} and the new adapter differ by {len(differing)} tensors, e.g. {differing[0]}; "
-            "give both the same options"
-        )
-    lengths = saved.num_virtual_tokens, config.num_virtual_tokens
-    with torch.no_grad():
-        for name, parameter in wanted.items():
-            parameter.copy_(fitted(given[name], parameter.shape, *lengths, name=f"{source}: {name}"))
-
-
-def saved_config(source: str, config: PrefixConfig) -> PrefixConfig:
-    """Return the config of a saved adapter of the same method as ``config``.
-
-    Raises:
-        AdapterError: it is of another method.
-    """
-    fields = read_config(source)
-    if plain(fields.pop("peft_type")) != config.method_type:
-        name = next((m.name for m in METHODS.values() if isinstance(config, m.config or int)), config.method_type)
-        raise AdapterError(f"{source} is not an adapter of {name}; a prefix starts from one of its own method")
-    fields |= {"prefix_init": "random", "prefix_init_text": None, "prefix_init_adapter": None}
-    return type(config).from_peft_type(peft_type=config.peft_type, **{**fields, "tokenizer_name_or_path": None})
-
-
-def fitted(x: Tensor, shape: Sequence[int], length: int, wanted: int, *, name: str) -> Tensor:
-    """Return a tensor in this shape, the rows of a prefix repeated or cut.
-
-    Raises:
-        AdapterError: the shapes differ in anything else.
-
-    >>> fitted(torch.tensor([[1.0], [2.0]]), (3, 1), 2, 3, name="prefix").tolist()
-    [[1.0], [2.0], [1.0]]
-    """
-    if tuple(x.shape) == tuple(shape):
-        return x
-    if (x.shape[0], shape[0]) == (length, wanted) and tuple(x.shape[1:]) == tuple(shape[1:]):
-        return x[torch.arange(wanted) % length]
-    raise AdapterError(f"{name} is {tuple(x.shape)}; the new adapter has {tuple(shape)} there: their options differ")
-
-
-def members(wiring: Wiring, adapter_name: str) -> Sequence[tuple[ForetokenConfig, Sites]]:
+def members(config: ForetokenConfig, sites: Sites) -> Sequence[tuple[ForetokenConfig, Sites]]:
     """Return the methods of an adapter with what they built: the members of a stack, or the adapter itself."""
-    config, sites = wiring.built[adapter_name]
     return sites.members or ((config, sites),)
 
 
 def modules(sites: Sites) -> Iterator[nn.Module]:
     """Yield every module of one method."""
     yield from (*sites.layers.values(), *sites.attention.values(), *sites.outputs.values())
-
-
-def parameters(sites: Sites) -> Iterator[nn.Parameter]:
-    """Yield every parameter of one method."""
-    for module in modules(sites):
-        yield from module.parameters()
-
-
-def named_parameters(sites: Sites, wiring: Wiring) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of one method as they are called in a file, below the body."""
-    paths = {module: path for path, module in wiring.body.named_modules()}
-    for key, module in [*sites.layers.items(), *sites.attention.items(), *sites.outputs.items()]:
-        path = paths[wiring.target(key, module).holder]
-        for name, parameter in module.named_parameters():
-            yield f"{path}.{NAME}.{name}", parameter
 
 
 def prefix_methods() -> str:
@@ -253,11 +207,11 @@ def wiring_of(model: nn.Module, adapter_name: str) -> Wiring:
     Raises:
         AdapterError: the model has no such adapter of foretoken's.
     """
-    from foretoken.tuner.tuner import find_wiring
-
     wiring = find_wiring(model)
     built = {} if wiring is None else wiring.built
     if wiring is None or adapter_name not in built:
         hint = did_you_mean(adapter_name, built)
-        raise AdapterError(f"no adapter {adapter_name!r} of foretoken{hint}; the model has: {', '.join(built) or 'none'}")
+        raise AdapterError(
+            f"no adapter {adapter_name!r} of foretoken{hint}; the model has: {', '.join(built) or 'none'}"
+        )
     return wiring

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack, rows_without_positions, unchanged, with_positions
+from foretoken.tuner.checks import check_positions_agree
 from foretoken.tuner.runtime import Phase, Plan, Replay, Runtime, make_groups
 from foretoken.tuner.sites import NAME
 
@@ -100,12 +101,20 @@ class StackWiring:
         size, active = text.shape[0], [] if site is None else site.active_adapters
         groups = make_groups(wiring.names, active, self.num_rows_of, size, text.device)
         num_rows = max([group.offset + group.num_rows for group in groups], default=0)
-        return Plan(groups, num_rows, size, text.device, token_ids=token_ids, is_mixed=is_mixed)
+        free = frozenset(group.adapter for group in groups if self.is_position_free(group.adapter))
+        plan = Plan(groups, num_rows, size, text.device, token_ids=token_ids, is_mixed=is_mixed, free=free)
+        check_positions_agree(plan)
+        return plan
 
     def num_rows_of(self, adapter: str) -> int:
         """Return how many rows an adapter puts in front of this stack's text."""
         site = getattr(self.layers[0], NAME, None)
         return site[adapter].num_rows if site is not None and adapter in site else 0
+
+    def is_position_free(self, adapter: str) -> bool:
+        """Tell whether an adapter's rows are met by queries without their rotation."""
+        site = getattr(self.layers[0], NAME, None)
+        return site is not None and adapter in site and site[adapter].position_free
 
     def row_states(self, plan: Plan, kwargs: dict[str, Any]) -> dict[int, tuple[Tensor, Tensor]]:
         """Return each layer's keys and values of the rows; a key-value cache keeps those it was begun with."""

@@ -6,6 +6,7 @@ Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from foretoken.backbones.base import PORT, RowsInFront
 from foretoken.methods.base import RowsApart
 from foretoken.tuner.apart import PartApart, attend_apart
 from foretoken.tuner.columns import Part, RowPart, attend_columns
+from foretoken.tuner.rotation import Rotation
 from foretoken.tuner.runtime import Phase, Plan, Runtime
 from foretoken.tuner.sites import NAME
 
@@ -28,6 +30,7 @@ class Port:
         self.layer = layer
         self.is_cross = is_cross
         self.delivered: Tensor | None = None
+        self.rotation: Rotation | None = None
         self.module = module
         module.__dict__[PORT] = self
 
@@ -74,14 +77,20 @@ class Port:
         for group in plan.groups if site is not None else ():
             if group.adapter in site:
                 for branch in site[group.adapter].members():
-                    yield PartApart(group, branch) if isinstance(branch, RowsApart) else Part(group, branch)
+                    if isinstance(branch, RowsApart):
+                        yield PartApart(group, branch)
+                    else:
+                        yield Part(group, branch, self.rotation if branch.position_free else None)
 
     def row_part(self, plan: Plan) -> RowPart | None:
         """Return the rows that ran before the text."""
         if self.is_cross or plan.phase is not Phase.BEFORE:
             return None
         key, value = plan.row_states[self.layer]
-        return RowPart(key, value, None if plan.all_rows_everywhere else ~plan.row_mask())
+        hidden, free = None if plan.all_rows_everywhere else ~plan.row_mask(), plan.position_free()
+        if self.rotation is None or free is False:
+            return RowPart(key, value, hidden)
+        return RowPart(key, value, hidden, self.rotation if free is True else replace(self.rotation, documents=free))
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
@@ -98,6 +107,10 @@ class Port:
         if apart:
             return attend_apart(plan, rows, parts, apart, query, key, value, **options)
         return attend_columns([*([] if rows is None else [rows]), *parts], query, key, value, **options)
+
+    def note_rotation(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note how queries are about to be rotated: a forward pre-hook of attention with rotary positions."""
+        self.rotation = Rotation(*kwargs["position_embeddings"])
 
     def deliver(self, vector: Tensor | None) -> None:
         """Take the vector that is added after this attention's output projection."""

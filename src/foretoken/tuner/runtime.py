@@ -67,6 +67,7 @@ class Plan:
         row_states: in phase BEFORE, each layer's keys and values (B or 1, H_kv, P, K) of the rows, by layer.
         memo: masks extended in this pass.
         is_mixed: each document names its adapter.
+        free: the adapters whose rows are met by queries without their rotation.
     """
 
     groups: tuple[Group, ...]
@@ -80,6 +81,7 @@ class Plan:
     row_states: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     is_mixed: bool = False
+    free: frozenset[str] = frozenset()
 
     def ids_for(self, text: Tensor) -> Tensor | None:
         """Return the token ids of the (B, N, D) text. LED pads it after its embeddings; any id will do for those."""
@@ -105,6 +107,16 @@ class Plan:
             part[:, group.offset : group.offset + group.num_rows] = True
             mask = group.put(mask, part)
         return mask
+
+    def position_free(self) -> Tensor | bool:
+        """Tell whose rows are met by queries without their rotation: everybody's, nobody's, or (B,) bool."""
+        groups = [group for group in self.groups if group.num_rows]
+        if len({group.adapter in self.free for group in groups}) < 2:
+            return any(group.adapter in self.free for group in groups)
+        documents = torch.zeros(self.batch_size, dtype=torch.bool, device=self.device)
+        for group in groups:
+            documents = group.put(documents, torch.full_like(group.take(documents), group.adapter in self.free))
+        return documents
 
     @property
     def all_rows_everywhere(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from peft import LoraConfig, LoraModel, PeftConfig, PeftModel
+from peft import LoraConfig, LoraModel, PeftConfig
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTuner
 from torch import Tensor, nn
@@ -19,14 +19,15 @@ from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
 from foretoken.methods.stack import StackConfig, StackedEdit
 from foretoken.tuner.auxiliary import add_to_loss
-from foretoken.tuner.checks import check_same_backbone, check_state_dict
+from foretoken.tuner.checks import check_position_free, check_same_backbone, check_state_dict
 from foretoken.tuner.dimensions import body_of, dimensions_of
+from foretoken.tuner.initialise import sources, start
 from foretoken.tuner.mixed import hook_names
 from foretoken.tuner.runtime import check_names
 from foretoken.tuner.sites import NAME, Site, check_adapter_name
-from foretoken.tuner.wiring import Target, Wiring
+from foretoken.tuner.wiring import WIRING, Target, Wiring, find_wiring
 
-WIRING = "_foretoken_wiring"
+FILLED_IN = "_foretoken_filled_in"  # on a config whose backbone was filled in here, not read from a file
 
 
 class ForetokenModel(BaseTuner):
@@ -49,6 +50,8 @@ class ForetokenModel(BaseTuner):
         if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
             self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))
             self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
+        if found := self.__dict__.pop("_sources"):
+            start(self.wiring, adapter_name, found)
 
     def _inject_lora(self, model: nn.Module, adapter_name: str, lora: LoraConfig, low_cpu_mem_usage: bool) -> None:
         lora = with_targets(lora, model)
@@ -72,7 +75,12 @@ class ForetokenModel(BaseTuner):
         config = checked(peft_config)
         check_same_backbone(config, dimensions)
         built = config.build(dimensions)  # may refuse: before anything is attached
-        config.backbone = dimensions.fingerprint()
+        check_position_free(built, backbone.stacks_of(body), dimensions)
+        is_new = config.backbone is None or FILLED_IN in config.__dict__
+        self.__dict__["_sources"] = (
+            sources(config, built, body, dimensions) if is_new and not config.inference_mode else []
+        )
+        config.backbone, config.__dict__[FILLED_IN] = dimensions.fingerprint(), True
         config.modules_to_save = with_heads(config, head)
         if body.__dict__.get(WIRING) is None:
             body.__dict__[WIRING] = wiring = Wiring(body, backbone, dimensions)
@@ -259,8 +267,7 @@ def head_names(model: nn.Module) -> set[str]:
 
 def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
     """Return what a model's adapters add to its loss in training; None for nothing, and for a model without any."""
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
-    wiring: Wiring | None = body_of(base).__dict__.get(WIRING)
+    wiring = find_wiring(model)
     return None if wiring is None else wiring.auxiliary_loss()
 
 

@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 
 from foretoken.backbones.base import PORT, Attention, Backbone, Stack
 from foretoken.errors import AdapterError
 from foretoken.methods.base import Dimensions, ForetokenConfig, Place, Sites
 from foretoken.tuner.auxiliary import summed
+from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.passes import StackWiring
 from foretoken.tuner.port import Port
 from foretoken.tuner.sites import NAME, EntrySite, OutputSite, Site, site_class
+
+WIRING = "_foretoken_wiring"
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,18 @@ class Wiring:
         self.built: dict[str, tuple[ForetokenConfig, Sites]] = {}
         self.targets: list[nn.Module] = []
         self.stacks = [StackWiring(self, stack) for stack in backbone.stacks_of(body)]
-        self.handles = [self.open_port(*place) for place in backbone.attentions(body)]
+        self.handles = [handle for place in backbone.attentions(body) for handle in self.open_port(*place)]
         backbone.attach_attention(body, backbone.attention_modules(body))
 
-    def open_port(self, stack: Stack, attention: Attention, layer: nn.Module) -> Any:
+    def open_port(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[Any]:
         """Give one attention its port, and let its output projection add what the port delivers."""
         wired = next(wired for wired in self.stacks if wired.stack is stack)
         module = layer.get_submodule(attention.module)
         port = Port(module, wired.runtime, wired.layers.index(layer), is_cross=attention is stack.cross)
-        return layer.get_submodule(attention.output).register_forward_hook(port.after_projection)
+        handles: list[Any] = [layer.get_submodule(attention.output).register_forward_hook(port.after_projection)]
+        if attention.is_rotary:
+            handles.append(module.register_forward_pre_hook(port.note_rotation, with_kwargs=True))
+        return handles
 
     def target(self, key: int | str | Place, module: nn.Module) -> Target:
         """Return where a method's module goes.
@@ -141,6 +148,12 @@ class Wiring:
         for attention in attentions:
             attention.__dict__.pop(PORT, None)
         self.backbone.detach_attention(self.body, attentions)
+
+
+def find_wiring(model: nn.Module) -> Wiring | None:
+    """Return the wiring of a model; None for one without an adapter of foretoken's."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    return body_of(base).__dict__.get(WIRING)
 
 
 class BeforeLayer:
