@@ -174,6 +174,47 @@ def test_padding_on_the_left_changes_nothing(method, implementation):
     assert torch.isfinite(together).all()
 
 
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("rotation", ["default", "yarn"])
+def test_rows_are_rotated_as_position_zero_is(rotation):
+    plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
+    if rotation == "yarn":
+        plain.config.rope_parameters = {"full_attention": YARN, "sliding_attention": YARN}
+        plain = AutoModel.from_config(plain.config).eval()
+    seen = {}
+    for layer in plain.layers:
+        layer.attn.register_forward_pre_hook(
+            lambda module, args, kwargs, kind=layer.attention_type: seen.update({kind: kwargs["position_embeddings"]}),
+            with_kwargs=True,
+        )
+    model = adapted(plain, "prefix-propagation")
+    with torch.no_grad():
+        model(**tiny.batch("modernbert", "FEATURE_EXTRACTION"))
+    assert set(seen) == {"full_attention", "sliding_attention"}
+    for kind, (cosine, sine) in seen.items():
+        at_zero, _ = plain.rotary_emb(cosine, torch.zeros(1, P, dtype=torch.long), kind)
+        assert torch.equal(cosine[:, :P], at_zero.expand_as(cosine[:, :P]))
+        assert (at_zero > 1).all() == (rotation == "yarn")
+        assert not sine[:, :P].any()
+        assert sine[:, P + 1 : P + 14].abs().amax(-1).min() > 0
+
+
+@pytest.mark.parametrize("method", REACHING)
+def test_a_token_masked_in_the_midst_moves_no_other(method):
+    """A document without the adapter is as in the frozen model, distances included."""
+    plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
+    inputs = {"input_ids": torch.randint(5, 100, (2, 16)), "attention_mask": torch.ones(2, 16, dtype=torch.long)}
+    inputs["attention_mask"][:, [3, 4, 9]] = 0
+    with torch.no_grad():
+        expected = plain(**inputs).last_hidden_state
+        model = tiny.shaken(adapted(plain, method))
+        states = model(**inputs, adapter_names=["__base__", "default"]).last_hidden_state
+    torch.testing.assert_close(states[0], expected[0], atol=2e-5, rtol=2e-5)
+    assert (states[1] - expected[1]).abs().amax(-1).min() > 1e-3
+
+
 def test_text_sees_text_as_without_rows():
     """In the first layer the rows take a share of each token's attention; the rest is divided as it was."""
     plain = tiny.model("modernbert", "FEATURE_EXTRACTION")

@@ -148,8 +148,8 @@ def test_encoders_with_rotary_positions_take_trained_keys_only():
 def test_adapters_that_act_together_must_agree():
     model = adapted("llama", "prefix-propagation")
     model.add_adapter("fixed", ft.PrefixPropagationConfig(task_type="CAUSAL_LM", **P))
-    model.add_adapter("keys", ft.PrefixTuningConfig(task_type="CAUSAL_LM", **P))
-    model.base_model.set_adapter(["default", "keys"])  # trained keys are met on their own
+    model.add_adapter("free", ft.PrefixPropagationConfig(task_type="CAUSAL_LM", position_free=True, **P))
+    model.base_model.set_adapter(["default", "free"])
     assert torch.isfinite(logits(model, text())).all()
     model.base_model.set_adapter(["default", "fixed"])
     with pytest.raises(AdapterError, match=r"default, fixed cannot act together: position_free is set in default"):

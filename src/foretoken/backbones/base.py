@@ -118,7 +118,7 @@ class Stack:
         end: the module whose output still carries the rows in front.
         is_causal: token i sees tokens 0..i.
         takes_positions: its module takes ``position_ids``: rows that run by themselves get 0, and the text's are
-            counted over the tokens that are not padding where the user gives none.
+            counted from the first one that is not padding on where the user gives none.
         heads: config -> (heads, key-value heads, head width), where they differ from the backbone's dimensions.
         extend_inputs: keyword arguments of the stack's module and the rows' (B, P) mask -> arguments that allow for
             the rows.
@@ -221,9 +221,10 @@ def has_submodule(module: nn.Module, path: str) -> bool:
 
 
 def with_positions(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Count ``position_ids`` over the tokens that are not padding, as ``generate`` does, where none are given.
+    """Count ``position_ids`` from the first token that is not padding on, where none are given.
 
-    What a text's distance from its prefix is must not depend on the side of the padding.
+    What a text's distance from its prefix is must not depend on the side of the padding. Distances within the text
+    stay as they are, also where tokens in its midst are masked.
     """
     mask = kwargs.get("attention_mask")
     if kwargs.get("position_ids") is not None or not isinstance(mask, Tensor) or mask.dim() != 2:
@@ -232,7 +233,8 @@ def with_positions(kwargs: dict[str, Any]) -> dict[str, Any]:
     cache, length = kwargs.get("past_key_values"), tokens.shape[1]
     if mask.shape[1] != length + (0 if cache is None else int(cache.get_seq_length())):
         return kwargs
-    positions = (mask.long().cumsum(dim=1) - 1).clamp_min(0)
+    start = mask.bool().int().argmax(dim=1, keepdim=True)
+    positions = (torch.arange(mask.shape[1], device=mask.device) - start).clamp_min(0)
     return {**kwargs, "position_ids": positions[:, -length:]}
 
 

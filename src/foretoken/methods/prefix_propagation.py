@@ -38,9 +38,14 @@ def propagated_rows(config: PrefixConfig, dimensions: Dimensions) -> dict[int, L
     """Return one entry per layer, each with a (P, D) prefix."""
     width, rows = dimensions.hidden_size, config.num_virtual_tokens
     prefixes = make_prefixes(config, layers=dimensions.num_layers, width=width, hidden_size=width)
-    options = {"dropout": config.prefix_dropout, "position_free": config.position_free}
     return {
-        layer: PropagatedRows(prefix, rows, first=layer in dimensions.first_layers, **options)
+        layer: PropagatedRows(
+            prefix,
+            rows,
+            first=layer in dimensions.first_layers,
+            dropout=config.prefix_dropout,
+            position_free=config.position_free,
+        )
         for layer, prefix in enumerate(prefixes)
     }
 

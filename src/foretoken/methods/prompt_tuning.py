@@ -30,6 +30,11 @@ class PromptTuningConfig(PrefixConfig):
         """Return the rows at layer 0."""
         width = dimensions.hidden_size
         (prefix,) = make_prefixes(self, layers=1, width=width, hidden_size=width)
-        options = {"dropout": self.prefix_dropout, "position_free": self.position_free}
-        rows = PropagatedRows(prefix, self.num_virtual_tokens, first=True, **options)
+        rows = PropagatedRows(
+            prefix,
+            self.num_virtual_tokens,
+            first=True,
+            dropout=self.prefix_dropout,
+            position_free=self.position_free,
+        )
         return Sites(layers={0: rows})

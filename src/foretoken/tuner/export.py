@@ -92,6 +92,11 @@ def as_prompts(wiring: Wiring, adapter_name: str, config: PrefixConfig, sites: S
             f"in {wiring.dimensions.model_type} models the rows of prefix-propagation read the text, which those of "
             "peft's methods do not; keep the adapter as it is"
         )
+    if len(wiring.stacks) > 1:
+        raise AdapterError(
+            "peft lets the decoder read the rows at the encoder's end, here they are removed before; "
+            "keep the adapter as it is"
+        )
     entry = sites.layers[0]
     assert isinstance(entry, PropagatedRows)
     return "PROMPT_TUNING", before_embeddings(entry.prefix(), wiring)
@@ -128,15 +133,17 @@ def before_embeddings(rows: Tensor, wiring: Wiring) -> Tensor:
     Raises:
         AdapterError: there are none: the family does not only add to its embeddings.
     """
-    shift = frozen_states(wiring, torch.zeros_like(rows)).entering[0]
-    embeddings = rows - shift.to(rows)
-    entering = frozen_states(wiring, embeddings).entering[0].to(rows)
-    if not torch.allclose(entering, rows, atol=1e-4 * float(rows.abs().max()), rtol=0):
-        raise AdapterError(
-            f"peft's rows pass the embeddings of {type(wiring.body).__name__}, which normalise them; "
-            "no rows of peft's do what these do"
-        )
-    return embeddings
+    embedding = wiring.dimensions.embedding
+    if embedding is not None and embedding.embedding_dim == rows.shape[-1]:
+        shift = frozen_states(wiring, torch.zeros_like(rows)).entering[0]
+        embeddings = rows - shift.to(rows)
+        entering = frozen_states(wiring, embeddings).entering[0].to(rows)
+        if torch.allclose(entering, rows, atol=1e-4 * float(rows.abs().max()), rtol=0):
+            return embeddings
+    raise AdapterError(
+        f"peft's rows pass the embeddings of {type(wiring.body).__name__}, which do more than add to them; "
+        "no rows of peft's do what these do"
+    )
 
 
 def peft_fields(

@@ -9,7 +9,6 @@ Shapes: P prefix length, L layers, D model width, H_kv key-value heads, K head w
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -58,7 +57,7 @@ def from_peft(
         folder: what peft's ``save_pretrained`` wrote, or its name on the hub.
         adapter_name: what the adapter is called here.
         method: which method carries rows of PROMPT_TUNING and P_TUNING. Default: the one that yields peft's outputs,
-            ``prefix-tuning`` (the rows' keys and values) where positions rotate, ``prompt-tuning`` elsewhere.
+            ``prefix-tuning`` (the rows' keys and values) in rotary decoders, ``prompt-tuning`` elsewhere.
         is_trainable: train the adapter further.
 
     Raises:
@@ -74,11 +73,12 @@ def from_peft(
     prompts = checked_prompts(heads.pop(PROMPTS, None), kind, fields, dimensions, source=str(find(folder, TENSORS)))
     heads = {f"base_model.model.{key.removeprefix('base_model.')}": tensor for key, tensor in heads.items()}
     check_heads(heads, base)
-    rotary = backbone.stacks[0].attention.is_rotary
-    wanted: str = method or ("prefix-tuning" if kind == "PREFIX_TUNING" or rotary else "prompt-tuning")
-    check_method(wanted, kind, dimensions)
-    if kind != "PREFIX_TUNING" and fields.get("task_type") == "SEQ_CLS" and not backbone.stacks[0].is_causal:
-        warn_of_head(backbone_stacks=len(backbone.stacks_of(body)))
+    first, several = backbone.stacks[0], len(backbone.stacks_of(body)) > 1
+    turning = first.is_causal and first.attention.is_rotary
+    wanted: str = method or ("prefix-tuning" if kind == "PREFIX_TUNING" or turning else "prompt-tuning")
+    check_method(wanted, kind, several=several)
+    if method is None and kind != "PREFIX_TUNING":
+        check_same_reading(kind, fields.get("task_type"), several=several, causal=first.is_causal)
     config_class = PrefixTuningConfig if wanted == "prefix-tuning" else PromptTuningConfig
     config = config_class(
         task_type=fields.get("task_type"),
@@ -149,21 +149,26 @@ def check_heads(heads: Mapping[str, Tensor], base: nn.Module) -> None:
             )
 
 
-def check_method(wanted: str, kind: str, dimensions: Dimensions) -> None:
+def check_method(wanted: str, kind: str, *, several: bool) -> None:
     """Raise where a method cannot carry what is in the checkpoint."""
     require_choice("method", wanted, get_args(Method))
     if wanted == "prompt-tuning" and kind == "PREFIX_TUNING":
         raise AdapterError("keys and values of PREFIX_TUNING are not rows of prompt tuning; leave out method")
-    if wanted == "prefix-tuning" and len(dimensions.first_layers) > 1:
-        raise AdapterError(f"rows of {kind} stand in front of the encoder's text alone; leave out method")
+    if wanted == "prefix-tuning" and kind != "PREFIX_TUNING" and several:
+        raise AdapterError(f"rows of {kind} stand in front of the encoder's text alone; set method='prompt-tuning'")
 
 
-def warn_of_head(*, backbone_stacks: int) -> None:
-    """Say that peft's head learnt to read something else."""
-    if backbone_stacks == 1:
-        warnings.warn(
-            "peft's head read the first row of the prompt, foretoken's reads the text: train the head again",
-            stacklevel=3,
+def check_same_reading(kind: str, task: str | None, *, several: bool, causal: bool) -> None:
+    """Raise AdapterError where a head or a decoder of peft's reads the rows, which here are removed before."""
+    reader = None
+    if several:
+        reader = "the decoder reads the rows at the encoder's end"
+    elif task == "SEQ_CLS" and not causal:
+        reader = "the head reads the first row instead of the text's first token"
+    if reader is not None:
+        raise AdapterError(
+            f"with {kind} of peft {reader}; here only the text leaves the encoder, and the outputs would differ; "
+            "set method='prompt-tuning' to load the rows nevertheless and train further"
         )
 
 

@@ -73,8 +73,8 @@ class Port:
 
     def parts(self, plan: Plan) -> Iterator[Part | PartApart]:
         """Yield the members at work here."""
-        site = getattr(self.module, NAME, None)
-        for group in plan.groups if site is not None else ():
+        site: Any = getattr(self.module, NAME, {})
+        for group in plan.groups:
             if group.adapter in site:
                 for branch in site[group.adapter].members():
                     if isinstance(branch, RowsApart):
