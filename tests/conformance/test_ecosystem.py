@@ -49,7 +49,7 @@ def assert_close(one, other, atol=2e-5):
     torch.testing.assert_close(one, other, atol=atol, rtol=2e-5)
 
 
-@pytest.mark.parametrize("family", ONE_PER_KIND)
+@pytest.mark.parametrize("family", [family for family in ONE_PER_KIND if family not in tiny.NO_CHECKPOINTING])
 def test_s1_the_trainer_with_checkpointing_trains_every_prefix(family, tmp_path):
     """peft: an encoder's prefix changes by exactly 0, silently; decoders crash."""
     inputs = tiny.batch(family)
@@ -176,9 +176,10 @@ def test_s6_every_token_of_every_layer_sees_the_prefix(config, family):
     before = states()
     for number, (name, parameter) in enumerate(layers):
         with torch.no_grad():
+            kept = parameter.clone()
             parameter.mul_(-1.7)
             after = states()
-            parameter.div_(-1.7)
+            parameter.copy_(kept)
         assert torch.equal(after[number], before[number]), name
         assert (after[number + 1] - before[number + 1]).abs().amax(-1).min() > 1e-4, name
 

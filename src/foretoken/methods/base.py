@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from peft import PeftConfig
@@ -81,7 +81,8 @@ class Dimensions:
         return {name: getattr(self, name) for name in ("model_type", *numbers)}
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """A module that every family has, under a name that is the same in all of them.
 
     Attributes:

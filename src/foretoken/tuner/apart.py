@@ -223,8 +223,12 @@ def taken_rows(rows: RowPart, group: Group) -> RowPart:
 def taken(option: Any, group: Group) -> Any:
     """Return one group's documents of a mask; anything else stays as it is."""
     if isinstance(option, Window):
-        names = ("key_mask", "global_index", "global_mask")
-        return replace(option, **{name: group.take(getattr(option, name)) for name in names})
+        return Window(
+            option.one_sided,
+            group.take(option.key_mask),
+            group.take(option.global_index),
+            group.take(option.global_mask),
+        )
     if isinstance(option, Blocks):
         return replace(option, key_mask=group.take(option.key_mask))
     if isinstance(option, Tensor) and option.dim() == 4 and option.shape[0] > 1:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack, rows_without_positions, unchanged, with_positions
 from foretoken.tuner.checks import check_positions_agree
+from foretoken.tuner.quantised import compute_type
 from foretoken.tuner.runtime import Phase, Plan, Replay, Runtime, make_groups
 from foretoken.tuner.sites import NAME
 
@@ -140,9 +141,9 @@ class StackWiring:
         """Run the rows alone: once for all documents where nothing distinguishes these."""
         alike = plan.all_rows_everywhere and not self.module.training and self.stack.cross is None
         size = 1 if alike else plan.batch_size
-        like = next(p for p in self.layers[0].parameters() if p.is_floating_point())
+        dtype = compute_type(self.layers[0])
         shape = (size, plan.num_rows, self.wiring.dimensions.hidden_size)
-        given = {"inputs_embeds": torch.zeros(shape, dtype=like.dtype, device=plan.device), "use_cache": False}
+        given = {"inputs_embeds": torch.zeros(shape, dtype=dtype, device=plan.device), "use_cache": False}
         if self.stack.takes_positions:
             given |= rows_without_positions(size, plan.num_rows, plan.device)
         for name in ("encoder_hidden_states", "encoder_attention_mask"):

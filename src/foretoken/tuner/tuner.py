@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
 from peft import LoraConfig, LoraModel, PeftConfig
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTuner
@@ -23,6 +22,7 @@ from foretoken.tuner.checks import check_position_free, check_same_backbone, che
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.initialise import sources, start
 from foretoken.tuner.mixed import hook_names
+from foretoken.tuner.quantised import check_trainable, compute_type
 from foretoken.tuner.runtime import check_names
 from foretoken.tuner.sites import NAME, Site, check_adapter_name
 from foretoken.tuner.wiring import WIRING, Target, Wiring, find_wiring
@@ -82,6 +82,7 @@ class ForetokenModel(BaseTuner):
         )
         config.backbone, config.__dict__[FILLED_IN] = dimensions.fingerprint(), True
         config.modules_to_save = with_heads(config, head)
+        check_trainable(model, config.modules_to_save or ())
         if body.__dict__.get(WIRING) is None:
             body.__dict__[WIRING] = wiring = Wiring(body, backbone, dimensions)
             wiring.handles.append(add_to_loss(model, wiring.auxiliary_loss))
@@ -113,9 +114,8 @@ class ForetokenModel(BaseTuner):
         current_key: str,
         parameter_name: str | None = None,
     ) -> None:
-        place = next((p for p in target.parameters()), None)
         at, module = self.__dict__["_pending"][current_key]
-        self.wiring.attach(at, on_device(module, place), adapter_name)
+        self.wiring.attach(at, on_device(module, target), adapter_name)
 
     def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
         setattr(parent, child_name, new_module)
@@ -285,9 +285,9 @@ def with_heads(config: ForetokenConfig | LoraConfig, head: list[str]) -> list[st
     return list(dict.fromkeys([*wanted, *head])) or None
 
 
-def on_device(module: nn.Module, place: Tensor | None) -> nn.Module:
+def on_device(module: nn.Module, target: nn.Module) -> nn.Module:
     """Move a new module to where the frozen weights are, in their type; peft raises half precision to float32."""
+    place = next(target.parameters(), None)
     if place is None or place.device.type == "meta" or any(p.is_meta for p in module.parameters()):
         return module
-    dtype = place.dtype if place.dtype.is_floating_point else torch.float32
-    return module.to(device=place.device, dtype=dtype)
+    return module.to(device=place.device, dtype=compute_type(target))

@@ -1,0 +1,47 @@
+"""Backbones whose weights are quantised: in what type adapters compute beside them, and what cannot be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import nn
+
+from foretoken.errors import BackboneError
+from foretoken.tuner.sites import NAME
+
+COMPUTING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def is_quantised(parameter: nn.Parameter) -> bool:
+    """Tell whether a parameter holds codes (bitsandbytes, fp8), or is a tensor of torchao's that only acts as floats.
+
+    >>> is_quantised(nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False))
+    True
+    """
+    kind = type(parameter.data).__module__.partition(".")[0]
+    return parameter.dtype not in COMPUTING or kind != "torch"
+
+
+def compute_type(module: nn.Module) -> torch.dtype:
+    """Return the type that a frozen module computes in: that of its first parameter that is not quantised.
+
+    Adapters that it carries are passed over: they may be more precise than it. Without any such parameter: float32.
+
+    >>> compute_type(nn.Linear(2, 2).bfloat16())
+    torch.bfloat16
+    """
+    own = (p for name, p in module.named_parameters() if f"{NAME}." not in name and "lora_" not in name)
+    return next((p.dtype for p in own if not is_quantised(p)), torch.float32)
+
+
+def check_trainable(model: nn.Module, names: Collection[str]) -> None:
+    """Raise BackboneError where a module that is to be trained in full has quantised weights: they get no gradient."""
+    for path, module in model.named_modules():
+        if path.rpartition(".")[2] not in names:
+            continue
+        if any(is_quantised(parameter) for parameter in module.parameters()):
+            raise BackboneError(
+                f"{path} is trained in full, but its weights are quantised and get no gradient; leave it out when "
+                f"quantising (transformers: modules_to_not_convert=[{path!r}], bitsandbytes: llm_int8_skip_modules)"
+            )
