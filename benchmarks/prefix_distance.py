@@ -3,9 +3,10 @@
     python benchmarks/prefix_distance.py [--output benchmarks/results/prefix_distance] [--steps 200] [--seeds 3]
 
 stories260K (Llama architecture, 5 layers, 8 heads of width 8, 512 positions, trained on TinyStories) learns to
-continue texts of another kind, SQuALITY's stories, through a prefix alone; with the prefix at position 0 and with queries
-that meet it without their rotation (``position_free``). Written down by position in the text: what the prefix saves of
-the next token's loss, and how much of the attention it gets. The data folder is ``$FORETOKEN_DATA`` or ``../shared/data``.
+continue texts of another kind, SQuALITY's stories, through a prefix alone; with the prefix at position 0 and with
+queries that meet it without their rotation (``position_free``). Written down by position in the text: what the prefix
+saves of the next token's loss, and how much of the attention it gets. The data folder is ``$FORETOKEN_DATA`` or
+``../shared/data``.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ import platform
 import re
 import struct
 import time
-from collections.abc import Iterator
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import torch  # noqa: E402 - the setting comes first
-import transformers  # noqa: E402
-from peft import PeftModel, get_peft_model  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+import torch
+import transformers
+from peft import PeftModel, get_peft_model
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig  # noqa: E402
-from foretoken.files import write_json, write_text  # noqa: E402
+from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
+from foretoken.files import write_json, write_text
 
 LENGTH, ROWS, BATCH, RATE = 512, 8, 4, 0.03
 BINS = ((1, 9), (9, 33), (33, 65), (65, 129), (129, 257), (257, 511))
@@ -49,28 +50,28 @@ def read_llama2c(path: Path, attention: str) -> LlamaForCausalLM:
     """Read a checkpoint of llama2.c (version 0), whose rotations turn neighbours where transformers turns halves."""
     raw = path.read_bytes()
     width, inner, layers, heads, key_heads, vocabulary, length = struct.unpack("7i", raw[:28])
-    numbers = iter_tensors(torch.frombuffer(bytearray(raw[28:]), dtype=torch.float32))
-
-    def take(*shape: int) -> Tensor:
-        next(numbers)
-        return numbers.send(shape)
-
-    def halves(weight: Tensor, count: int) -> Tensor:
-        return weight.view(layers, count, -1, 2, width).transpose(2, 3).reshape(layers, -1, width)
-
-    head = width // heads
-    embeddings = take(vocabulary, width)
-    parts = {"input_layernorm": take(layers, width)}
-    parts["self_attn.q_proj"] = halves(take(layers, heads * head, width), heads)
-    parts["self_attn.k_proj"] = halves(take(layers, key_heads * head, width), key_heads)
-    parts["self_attn.v_proj"] = take(layers, key_heads * head, width)
-    parts["self_attn.o_proj"] = take(layers, width, heads * head)
-    parts["post_attention_layernorm"] = take(layers, width)
-    parts["mlp.gate_proj"] = take(layers, inner, width)
-    parts["mlp.down_proj"] = take(layers, width, inner)
-    parts["mlp.up_proj"] = take(layers, inner, width)
+    keys = width // heads * key_heads
+    shapes = {
+        "embed_tokens": (vocabulary, width),
+        "input_layernorm": (layers, width),
+        "self_attn.q_proj": (layers, width, width),
+        "self_attn.k_proj": (layers, keys, width),
+        "self_attn.v_proj": (layers, keys, width),
+        "self_attn.o_proj": (layers, width, width),
+        "post_attention_layernorm": (layers, width),
+        "mlp.gate_proj": (layers, inner, width),
+        "mlp.down_proj": (layers, width, inner),
+        "mlp.up_proj": (layers, inner, width),
+        "norm": (width,),
+    }
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    numbers = torch.frombuffer(bytearray(raw[28:]), dtype=torch.float32)[: sum(sizes)].split(sizes)
+    parts = {name: x.view(shape) for (name, shape), x in zip(shapes.items(), numbers, strict=True)}
+    for name, count in (("self_attn.q_proj", heads), ("self_attn.k_proj", key_heads)):
+        parts[name] = parts[name].view(layers, count, -1, 2, width).transpose(2, 3).reshape(shapes[name])
+    embeddings, norm = parts.pop("embed_tokens"), parts.pop("norm")
     state = {f"model.layers.{i}.{name}.weight": w[i].clone() for name, w in parts.items() for i in range(layers)}
-    state |= {"model.embed_tokens.weight": embeddings, "lm_head.weight": embeddings, "model.norm.weight": take(width)}
+    state |= {"model.embed_tokens.weight": embeddings, "lm_head.weight": embeddings, "model.norm.weight": norm}
     config = LlamaConfig(
         hidden_size=width,
         intermediate_size=inner,
@@ -86,16 +87,6 @@ def read_llama2c(path: Path, attention: str) -> LlamaForCausalLM:
     model = LlamaForCausalLM(config)
     model.load_state_dict(state)
     return model.eval()
-
-
-def iter_tensors(numbers: Tensor) -> Iterator[Any]:
-    """Yield the next tensor of the shape that is sent."""
-    start = 0
-    while True:
-        shape = yield
-        size = math.prod(shape)
-        yield numbers[start : start + size].view(*shape)
-        start += size
 
 
 class Pieces:
@@ -115,16 +106,11 @@ class Pieces:
         """Return one word's ids."""
         if word not in self.known:
             pieces = [p for c in word for p in ([c] if c in self.ids else [f"<0x{b:02X}>" for b in c.encode()])]
-            while pairs := [(self.scores[a + b], -i) for i, (a, b) in self.pairs(pieces) if a + b in self.ids]:
+            while pairs := [(self.scores[a + b], -i) for i, (a, b) in enumerate(pairwise(pieces)) if a + b in self.ids]:
                 at = -max(pairs)[1]
                 pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
             self.known[word] = [self.ids[piece] for piece in pieces]
         return self.known[word]
-
-    @staticmethod
-    def pairs(pieces: list[str]) -> Iterator[tuple[int, tuple[str, str]]]:
-        """Yield neighbours with their place."""
-        return enumerate(zip(pieces, pieces[1:], strict=False))
 
 
 def stories(path: Path, pieces: Pieces, count: int) -> Tensor:

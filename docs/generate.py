@@ -186,10 +186,8 @@ def support() -> Iterator[str]:
 
     found = cells()
     names = list(next(iter(found.values())))
-    why: list[str] = []
-    for row in found.values():
-        why += [reason for reason in map(general, row.values()) if reason and reason not in why]
-    header = ("`model_type`", *(f"[{name}]({name}.md)" for name in found))
+    why = list(dict.fromkeys(general(reason) for row in found.values() for reason in row.values() if reason))
+    header = ("`model_type`", *(f"[{name}](../methods/{name}.md)" for name in found))
     rows = (
         (f"`{kind}`", *(f"no [^{why.index(general(row[kind])) + 1}]" if row[kind] else "yes" for row in found.values()))
         for kind in names

@@ -49,7 +49,7 @@ def assert_close(one, other, atol=2e-5):
     torch.testing.assert_close(one, other, atol=atol, rtol=2e-5)
 
 
-@pytest.mark.parametrize("family", [family for family in ONE_PER_KIND if family not in tiny.NO_CHECKPOINTING])
+@pytest.mark.parametrize("family", [f for f in ONE_PER_KIND if f != "mpnet"])  # transformers cannot checkpoint it
 def test_s1_the_trainer_with_checkpointing_trains_every_prefix(family, tmp_path):
     """peft: an encoder's prefix changes by exactly 0, silently; decoders crash."""
     inputs = tiny.batch(family)
@@ -75,7 +75,7 @@ def test_s1_the_trainer_with_checkpointing_trains_every_prefix(family, tmp_path)
 
 
 @pytest.mark.parametrize("family", SEQ2SEQ)
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig])
 def test_s2_encoder_decoder_and_cross_attention_have_their_own_prefixes(config, family):
     """peft: the encoder is left as it is, and half of the prefix never gets a gradient."""
     model = prefixed(family, config, "SEQ_2_SEQ_LM")
@@ -86,8 +86,6 @@ def test_s2_encoder_decoder_and_cross_attention_have_their_own_prefixes(config, 
         is_cross = "EncDecAttention" in name or "encoder_attn" in name
         found["cross" if is_cross else "encoder" if ".encoder." in name else "decoder"] += 1
     layers = {"encoder": 3 if family == "t5" else 2, "decoder": 2}
-    if config is PromptTuningConfig:
-        layers = {"encoder": 1, "decoder": 1}
     assert found == layers | {"cross": 2 if config is PrefixTuningConfig else 0}
 
 
@@ -134,21 +132,22 @@ def test_s5_the_longest_document_fits_and_no_position_shifts(config, family):
     length = 64 - offset
     model = prefixed(family, config)
     inputs = tiny.batch(family, size=2, length=length, labels=False)
-    seen = []
+    real, seen = inputs["attention_mask"].bool(), []
     for module in model.modules():
         if is_position_module(module):
             module.register_forward_hook(lambda _, __, out: seen.append(out[0] if isinstance(out, tuple) else out))
 
     def positions():
+        """Return what the text's positions yielded; Longformer pads the text, decoders run the rows by themselves."""
         seen.clear()
         assert torch.isfinite(run(model, inputs)).all()
-        return [x.expand(2, *x.shape[-2:]) for x in seen if x.shape[-2] in (length, 6)]
+        return [x.expand(2, *x.shape[-2:])[:, :length][real] for x in seen if x.shape[-2] >= length]
 
-    shifted = positions()
+    with_prefix = positions()
     with model.disable_adapter():
-        unshifted = positions()
-    assert unshifted
-    for one, other in zip(shifted, unshifted, strict=True):
+        without = positions()
+    assert without
+    for one, other in zip(with_prefix, without, strict=True):
         assert torch.equal(one, other)
 
 
@@ -175,11 +174,10 @@ def test_s6_every_token_of_every_layer_sees_the_prefix(config, family):
 
     before = states()
     for number, (name, parameter) in enumerate(layers):
-        with torch.no_grad():
-            kept = parameter.clone()
-            parameter.mul_(-1.7)
-            after = states()
-            parameter.copy_(kept)
+        value = parameter.detach().clone()
+        parameter.data = -1.7 * value
+        after = states()
+        parameter.data = value
         assert torch.equal(after[number], before[number]), name
         assert (after[number + 1] - before[number + 1]).abs().amax(-1).min() > 1e-4, name
 
@@ -193,6 +191,7 @@ def test_s7_heads_read_text_rows_only(config, family):
         model = prefixed(family, config, task)
         inputs = tiny.batch(family, task, labels=False)
         text = inputs["decoder_input_ids" if task == "SEQ_2_SEQ_LM" else "input_ids"].shape[1]
+        real = inputs["attention_mask"].bool()
         given = []
         for module in head_modules(model.get_base_model()):
             module.register_forward_pre_hook(lambda _, args, given=given: given.append(args[0]))
@@ -202,10 +201,10 @@ def test_s7_heads_read_text_rows_only(config, family):
                 frozen = model(**inputs, output_hidden_states=True)
         assert {x.shape[1] for x in given if x.dim() == 3} <= {text}
         assert given
-        for name in ("hidden_states", "encoder_hidden_states", "decoder_hidden_states"):
-            if out.get(name) is not None:  # what enters the first layer is the text itself, without any row before it
-                assert torch.equal(out[name][0], frozen[name][0])
-                assert [x.shape for x in out[name]] == [x.shape for x in frozen[name]]
+        name = "encoder_hidden_states" if family in tiny.SEQ2SEQ and out.get("hidden_states") is None else "hidden_states"
+        assert [x.shape for x in out[name]] == [x.shape for x in frozen[name]]
+        one, other = (x[name][0][:, : real.shape[1]][real] for x in (out, frozen))
+        assert torch.equal(one, other)  # what enters the first layer is the text itself, without any row before it
 
 
 def head_modules(model):
@@ -259,20 +258,22 @@ def test_s8_the_whole_new_head_is_trained_and_saved(family, task, tmp_path):
 def from_checkpoint(family, task, folder, seed=5):
     """Return a task's model from a pretrained language model, and the new parameters that its loss depends on."""
     pretraining = next(t for t in LANGUAGE_MODELS if t in tiny.tasks(family))
-    plain, missing = tiny.model(family, pretraining), set()
+    plain = tiny.model(family, pretraining)
+    body, new = set(plain.base_model.state_dict()), set()
     torch.manual_seed(seed)
     options = {"num_labels": 2 if task == "QUESTION_ANS" else tiny.LABELS, "output_loading_info": True}
     # a checkpoint of the bare body too: ModernBERT's language model has a head of the same name as its classifier
     for source in (plain.base_model, plain):
         source.save_pretrained(folder / "pretrained")
         made, info = tiny.TASKS[task].from_pretrained(folder / "pretrained", **options)
-        missing |= set(info["missing_keys"])
+        new |= {name for name in info["missing_keys"] if name.removeprefix(f"{made.base_model_prefix}.") not in body}
     if task in LANGUAGE_MODELS:
         return made.eval(), set()
     made.eval()(**tiny.batch(family, task)).loss.backward()
     read = {name for name, parameter in made.named_parameters() if parameter.grad is not None}
     made.zero_grad(set_to_none=True)
-    return made, missing & read
+    poolers = {name for name in read if ".pooler." in name}  # most language models have none
+    return made, (new | poolers) & read
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers as tf
 from peft import get_peft_model
+from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from foretoken import (
     AoTPTuningConfig,
@@ -15,6 +16,7 @@ from foretoken import (
     PromptTuningConfig,
     StackConfig,
 )
+from foretoken.backbones.seq2seq import MASK_IN_BIAS
 from foretoken.errors import BackboneError
 from foretoken.tuner import use_fast_attention
 
@@ -410,6 +412,10 @@ def naive_attention(module, queries, keys, *, rows, causal, prefix=None):
     return out.flatten(1) @ module.o.weight.T
 
 
+def norm(module, x):
+    return x * (x.pow(2).mean(-1, keepdim=True) + module.variance_epsilon).rsqrt() * module.weight
+
+
 def naive_stack(stack, text, *, rows=None, states=None, prefixes=False):
     """One-layer stack: (N, D) embeddings -> (N, D); ``rows`` (P, D) stand in front, ``states`` are the encoder's."""
 
@@ -421,19 +427,22 @@ def naive_stack(stack, text, *, rows=None, states=None, prefixes=False):
     front = 0 if rows is None else len(rows)
     x = text if rows is None else torch.cat([rows, text])
     own = block.layer[0]
-    normed = own.layer_norm(x)
+    normed = norm(own.layer_norm, x)
     x = x + attend(own.SelfAttention, normed, normed, rows=front, causal=states is not None)
     if states is not None:
-        normed = block.layer[1].layer_norm(x)
+        normed = norm(block.layer[1].layer_norm, x)
         x = x + attend(block.layer[1].EncDecAttention, normed, states, rows=0, causal=False)
     feed_forward = block.layer[-1]
-    inner = (feed_forward.layer_norm(x) @ feed_forward.DenseReluDense.wi.weight.T).clamp(min=0)
-    return stack.final_layer_norm(x + inner @ feed_forward.DenseReluDense.wo.weight.T)[front:]
+    inner = (norm(feed_forward.layer_norm, x) @ feed_forward.DenseReluDense.wi.weight.T).clamp(min=0)
+    return norm(stack.final_layer_norm, x + inner @ feed_forward.DenseReluDense.wo.weight.T)[front:]
 
 
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
-def test_t5_is_what_it_is_written_down_as(method):
+def test_t5_is_what_it_is_written_down_as(method, monkeypatch):
     """Rows have bias 0 with everything in the encoder and see only rows in the decoder; a prefix has no bias."""
+    monkeypatch.setattr(T5LayerNorm, "forward", norm)  # transformers' own takes the mean in float32
+    # where an attention has no adapter, the older T5 takes its own softmax, in float32
+    exact = 1e-6 if MASK_IN_BIAS and method == "prefix-propagation" else 1e-10
     plain = tiny.model("t5", "FEATURE_EXTRACTION", num_layers=1, num_decoder_layers=1).double()
     model = tiny.shaken(adapted(plain, method))
     t5, rows = model.get_base_model(), method == "prefix-propagation"
@@ -447,5 +456,5 @@ def test_t5_is_what_it_is_written_down_as(method):
         ):
             front = stack.block[0].foretoken["default"].prefix.weight if rows else None
             expected = naive_stack(stack, t5.shared(tokens[0]), rows=front, states=states, prefixes=not rows)
-            torch.testing.assert_close(found[0], expected, atol=1e-10, rtol=1e-10)
+            torch.testing.assert_close(found[0], expected, atol=exact, rtol=exact)
             states = expected

@@ -32,7 +32,7 @@ class FoundGlobals:
         return self._found
 
     def __reduce__(self) -> tuple[type[FoundGlobals], tuple[()]]:
-        """A copy of the model, and one read from a pickle, looks for itself."""
+        """Let a copy of the model, and one read from a pickle, look for itself."""
         return FoundGlobals, ()
 
 

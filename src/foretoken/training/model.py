@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from peft import PeftModel
 from safetensors import SafetensorError
 from torch import nn
@@ -64,19 +65,33 @@ def base_model_folder(recipe: Recipe) -> str:
     return str(folder)
 
 
-def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """Load a tokenizer; one without a padding token pads with its end token."""
+def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
+    """Load a tokenizer; one without a padding token pads with the token that the model names, or with its end token.
+
+    Raises:
+        BackboneError: it cannot be loaded, or has nothing to pad with.
+    """
     with _load_errors(source, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source)
     if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.pad_token = _padding_of(tokenizer, config)
+        if tokenizer.pad_token_id is None:
+            raise BackboneError(
+                f"the tokenizer {source!r} has neither a padding nor an end token; set tokenizer.pad_token "
+                "to a token that it knows, and save it there"
+            )
+        log.info("the tokenizer has no padding token; documents are padded with %r", tokenizer.pad_token)
     return tokenizer
 
 
 def load_classifier(
     source: str, label_names: Sequence[str], *, attention_dropout: Literal["model"] | float = "model"
 ) -> PreTrainedModel:
-    """Load a model with a head for the labels; the head of a fresh one is random (seed before calling)."""
+    """Load a model with a head for the labels; the head of a fresh one is random (seed before calling).
+
+    Raises:
+        BackboneError: there is no such model, or its family has no model for sequence classification.
+    """
     with _load_errors(source, "model"), quiet_transformers():
         config = AutoConfig.from_pretrained(
             source,
@@ -86,7 +101,22 @@ def load_classifier(
         )
         if attention_dropout != "model":
             _set_attention_dropout(config, attention_dropout)
-        return AutoModelForSequenceClassification.from_pretrained(source, config=config, ignore_mismatched_sizes=True)
+        return load_weights(source, config=config, ignore_mismatched_sizes=True)
+
+
+def load_weights(source: str | Path, **options: Any) -> Any:
+    """Load a model for sequence classification in float32, whatever it was saved in.
+
+    transformers keeps the type of the file, most often bfloat16 for decoders. In that type the small steps
+    of training are lost in rounding, and the two precisions of a recipe would be the same.
+    """
+    config = options.get("config") or AutoConfig.from_pretrained(source)
+    if type(config) not in AutoModelForSequenceClassification._model_mapping:
+        raise BackboneError(
+            f"cannot classify documents with {str(source)!r}: transformers has no sequence classification model "
+            f"for {config.model_type}; take a model of another family, e.g. longformer, modernbert or llama"
+        )
+    return AutoModelForSequenceClassification.from_pretrained(source, dtype=torch.float32, **options)
 
 
 def count_parameters(model: nn.Module) -> ParameterCount:
@@ -141,6 +171,14 @@ def _lengthen_into(folder: Path, source: str, options: LengthenOptions) -> None:
         lengthen(source, max_length=options.max_length, attention_window=options.attention_window, output=folder)
 
 
+def _padding_of(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig | None) -> str | None:
+    """Return the token to pad with where the tokenizer names none."""
+    named: int | None = getattr(config, "pad_token_id", None)
+    if named is None or not 0 <= named < len(tokenizer):
+        return tokenizer.eos_token
+    return str(tokenizer.convert_ids_to_tokens(named))
+
+
 def _set_attention_dropout(config: PretrainedConfig, probability: float) -> None:
     for name in _ATTENTION_DROPOUTS:
         if hasattr(config, name):
@@ -151,6 +189,8 @@ def _set_attention_dropout(config: PretrainedConfig, probability: float) -> None
 def _load_errors(source: str, what: str) -> Iterator[None]:
     try:
         yield
+    except BackboneError:
+        raise
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
         raise BackboneError(

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from peft import PeftConfig, PeftModel
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.errors import AdapterError, DataError, ForetokenError
 from foretoken.lengthening import resolve_source
 from foretoken.training.measure import probabilities_of
-from foretoken.training.model import load_classifier, load_tokenizer, quiet_transformers
+from foretoken.training.model import load_classifier, load_tokenizer, load_weights, quiet_transformers
 from foretoken.training.progress import progress_bar
 from foretoken.training.record import FILE as RUN_FILE
 from foretoken.training.record import read_record
 from foretoken.training.results import CARD
-from foretoken.training.tokenise import PaddingCollator, Truncation, chosen_max_length, encode
+from foretoken.training.tokenise import PaddingCollator, Truncation, chosen_max_length, encode, token_rules
 from foretoken.tuner import use_fast_attention  # registers our methods with peft on the way
 
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
@@ -64,7 +64,8 @@ def predict_texts(
     empty = next((index for index, text in enumerate(texts) if not text.strip()), None)
     if empty is not None:
         raise DataError(f"document {empty + 1} of {len(texts)} is empty; expected some text")
-    encoded = encode(texts, classifier.tokenizer, max_length=classifier.max_length)
+    config: Any = classifier.model.config
+    encoded = encode(texts, classifier.tokenizer, max_length=classifier.max_length, rules=token_rules(config))
     order = sorted(range(len(texts)), key=lambda index: -len(encoded.input_ids[index]))
     probabilities = np.empty((len(texts), len(classifier.labels)))
     with progress_bar("predicting") as bar:
@@ -78,7 +79,7 @@ def predict_texts(
 
 @torch.inference_mode()
 def _predict_batch(classifier: Classifier, documents: Sequence[Sequence[int]]) -> np.ndarray:
-    collator = PaddingCollator(int(classifier.tokenizer.pad_token_id), classifier.tokenizer.padding_side)
+    collator = PaddingCollator(int(classifier.tokenizer.pad_token_id))
     batch = collator([{"input_ids": ids} for ids in documents])
     device = next(classifier.model.parameters()).device
     logits = classifier.model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
@@ -103,7 +104,7 @@ def _load_adapter(folder: Path) -> Classifier:
 def _load_model(folder: Path) -> Classifier:
     _check_weights(folder, "model.safetensors", sharded="model.safetensors.index.json")
     with quiet_transformers(), _adapter_errors(folder):
-        model, info = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+        model, info = load_weights(folder, output_loading_info=True)
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise AdapterError(f"{folder}: the model has no trained head ({missing}); train one, or give an adapter folder")
@@ -112,11 +113,11 @@ def _load_model(folder: Path) -> Classifier:
 
 
 def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: dict[str, Any]) -> Classifier:
-    tokenizer = load_tokenizer(str(tokenizer_source))
     config: Any = model.config
-    config.pad_token_id = tokenizer.pad_token_id
+    tokenizer = load_tokenizer(str(tokenizer_source), config)
     labels = card.get("labels") or [config.id2label[index] for index in range(config.num_labels)]
     max_length = card.get("max_length") or chosen_max_length(None, config, tokenizer)
+    config.pad_token_id = tokenizer.pad_token_id
     device = "cuda" if torch.cuda.is_available() else "cpu"
     data = card.get("recipe", {}).get("data", {})
     columns = {name: data[name] for name in ("text_column", "label_column") if name in data}
@@ -204,7 +205,7 @@ def _remedy(recipe: dict[str, Any], base: str) -> str:
 
 def _with_own_labels(source: str) -> PreTrainedModel:
     with quiet_transformers():
-        return AutoModelForSequenceClassification.from_pretrained(source)
+        return load_weights(source)
 
 
 def _has_tokenizer(folder: Path) -> bool:

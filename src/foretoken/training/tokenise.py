@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,14 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from foretoken.errors import ConfigError
+from foretoken.errors import BackboneError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
 _NO_LIMIT = 10**9  # tokenizers that know no maximum report a huge number
+_UNKNOWN = 512  # tokens per document where neither model nor tokenizer names a number, as T5 was pretrained
 
 
 @dataclass(frozen=True)
@@ -29,34 +30,72 @@ class Truncation:
     longest: int
 
 
+@dataclass(frozen=True)
+class TokenRules:
+    """What a model asks of a document's token ids.
+
+    Attributes:
+        end_token: stands at the end of every document, and nowhere else; None: as the tokenizer leaves it.
+        vocab_size: ids from here on have no embedding; None: not known.
+    """
+
+    end_token: int | None = None
+    vocab_size: int | None = None
+
+
+def token_rules(config: PretrainedConfig) -> TokenRules:
+    """Return the rules of a model: encoder-decoders classify by the state of the one end token."""
+    return TokenRules(
+        end_token=config.eos_token_id if config.is_encoder_decoder else None,
+        vocab_size=getattr(config.get_text_config(), "vocab_size", None),
+    )
+
+
+def position_limit(config: PretrainedConfig) -> int | None:
+    """Return how many tokens have a position in this model; None for a family without such a number, like T5."""
+    positions = getattr(config, "max_position_embeddings", None)
+    return positions - _position_offset(config) if positions else None
+
+
+def reads_beyond(config: PretrainedConfig) -> bool:
+    """Tell models that can compute positions beyond their limit (rotary, relative) from those that look them up."""
+    rotary = any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta"))
+    return rotary or position_limit(config) is None or not getattr(config, "position_biased_input", True)
+
+
 def model_max_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the most tokens a document may have in this model."""
-    limits = [getattr(config, "max_position_embeddings", None), tokenizer.model_max_length]
-    offset = _position_offset(config)
-    if limits[0]:
-        limits[0] -= offset
-    known = [limit for limit in limits if limit and limit < _NO_LIMIT]
-    return min(known) if known else 512
+    """Return the tokens that a document may have where the recipe names no number."""
+    limits = (position_limit(config), tokenizer.model_max_length)
+    return min((limit for limit in limits if limit and limit < _NO_LIMIT), default=_UNKNOWN)
 
 
 def chosen_max_length(wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the recipe's max_length, or the model's; more than the model reads is a ConfigError."""
-    limit = model_max_length(config, tokenizer)
-    if wanted is not None and wanted > limit:
+    """Return the recipe's max_length, or the model's.
+
+    Raises:
+        ConfigError: it is more than there are positions.
+    """
+    if wanted is None:
+        return model_max_length(config, tokenizer)
+    limit = position_limit(config)
+    if limit is None or wanted <= limit:
+        return wanted
+    if not reads_beyond(config):
         raise ConfigError(
             f"max_length: got {wanted}, but the model reads at most {limit} tokens; "
-            "lower it, or lengthen the model (`lengthen:` in the recipe)"
+            "lower it, or lengthen the model (`lengthen:` in the recipe, for BERT- and RoBERTa-type models)"
         )
-    return wanted or limit
+    log.warning("max_length is %d, but the model was made for at most %d tokens", wanted, limit)
+    return wanted
 
 
 def tokenise(
-    splits: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, max_length: int
+    splits: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, max_length: int, rules: TokenRules
 ) -> tuple[dict[str, Dataset], dict[str, Truncation]]:
     """Return per split a table of input_ids, labels, length and id, and what truncation cost."""
     tables, counts = {}, {}
     for name, split in splits.items():
-        encoded = encode(split["text"], tokenizer, max_length=max_length)
+        encoded = encode(split["text"], tokenizer, max_length=max_length, rules=rules)
         counts[name] = encoded.truncation
         tables[name] = Dataset.from_dict(
             {
@@ -78,14 +117,24 @@ class Encoded:
     truncation: Truncation
 
 
-def encode(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> Encoded:
-    """Tokenise documents of any length; what is beyond `max_length` is cut off and counted."""
+def encode(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, max_length: int, rules: TokenRules | None = None
+) -> Encoded:
+    """Tokenise documents of any length; what is beyond `max_length` is cut off and counted.
+
+    Raises:
+        DataError: a document has no tokens.
+        BackboneError: a token has no embedding in the model.
+    """
+    rules = rules or TokenRules()
     whole, cut = [], []
     for start in range(0, len(texts), 1000):
         batch = list(texts[start : start + 1000])
-        kept = tokenizer(batch, truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
+        kept = _token_ids(batch, tokenizer, rules, max_length)
+        _refuse_without_tokens(batch, kept)
+        _refuse_without_embedding(kept, rules)
         cut.extend(kept)
-        whole.extend(_full_lengths(batch, kept, tokenizer, max_length))
+        whole.extend(_full_lengths(batch, kept, tokenizer, rules, max_length))
     truncated = sum(length > max_length for length in whole)
     return Encoded(cut, Truncation(len(cut), truncated, max(whole, default=0)))
 
@@ -101,10 +150,13 @@ def describe(counts: Truncation, max_length: int) -> str:
 
 @dataclass(frozen=True)
 class PaddingCollator:
-    """Pad the documents of a batch to the longest one; what is no model input is left out."""
+    """Pad the documents of a batch to the longest one; what is no model input is left out.
+
+    Always on the right. Tokenizers of decoders may pad on the left, which is for generation: families that count
+    positions from the first column would give a document other positions in every batch.
+    """
 
     pad_token_id: int
-    padding_side: str = "right"
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """Return input_ids and attention_mask [B, N], and labels [B] where there are any."""
@@ -118,23 +170,56 @@ class PaddingCollator:
         input_ids = torch.full((len(documents), longest), self.pad_token_id)
         attention_mask = torch.zeros_like(input_ids)
         for row, ids in enumerate(documents):
-            place = slice(0, len(ids)) if self.padding_side == "right" else slice(longest - len(ids), longest)
-            input_ids[row, place] = torch.tensor(ids, dtype=torch.long)
-            attention_mask[row, place] = 1
+            input_ids[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
+            attention_mask[row, : len(ids)] = 1
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 
+def _token_ids(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, rules: TokenRules, max_length: int | None
+) -> list[list[int]]:
+    """Return the ids of documents, cut to a length if one is given."""
+    cut: dict[str, Any] = {} if max_length is None else {"truncation": True, "max_length": max_length}
+    found = tokenizer(texts, return_attention_mask=False, verbose=False, **cut)["input_ids"]
+    return found if rules.end_token is None else [_ended(ids, rules.end_token, max_length) for ids in found]
+
+
+def _ended(ids: Sequence[int], end_token: int, max_length: int | None) -> list[int]:
+    """Let a document end with the end token, whatever the tokenizer adds; written in the text it is left out."""
+    kept = [token for token in ids if token != end_token]
+    return [*(kept if max_length is None else kept[: max_length - 1]), end_token]
+
+
 def _full_lengths(
-    texts: Sequence[str], kept: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, max_length: int
+    texts: Sequence[str],
+    kept: Sequence[Sequence[int]],
+    tokenizer: PreTrainedTokenizerBase,
+    rules: TokenRules,
+    max_length: int,
 ) -> list[int]:
     """Return every document's length before truncation; only those that were cut are tokenised again."""
     lengths = [len(ids) for ids in kept]
     cut = [index for index, length in enumerate(lengths) if length >= max_length]
     if cut:
-        again = tokenizer([texts[index] for index in cut], return_attention_mask=False, verbose=False)["input_ids"]
+        again = _token_ids([texts[index] for index in cut], tokenizer, rules, None)
         for index, ids in zip(cut, again, strict=True):
             lengths[index] = len(ids)
     return lengths
+
+
+def _refuse_without_tokens(texts: Sequence[str], documents: Sequence[Sequence[int]]) -> None:
+    empty = next((text for text, ids in zip(texts, documents, strict=True) if not ids), None)
+    if empty is not None:
+        raise DataError(f"the tokenizer makes no tokens of the document {empty[:60]!r}; leave it out of the data")
+
+
+def _refuse_without_embedding(documents: Iterable[Sequence[int]], rules: TokenRules) -> None:
+    highest = max((max(ids) for ids in documents), default=0)
+    if rules.vocab_size is not None and highest >= rules.vocab_size:
+        raise BackboneError(
+            f"the tokenizer made token {highest}, but the model has {rules.vocab_size} embeddings; "
+            "they do not belong together, or the model wants resize_token_embeddings()"
+        )
 
 
 def _position_offset(config: PretrainedConfig) -> int:

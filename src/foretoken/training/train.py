@@ -32,7 +32,14 @@ from foretoken.training.model import (
 from foretoken.training.progress import Bar, LogLast, StepTimes
 from foretoken.training.recipe import Recipe, checked
 from foretoken.training.results import Prediction, predict_split, save_model, timings, write_predictions
-from foretoken.training.tokenise import PaddingCollator, Truncation, chosen_max_length, tokenise
+from foretoken.training.tokenise import (
+    PaddingCollator,
+    TokenRules,
+    Truncation,
+    chosen_max_length,
+    token_rules,
+    tokenise,
+)
 from foretoken.training.trainer import RecipeTrainer, make_trainer
 
 log = logging.getLogger(__name__)
@@ -102,22 +109,30 @@ def prepare(recipe: Recipe) -> Prepared:
     labels = splits["train"].features["label"].names
     check_metric(recipe.training.metric, len(labels))
     source = base_model_folder(recipe)
-    tokenizer = load_tokenizer(source)
     set_seed(recipe.training.seed)
     model = load_classifier(source, labels, attention_dropout=recipe.training.attention_dropout)
-    model.config.pad_token_id = tokenizer.pad_token_id
+    _check_checkpointing(recipe, model)
+    tokenizer = load_tokenizer(source, model.config)
     max_length = chosen_max_length(recipe.max_length, model.config, tokenizer)
-    tables, truncations = _tables(splits, tokenizer, max_length)
+    model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
+    tables, truncations = _tables(splits, tokenizer, max_length, token_rules(model.config))
     adapted = attach(model, recipe.method)
     _say(recipe, adapted, labels)
     return Prepared(adapted, tokenizer, tables, truncations, labels, max_length, source)
 
 
+def _check_checkpointing(recipe: Recipe, model: PreTrainedModel) -> None:
+    if recipe.training.gradient_checkpointing and not model.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"training.gradient_checkpointing: transformers has none for {model.config.model_type}; set it to false"
+        )
+
+
 def _tables(
-    splits: DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int
+    splits: DatasetDict, tokenizer: PreTrainedTokenizerBase, max_length: int, rules: TokenRules
 ) -> tuple[dict[str, Dataset], Mapping[str, Truncation]]:
     """Tokenise; what is only measured is sorted by length, so that its batches need little padding."""
-    tables, truncations = tokenise(splits, tokenizer, max_length=max_length)
+    tables, truncations = tokenise(splits, tokenizer, max_length=max_length, rules=rules)
     for name in MEASURED:
         numbered = tables[name].add_column("position", list(range(len(tables[name]))))
         tables[name] = numbered.select(np.argsort(-np.asarray(numbered["length"]), kind="stable"))
@@ -125,7 +140,7 @@ def _tables(
 
 
 def _run(recipe: Recipe, prepared: Prepared, record: records.RunRecord) -> None:
-    collator = PaddingCollator(prepared.tokenizer.pad_token_id, prepared.tokenizer.padding_side)
+    collator = PaddingCollator(prepared.tokenizer.pad_token_id)
     bar = Bar(recipe.training.metric)
     try:
         trainer = _fit(recipe, prepared, collator, [bar, records.Live(record, recipe.training.metric)])

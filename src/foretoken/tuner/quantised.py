@@ -38,9 +38,8 @@ def compute_type(module: nn.Module) -> torch.dtype:
 def check_trainable(model: nn.Module, names: Collection[str]) -> None:
     """Raise BackboneError where a module that is to be trained in full has quantised weights: they get no gradient."""
     for path, module in model.named_modules():
-        if path.rpartition(".")[2] not in names:
-            continue
-        if any(is_quantised(parameter) for parameter in module.parameters()):
+        named = any(path == name or path.endswith(f".{name}") for name in names)
+        if named and any(is_quantised(parameter) for parameter in module.parameters()):
             raise BackboneError(
                 f"{path} is trained in full, but its weights are quantised and get no gradient; leave it out when "
                 f"quantising (transformers: modules_to_not_convert=[{path!r}], bitsandbytes: llm_int8_skip_modules)"

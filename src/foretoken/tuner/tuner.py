@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +21,13 @@ from foretoken.methods.stack import StackConfig, StackedEdit
 from foretoken.tuner.auxiliary import add_to_loss
 from foretoken.tuner.checks import check_position_free, check_same_backbone, check_state_dict
 from foretoken.tuner.dimensions import body_of, dimensions_of
+from foretoken.tuner.filled import fill_in, is_new, with_heads
 from foretoken.tuner.initialise import sources, start
 from foretoken.tuner.mixed import hook_names
 from foretoken.tuner.quantised import check_trainable, compute_type
 from foretoken.tuner.runtime import check_names
 from foretoken.tuner.sites import NAME, Site, check_adapter_name
 from foretoken.tuner.wiring import WIRING, Target, Wiring, find_wiring
-
-FILLED_IN = "_foretoken_filled_in"  # on a config whose backbone was filled in here, not read from a file
 
 
 class ForetokenModel(BaseTuner):
@@ -46,7 +46,8 @@ class ForetokenModel(BaseTuner):
         config = self.peft_config[adapter_name]
         check_adapter_name(adapter_name)
         super().inject_adapter(model, adapter_name, *args, **kwargs)
-        self.wiring.built[adapter_name] = self.__dict__.pop("_built")
+        config = self.peft_config[adapter_name] = deepcopy(config)  # the user's object may go on to another model
+        self.wiring.built[adapter_name] = config, self.__dict__.pop("_built")
         if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
             self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))
             self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
@@ -73,20 +74,19 @@ class ForetokenModel(BaseTuner):
         head = backbone.head_names(model, body)
         dimensions = dimensions_of(model, body, backbone, heads=tuple(head))
         config = checked(peft_config)
-        check_same_backbone(config, dimensions)
+        if not (new := is_new(config)):
+            check_same_backbone(config, dimensions)
         built = config.build(dimensions)  # may refuse: before anything is attached
         check_position_free(built, backbone.stacks_of(body), dimensions)
-        is_new = config.backbone is None or FILLED_IN in config.__dict__
         self.__dict__["_sources"] = (
-            sources(config, built, body, dimensions) if is_new and not config.inference_mode else []
+            sources(config, built, body, dimensions) if new and not config.inference_mode else []
         )
-        config.backbone, config.__dict__[FILLED_IN] = dimensions.fingerprint(), True
-        config.modules_to_save = with_heads(config, head)
+        fill_in(config, dimensions)
         check_trainable(model, config.modules_to_save or ())
         if body.__dict__.get(WIRING) is None:
             body.__dict__[WIRING] = wiring = Wiring(body, backbone, dimensions)
             wiring.handles.append(add_to_loss(model, wiring.auxiliary_loss))
-        self.__dict__["_built"] = config, built
+        self.__dict__["_built"] = built
         self.__dict__["_pending"] = pending(built, self.wiring, {m: path for path, m in model.named_modules()})
 
     @property
@@ -277,12 +277,6 @@ def use_fast_attention(model: nn.Module) -> None:
     if backbone is not None:
         body = body_of(model)
         backbone.attach_attention(body, backbone.attention_modules(body))
-
-
-def with_heads(config: ForetokenConfig | LoraConfig, head: list[str]) -> list[str] | None:
-    """Return the modules to train in full: the user's, and the model's new head."""
-    wanted = list(config.modules_to_save or [])
-    return list(dict.fromkeys([*wanted, *head])) or None
 
 
 def on_device(module: nn.Module, target: nn.Module) -> nn.Module:

@@ -18,6 +18,7 @@ from foretoken.errors import AdapterError
 from foretoken.methods.base import Dimensions, ForetokenConfig, Place, Sites
 from foretoken.tuner.auxiliary import summed
 from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.forward import ThroughHooks, follow_class
 from foretoken.tuner.passes import StackWiring
 from foretoken.tuner.port import Port
 from foretoken.tuner.sites import NAME, EntrySite, OutputSite, Site, site_class
@@ -48,7 +49,9 @@ class Wiring:
         self.targets: list[nn.Module] = []
         self.stacks = [StackWiring(self, stack) for stack in backbone.stacks_of(body)]
         self.handles = [handle for place in backbone.attentions(body) for handle in self.open_port(*place)]
+        follow_class(body)
         backbone.attach_attention(body, backbone.attention_modules(body))
+        self.forward = ThroughHooks(body)
 
     def open_port(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[Any]:
         """Give one attention its port, and let its output projection add what the port delivers."""
@@ -138,6 +141,7 @@ class Wiring:
 
     def remove(self) -> None:
         """Give back the model as it was."""
+        self.forward.remove()
         for handle in [*self.handles, *(handle for wired in self.stacks for handle in wired.handles)]:
             handle.remove()
         for wired in self.stacks:

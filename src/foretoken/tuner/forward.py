@@ -1,0 +1,67 @@
+"""Callers that pass a module's hooks by, and wrappers that keep a forward method which is no longer the class's."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+
+class ThroughHooks:
+    """A module's ``forward`` that lets the module's hooks run where the caller has passed them by.
+
+    sentence-transformers calls ``model.forward(...)``, and PyTorch runs hooks in ``model(...)`` only: without this the
+    adapter would silently do nothing. To be put on a module after all other hooks.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.instead_of = module.__dict__.get("forward")  # accelerate's, where it has wrapped the module
+        self.is_called = False
+        self.handle: Any = module.register_forward_pre_hook(self.note)
+        module.forward = self  # type: ignore[assignment]
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The forward method behind this one: what ``inspect.signature`` describes."""
+        return partial(type(self.module).forward, self.module) if self.instead_of is None else self.instead_of
+
+    def note(self, module: nn.Module, args: Any) -> None:
+        """Note that the module was called, so that its hooks have run."""
+        self.is_called = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward method, or the whole module if it was not called."""
+        if not self.is_called and self.handle is not None:
+            return self.module(*args, **kwargs)
+        self.is_called = False
+        return self.__wrapped__(*args, **kwargs)
+
+    def remove(self) -> None:
+        """Give the module its own forward back."""
+        self.handle.remove()
+        self.handle = None
+        if self.module.__dict__.get("forward") is not self:  # wrapped since
+            return
+        if self.instead_of is None:
+            del self.module.forward
+        else:
+            self.module.forward = self.instead_of
+
+
+def follow_class(body: nn.Module) -> None:
+    """Let accelerate's wrappers (device maps, offloading) call what the module's class says at that time.
+
+    They keep the bound method of the class that the module had when it was dispatched, and attention modules change
+    theirs.
+    """
+    for module in body.modules():
+        kept = module.__dict__.get("_old_forward")
+        if getattr(kept, "__func__", None) is type(module).forward:
+            module._old_forward = partial(forward_of_class, module)  # type: ignore[assignment]
+
+
+def forward_of_class(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Call the forward method of the module's present class."""
+    return type(module).forward(module, *args, **kwargs)

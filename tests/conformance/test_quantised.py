@@ -1,0 +1,201 @@
+"""Backbones with quantised weights: adapters train on them, and are saved and loaded beside them."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import AutoModelForSequenceClassification, TorchAoConfig
+
+from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig, from_peft, initialise_prefix, to_peft
+from foretoken.errors import BackboneError
+from foretoken.tuner.quantised import compute_type
+
+import tiny
+from table import ROWS, adapted
+
+torchao = pytest.mark.skipif(
+    find_spec("torchao") is None, reason="torchao is missing: pip install foretoken[quantised]"
+)
+FAMILIES = ("bert", "llama")
+METHODS = (
+    "prefix-propagation",
+    "prefix-tuning",
+    "inducer-tuning, MAM",
+    "bottleneck-adapter, houlsby",
+    "aot-p-tuning, fc",
+    "stack, of every site",
+)
+HEADS = ["bert.pooler", "classifier", "score"]
+
+
+class EightBits(nn.Module):
+    """A linear map as bitsandbytes holds one: codes that are no floats, and a scale in the type to compute in."""
+
+    def __init__(self, linear):
+        super().__init__()
+        scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        codes = (linear.weight.detach() / scale).round().to(torch.int8)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight = nn.Parameter(codes, requires_grad=False)
+        self.bias = linear.bias
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        return nn.functional.linear(x, (self.weight * self.scale).to(x.dtype), self.bias)
+
+
+def in_codes(family, dtype=torch.float32):
+    """A model whose linear maps hold codes, its head apart."""
+    model = tiny.model(family).to(dtype)
+    for path, linear in list(model.base_model.named_modules()):
+        if isinstance(linear, nn.Linear) and "pooler" not in path:
+            parent, _, name = path.rpartition(".")
+            setattr(model.base_model.get_submodule(parent), name, EightBits(linear))
+    return model
+
+
+def quantised(family):
+    """A model whose linear maps are torchao's int8, its head apart."""
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    model = tiny.model(family)
+    quantize_(
+        model.base_model,
+        Int8WeightOnlyConfig(),
+        filter_fn=lambda module, path: isinstance(module, nn.Linear) and "pooler" not in path,
+    )
+    return model
+
+
+def logits(model, inputs):
+    with torch.no_grad():
+        return model.eval()(**inputs).logits
+
+
+def step(model, family):
+    """One step of training; returns the trained parameters."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.SGD(trained.values(), lr=0.1)
+    model.train()(**tiny.batch(family)).loss.backward()
+    for name, parameter in trained.items():
+        assert parameter.grad is not None, name
+        if not name.endswith((".key.foretoken.default.shift", "k_proj.foretoken.default.shift")):
+            assert parameter.grad.abs().max() > 0, name
+    optimizer.step()
+    return trained
+
+
+@torchao
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", METHODS)
+class TestWeightsOfTorchao:
+    def test_training_moves_the_adapter_alone(self, method, family):
+        model = tiny.shaken(adapted(quantised(family), method, task_type="SEQ_CLS"))
+        codes = {name: p.qdata.clone() for name, p in model.named_parameters() if hasattr(p, "qdata")}
+        before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+        trained = step(model, family)
+        assert len(codes) >= 4 * 3  # the linear maps of three layers
+        for name, code in codes.items():
+            assert torch.equal(model.get_parameter(name).qdata, code), name
+        assert all((parameter != before[name]).any() for name, parameter in trained.items())
+
+    def test_disabled_is_the_quantised_model(self, method, family):
+        inputs = tiny.batch(family, labels=False)
+        expected = logits(quantised(family), inputs)
+        assert (expected - logits(tiny.model(family), inputs)).abs().max() > 1e-4  # it is quantised
+        model = tiny.shaken(adapted(quantised(family), method, task_type="SEQ_CLS"))
+        with model.disable_adapter():
+            torch.testing.assert_close(logits(model, inputs), expected, atol=1e-6, rtol=1e-5)
+        assert (logits(model, inputs) - expected).abs().max() > 1e-3
+
+    def test_it_is_saved_and_loaded(self, method, family, tmp_path):
+        inputs = tiny.batch(family, labels=False)
+        model = tiny.shaken(adapted(quantised(family), method, task_type="SEQ_CLS"))
+        model.save_pretrained(tmp_path)
+        again = PeftModel.from_pretrained(quantised(family), tmp_path)
+        torch.testing.assert_close(logits(again, inputs), logits(model, inputs), atol=1e-6, rtol=1e-5)
+
+
+@torchao
+@pytest.mark.filterwarnings("ignore:TorchaoLoraLinear was instantiated:UserWarning")  # merging is not asked for
+def test_a_stack_with_lora_trains():
+    configs = [PrefixPropagationConfig(num_virtual_tokens=2), LoraConfig(r=2)]
+    model = tiny.shaken(get_peft_model(quantised("bert"), StackConfig(task_type="SEQ_CLS", configs=configs)))
+    assert any("lora_A" in name for name in step(model, "bert"))
+
+
+@torchao
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_quantises_while_loading(family, tmp_path):
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    tiny.model(family).save_pretrained(tmp_path)
+    options = TorchAoConfig(Int8WeightOnlyConfig(), modules_to_not_convert=HEADS)
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path, quantization_config=options)
+    inputs = tiny.batch(family, labels=False)
+    expected = logits(base, inputs)
+    model = tiny.shaken(adapted(base, "prefix-propagation", task_type="SEQ_CLS"))
+    step(model, family)
+    with model.disable_adapter():
+        torch.testing.assert_close(logits(model, inputs), expected, atol=1e-6, rtol=1e-5)
+
+
+@torchao
+def test_a_quantised_head_is_refused():
+    """It would stay as it is, silently: no gradient reaches codes."""
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    model = tiny.model("bert")
+    quantize_(model, Int8WeightOnlyConfig())
+    before = set(model.state_dict())
+    with pytest.raises(
+        BackboneError, match=r"^bert\.pooler is trained in full, but its weights are quantised.*'bert\.p"
+    ):
+        adapted(model, "prefix-tuning", task_type="SEQ_CLS")
+    assert set(model.state_dict()) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_in_codes_carry_adapters(method, family, dtype):
+    """As with bitsandbytes: the type of the codes is not that of the adapter, nor of the rows that run alone."""
+    model = tiny.shaken(adapted(in_codes(family, dtype), method, task_type="SEQ_CLS"))
+    assert {p.dtype for name, p in model.named_parameters() if ".foretoken." in name} == {torch.float32}  # by peft
+    assert {p.dtype for name, p in model.named_parameters() if name.endswith("_proj.weight")} <= {torch.int8}
+    assert logits(model, tiny.batch(family, labels=False)).dtype == dtype
+    step(model, family)
+
+
+def test_the_type_to_compute_in_is_that_of_what_is_not_codes():
+    model = in_codes("llama", torch.bfloat16)
+    layer = model.base_model.layers[0]
+    assert next(layer.parameters()).dtype == torch.int8
+    assert compute_type(layer) == torch.bfloat16
+    adapted(model, "prefix-tuning", task_type="SEQ_CLS")  # in float32, and before the norms in the layer
+    assert compute_type(layer) == torch.bfloat16
+    assert compute_type(layer.self_attn.q_proj) == torch.float32  # nothing but codes: peft's type for adapters
+    for eight in (torch.float8_e4m3fn, torch.float8_e5m2):
+        assert compute_type(nn.ParameterList([nn.Parameter(torch.zeros(1).to(eight), requires_grad=False)])) == (
+            torch.float32
+        )
+
+
+def test_a_prefix_starts_from_a_text_in_a_quantised_model(tmp_path):
+    """And goes to peft and back."""
+    model = get_peft_model(
+        in_codes("llama"), PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=5, prefix_dropout=0.0)
+    )
+    text, inputs = torch.tensor([7, 8, 9, 10, 11]), {"input_ids": torch.arange(20, 32)[None]}
+    initialise_prefix(model, token_ids=text)
+    before = logits(in_codes("llama"), {"input_ids": torch.cat([text[None], inputs["input_ids"]], 1)})
+    torch.testing.assert_close(logits(model, inputs), before, atol=1e-4, rtol=1e-4)
+    to_peft(model, tmp_path)
+    again = from_peft(in_codes("llama"), tmp_path)
+    torch.testing.assert_close(logits(again, inputs), before, atol=1e-4, rtol=1e-4)
+
+
+def test_the_methods_are_in_the_table():
+    assert set(METHODS) <= set(ROWS)
