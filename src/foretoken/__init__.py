@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from foretoken.methods.stack import StackConfig as StackConfig
     from foretoken.training.auxiliary import AuxiliaryLossCallback as AuxiliaryLossCallback
     from foretoken.tuner.export import to_peft as to_peft
+    from foretoken.tuner.fuse import fuse as fuse
+    from foretoken.tuner.fuse import prefix_cache as prefix_cache
+    from foretoken.tuner.fuse import prefix_inputs as prefix_inputs
     from foretoken.tuner.initialise import initialise_prefix as initialise_prefix
     from foretoken.tuner.interop import from_peft as from_peft
 
@@ -59,6 +62,9 @@ _PUBLIC = {
     "AuxiliaryLossCallback": "foretoken.training.auxiliary",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.initialise",
+    "fuse": "foretoken.tuner.fuse",
+    "prefix_cache": "foretoken.tuner.fuse",
+    "prefix_inputs": "foretoken.tuner.fuse",
     "from_peft": "foretoken.tuner.interop",
     "to_peft": "foretoken.tuner.export",
     "lengthen": "foretoken.lengthening",

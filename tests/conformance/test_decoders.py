@@ -6,7 +6,7 @@ import pytest
 import torch
 from peft import PeftModel, get_peft_model
 from torch.nn import functional
-from transformers import DynamicCache, StaticCache
+from transformers import CompileConfig, DynamicCache, StaticCache
 
 from foretoken import AoTPTuningConfig, PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
 from foretoken.errors import AdapterError
@@ -401,3 +401,16 @@ def test_a_loaded_adapter_generates_the_same(family, tmp_path):
     model.save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(tiny.model(family, "CAUSAL_LM"), tmp_path).eval()
     assert_same(generate(again, **padded("left")), expected)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack, of every site"])
+def test_steps_with_a_static_cache_compile_without_a_graph_break(method, family):
+    """As ``generate`` compiles them on a GPU by itself."""
+    model, ids = causal(family, method), documents()[0][None]
+    expected = generate(model, ids)
+    torch._dynamo.reset()
+    compiling = CompileConfig(backend="aot_eager", mode=None, fullgraph=True)
+    compiling._compile_all_devices = True
+    assert_same(generate(model, ids, cache_implementation="static", compile_config=compiling), expected)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
-from transformers import AutoModelForSequenceClassification, TorchAoConfig
+from transformers import AutoModelForSequenceClassification, BitsAndBytesConfig, TorchAoConfig
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig, from_peft, initialise_prefix, to_peft
 from foretoken.errors import BackboneError
@@ -15,6 +15,7 @@ from foretoken.tuner.quantised import compute_type
 import tiny
 from table import ROWS, adapted
 
+bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is missing: pip install it")
 torchao = pytest.mark.skipif(
     find_spec("torchao") is None, reason="torchao is missing: pip install foretoken[quantised]"
 )
@@ -155,6 +156,35 @@ def test_a_quantised_head_is_refused():
     ):
         adapted(model, "prefix-tuning", task_type="SEQ_CLS")
     assert set(model.state_dict()) == before
+
+
+@bitsandbytes
+@pytest.mark.filterwarnings("ignore:MatMul8bitLt|.*kernels-community:UserWarning")
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", METHODS[:2])
+@pytest.mark.parametrize(
+    "options", [{"load_in_8bit": True}, {"load_in_4bit": True, "bnb_4bit_compute_dtype": "bfloat16"}]
+)
+def test_weights_of_bitsandbytes_carry_adapters(options, method, family, tmp_path):
+    """Training comes first: on a CPU a pass in evaluation repacks 4-bit weights so that no gradient passes any more."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16}  # 4 bits come in blocks of 64
+    tiny.model(family, **sizes).bfloat16().save_pretrained(tmp_path / "base")
+
+    def load():
+        config = BitsAndBytesConfig(**options, llm_int8_skip_modules=HEADS)
+        folder = tmp_path / "base"
+        return AutoModelForSequenceClassification.from_pretrained(folder, quantization_config=config, device_map="cpu")
+
+    model = tiny.shaken(adapted(load(), method, task_type="SEQ_CLS"))
+    assert {p.dtype for p in model.parameters()} & {torch.int8, torch.uint8}
+    step(model, family)
+    inputs = tiny.batch(family, labels=False)
+    after = logits(model, inputs)
+    with model.disable_adapter():
+        assert (logits(model, inputs) - after).abs().max() > 1e-2
+    model.save_pretrained(tmp_path / "adapter")
+    again = PeftModel.from_pretrained(load(), tmp_path / "adapter")
+    torch.testing.assert_close(logits(again, inputs), after)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -100,6 +100,10 @@ def unchanged(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
     return kwargs
 
 
+def nothing_wrong(config: Any) -> None:
+    """Find no reason; a function, as a lambda could not be pickled with the model."""
+
+
 @dataclass(frozen=True)
 class Stack:
     """A run of layers. Paths of ``layers`` are relative to the body, others to the stack's module or to the layer.
@@ -167,6 +171,8 @@ class Backbone:
         idle_poolers: model classes (by ending) whose body has a pooler that the head does not read.
         projections: names of the query and value projections, LoRA's usual targets.
         dimensions: config -> the numbers that methods need.
+        cannot_cache: config -> why a key-value cache of transformers' own cannot keep a prefix in front of every text;
+            None where it can. Of interest in causal stacks.
         attach_attention: (body, attention modules): makes the modules ask their branch.
         detach_attention: undoes it.
     """
@@ -179,6 +185,7 @@ class Backbone:
     dimensions: Callable[[Any], Mapping[str, int]]
     attach_attention: Callable[[nn.Module, list[nn.Module]], None]
     detach_attention: Callable[[nn.Module, list[nn.Module]], None]
+    cannot_cache: Callable[[Any], str | None] = nothing_wrong
     pretrained_heads: tuple[str, ...] = ()
     idle_poolers: tuple[str, ...] = ()
 

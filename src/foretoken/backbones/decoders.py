@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from transformers import DynamicCache
+
 from foretoken.backbones.base import Attention, Backbone, Stack, text_dimensions
 from foretoken.backbones.interface import attach_interface, detach_interface
 
 HEADS = ("score", "classifier", "qa_outputs")
+GROWING = ("dynamic", "longrope")  # rotations that depend on the length of the text
+
+
+def cannot_cache(config: Any) -> str | None:
+    """Return why a key-value cache of transformers' own cannot keep a prefix in front of every text."""
+    if any(DynamicCache(config=config).is_sliding):
+        return "layers with a sliding window drop the prefix from their cache"
+    kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    return f"rotations of the kind {kind!r} depend on the length of the text" if kind in GROWING else None
+
 
 GPT2 = Backbone(
     model_types=("gpt2",),
@@ -41,6 +55,7 @@ LLAMA = Backbone(
     pooled_heads=(),
     projections=("q_proj", "v_proj"),
     dimensions=text_dimensions,
+    cannot_cache=cannot_cache,
     attach_attention=attach_interface,
     detach_attention=detach_interface,
 )

@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from foretoken.backbones.base import as_mask, branch_of, extend_late_mask
 
 MARK = "foretoken_"
+REGISTERED = "_foretoken_registered"  # where a body keeps the implementations that it needs
 ATTACHED: WeakSet[nn.Module] = WeakSet()  # the bodies that were switched; some may share a config object
 
 
@@ -77,22 +78,34 @@ def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
     return ALL_ATTENTION_FUNCTIONS[name]
 
 
+class Registered:
+    """An implementation in transformers' tables; unpickled with its model, it registers in that process too."""
+
+    def __init__(self, name: str) -> None:
+        masks = AttentionMaskInterface()
+        self.name = name
+        AttentionInterface.register(MARK + name, partial(branch_attention, wrapped=name))
+        AttentionMaskInterface.register(MARK + name, masks[name if name in masks else "sdpa"])
+
+    def __reduce__(self) -> tuple[type[Registered], tuple[str]]:
+        """Register anew wherever this is read."""
+        return Registered, (self.name,)
+
+
 def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Switch the model to the implementation that asks branches."""
     ATTACHED.add(body)
-    masks = AttentionMaskInterface()
-    for config in configs_of(body):
-        before = config._attn_implementation or "sdpa"
-        if before.startswith(MARK):  # another model with the same config object switched it
-            continue
-        AttentionInterface.register(MARK + before, partial(branch_attention, wrapped=before))
-        AttentionMaskInterface.register(MARK + before, masks[before if before in masks else "sdpa"])
-        config._attn_implementation = MARK + before
+    configs = configs_of(body)
+    names = {(config._attn_implementation or "sdpa").removeprefix(MARK) for config in configs}
+    body.__dict__[REGISTERED] = [Registered(name) for name in sorted(names)]
+    for config in configs:  # another model with the same config object may have switched it
+        config._attn_implementation = MARK + (config._attn_implementation or "sdpa").removeprefix(MARK)
 
 
 def detach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Switch back, unless another model with the same config object still asks its branches."""
     ATTACHED.discard(body)
+    body.__dict__.pop(REGISTERED, None)
     shared = {id(config) for other in ATTACHED for config in configs_of(other)}
     for config in configs_of(body):
         if id(config) not in shared:

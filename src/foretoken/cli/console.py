@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 
@@ -64,10 +65,15 @@ def _one_line(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Draw with thin lines, so that wide tables fit 80 columns; a row's name, its first cell, stays whole."""
+    from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    drawn = Table(*header)
+    widest = max((len(row[0]) for row in rows), default=1)
+    first = Column("\n".join(textwrap.wrap(header[0], widest, break_long_words=False)), no_wrap=True)
+    rest = [Column(name, overflow="fold") for name in header[1:]]
+    drawn = Table(first, *rest, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for row in rows:
         drawn.add_row(*row)
-    Console().print(drawn)
+    Console(markup=False, emoji=False, highlight=False).print(drawn)

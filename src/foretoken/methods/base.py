@@ -281,6 +281,26 @@ class ForetokenConfig(PeftConfig, ABC):
         """Return what the method adds to the task's loss, given the modules that it built; None for nothing."""
         return None
 
+    def fused(
+        self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
+    ) -> tuple[ForetokenConfig, Sites] | None:
+        """Fold away what only training needs: in the modules, in place. None where there is nothing to fold.
+
+        Args:
+            sites: the trained modules.
+            dimensions: of the backbone that carries them.
+            folder: where the adapter will be saved, for what is too large for memory.
+            dtype: of what is written there.
+
+        Returns:
+            The config of what is left, and its modules.
+        """
+        return None
+
+    def is_cache(self) -> bool:
+        """Tell whether in a causal model the adapter is nothing but keys and values in front of the text."""
+        return False
+
 
 def require_int(name: str, value: Any, *, minimum: int) -> None:
     """Raise ConfigError unless ``value`` is a whole number of at least ``minimum``.

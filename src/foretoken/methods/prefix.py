@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import ForetokenConfig, require_choice, require_fraction, require_int, require_positive
+from foretoken.methods.base import (
+    Dimensions,
+    ForetokenConfig,
+    Sites,
+    require_choice,
+    require_fraction,
+    require_int,
+    require_positive,
+)
 
 Start: TypeAlias = Literal["random", "vocabulary", "text", "adapter"]
 START_OPTIONS: dict[str, str] = {
@@ -71,6 +80,16 @@ class PrefixConfig(ForetokenConfig):
             require_int("encoder_hidden_size", self.encoder_hidden_size, minimum=1)
         self.validate_start()
 
+    def fused(
+        self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
+    ) -> tuple[ForetokenConfig, Sites] | None:
+        """Put what the network yields in the place of the network."""
+        if not self.prefix_projection:
+            return None
+        for module in (*sites.layers.values(), *sites.attention.values()):
+            unproject(module)
+        return replace(self, prefix_projection=False, encoder_hidden_size=None), sites
+
     def validate_start(self) -> None:
         """Raise ConfigError for a start that lacks something, or that the rest of the options contradicts."""
         require_choice("prefix_init", self.prefix_init, get_args(Start))
@@ -96,6 +115,13 @@ class Prefix(nn.Module):
     def __init__(self, length: int, width: int, *, std: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(length, width).normal_(0.0, std))
+
+    @classmethod
+    def of(cls, values: Tensor) -> Prefix:
+        """Return a prefix of these (P, width) values."""
+        made = cls(*values.shape, std=0.0)
+        made.weight = nn.Parameter(values.detach().clone())
+        return made
 
     def forward(self) -> Tensor:
         """Return the (P, width) prefix."""
@@ -132,6 +158,15 @@ class ProjectedPrefix(nn.Module):
     def forward(self) -> Tensor:
         """Return this layer's (P, width) prefix."""
         return self.linear(self._shared[0]())
+
+
+def unproject(module: nn.Module) -> None:
+    """Put plain prefixes in the place of projected ones, wherever they are in a module."""
+    for path, projected in list(module.named_modules()):
+        if isinstance(projected, ProjectedPrefix):
+            plain = Prefix.of(projected()).train(projected.training)
+            holder, _, name = path.rpartition(".")
+            setattr(module.get_submodule(holder), name, plain.requires_grad_(projected.linear.weight.requires_grad))
 
 
 def make_prefixes(config: PrefixConfig, *, layers: int, width: int, hidden_size: int) -> list[Prefix | ProjectedPrefix]:

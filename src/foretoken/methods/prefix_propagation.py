@@ -33,6 +33,10 @@ class PrefixPropagationConfig(PrefixConfig):
         """Return one entry per layer; the first one of each stack brings the rows."""
         return Sites(layers=propagated_rows(self, dimensions))
 
+    def is_cache(self) -> bool:
+        """Tell whether in a causal model the rows are nothing but keys and values: they see each other alone."""
+        return not self.position_free
+
 
 def propagated_rows(config: PrefixConfig, dimensions: Dimensions) -> dict[int, LayerEntry]:
     """Return one entry per layer, each with a (P, D) prefix."""

@@ -34,6 +34,10 @@ class PrefixTuningConfig(PrefixConfig):
         """Return one branch per attention, those of a decoder to its encoder included."""
         return prefix_sites(self, dimensions, PrefixBranch)
 
+    def is_cache(self) -> bool:
+        """Tell whether in a causal model the prefix is nothing but keys and values."""
+        return not self.position_free
+
 
 def prefix_sites(config: PrefixConfig, dimensions: Dimensions, branch: Callable[..., PrefixBranch]) -> Sites:
     """Return one branch per attention, each with keys and values of its own."""
@@ -76,10 +80,13 @@ class PrefixBranch(AttentionBranch):
         self.position_free = position_free
         self.dropout = nn.Dropout(dropout)
 
+    def pair(self) -> Tensor:
+        """Return P_k and P_v: (2, H_kv, P, K)."""
+        return self.prefix().view(self.num_columns, 2, self.heads, self.head_dim).permute(1, 2, 0, 3)
+
     def halves(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Return P_k and P_v as (B, H, P, K) each, in the query's type, repeated over grouped heads."""
-        both = self.prefix().view(self.num_columns, 2, self.heads, self.head_dim).to(query.dtype)
-        both = both.permute(1, 2, 0, 3).repeat_interleave(query.shape[1] // self.heads, dim=1)
+        both = self.pair().to(query.dtype).repeat_interleave(query.shape[1] // self.heads, dim=1)
         keys, values = both[:, None].expand(-1, query.shape[0], -1, -1, -1)
         return self.dropout(keys), self.dropout(values)
 

@@ -38,3 +38,7 @@ class PromptTuningConfig(PrefixConfig):
             position_free=self.position_free,
         )
         return Sites(layers={0: rows})
+
+    def is_cache(self) -> bool:
+        """Tell whether in a causal model the rows are nothing but keys and values: they see each other alone."""
+        return not self.position_free

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -87,6 +88,22 @@ class StackConfig(ForetokenConfig):
         """Return the sum of the members' losses."""
         losses = [loss for member, own in sites.members if (loss := member.auxiliary_loss(own)) is not None]
         return sum(losses[1:], losses[0]) if losses else None
+
+    def fused(
+        self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
+    ) -> tuple[ForetokenConfig, Sites] | None:
+        """Fold the members, each by itself."""
+        results = [member.fused(own, dimensions, folder=folder, dtype=dtype) for member, own in sites.members]
+        if not any(results):
+            return None
+        fused = tuple(result or before for result, before in zip(results, sites.members, strict=True))
+        left = iter(member for member, _ in fused)
+        configs = [next(left) if isinstance(member, ForetokenConfig) else member for member in self.members()]
+        return replace(self, configs=configs), replace(sites, members=fused)
+
+    def is_cache(self) -> bool:
+        """Tell whether in a causal model all members are nothing but keys and values; LoRA is more."""
+        return self.lora_member() is None and all(member.is_cache() for member in self.own_members())
 
 
 def as_fields(member: Any) -> dict[str, Any]:

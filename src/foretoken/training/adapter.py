@@ -15,22 +15,26 @@ from foretoken.training.typed import Errors, convert, unknown_keys
 from foretoken.tuner import completed_lora, use_fast_attention  # registers our methods with peft on the way
 
 TASK_TYPE = "SEQ_CLS"
+MEMBERS = "configs"  # the option of a stack that holds methods
+NO_MEMBERS = ("stack", "full")
 
 
-def method_errors(method: Mapping[str, Any]) -> Errors:
-    """Return one line per problem of a recipe's method group."""
+def method_errors(method: Mapping[str, Any], key: str = "method") -> Errors:
+    """Return one line per problem of a recipe's method group, or of a member of a stack."""
     name = method.get("name")
     if not isinstance(name, str):
-        return [f"method.name: is required, one of {', '.join(METHODS)}"]
+        return [f"{key}.name: is required, one of {', '.join(METHODS)}"]
     if name not in METHODS:
-        hint = did_you_mean(name, METHODS) or f"; known: {', '.join(METHODS)}"
-        return [f"method.name: no method {name!r}{hint}"]
+        hint = did_you_mean(name.lower(), METHODS) or f"; known: {', '.join(METHODS)}"
+        return [f"{key}.name: no method {name!r}{hint}"]
     options = _options(method)
     known = option_types(name)
-    errors = unknown_keys(options, known, "method.")
-    for key in options.keys() & known.keys():
-        convert(options[key], known[key], f"method.{key}", errors)
-    return errors or _construction_errors(method)
+    errors = unknown_keys(options, known, f"{key}.")
+    for option in options.keys() & known.keys() - {MEMBERS}:
+        convert(options[option], known[option], f"{key}.{option}", errors)
+    if MEMBERS in known:
+        errors += _members_errors(options.get(MEMBERS), f"{key}.{MEMBERS}")
+    return errors or _construction_errors(method, key)
 
 
 def option_types(name: str) -> dict[str, Any]:
@@ -47,9 +51,7 @@ def build_config(method: Mapping[str, Any]) -> PeftConfig | None:
     config = METHODS[method["name"]].config
     if config is None:
         return None
-    known = option_types(method["name"])
-    options = {key: convert(value, known[key], key, []) for key, value in _options(method).items()}
-    return config(task_type=TASK_TYPE, **options)
+    return config(task_type=TASK_TYPE, **_converted(method))
 
 
 def attach(model: PreTrainedModel, method: Mapping[str, Any]) -> PreTrainedModel | PeftModel:
@@ -58,6 +60,7 @@ def attach(model: PreTrainedModel, method: Mapping[str, Any]) -> PreTrainedModel
     if config is None:
         use_fast_attention(model)
         return model
+    _check_modules_to_save(model, config)
     try:
         if isinstance(config, LoraConfig):
             config = completed_lora(config, model)
@@ -72,6 +75,46 @@ def _options(method: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in method.items() if key != "name"}
 
 
+def _converted(method: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a method, or of a stack's members, as the types that their config declares."""
+    known = option_types(method["name"])
+    options = {key: convert(value, known[key], key, []) for key, value in _options(method).items()}
+    if MEMBERS in options:
+        members = [_as_group(member) for member in options[MEMBERS]]
+        options[MEMBERS] = [{"name": member["name"], **_converted(member)} for member in members]
+    return options
+
+
+def _members_errors(members: Any, key: str) -> Errors:
+    if not isinstance(members, list | tuple) or not members:
+        return [f"{key}: got {members!r}, expected a list of methods, e.g. [prefix-propagation, {{name: lora, r: 4}}]"]
+    found: Errors = []
+    for index, member in enumerate(map(_as_group, members)):
+        at = f"{key}[{index}]"
+        if not isinstance(member, Mapping):
+            found.append(f"{at}: got {member!r}, expected a method's name, or a group with `name` and options")
+        elif member.get("name") in NO_MEMBERS:
+            found.append(f"{at}.name: {member['name']} cannot be part of a stack")
+        else:
+            found += method_errors(member, at)
+    return found
+
+
+def _as_group(member: Any) -> Any:
+    """Read `lora` as `{name: lora}`, as for the method itself."""
+    return {"name": member} if isinstance(member, str) else member
+
+
+def _check_modules_to_save(model: PreTrainedModel, config: PeftConfig) -> None:
+    """Refuse modules that the model does not have: peft passes over them if any other is found."""
+    names = {part for path, _ in model.named_modules() for part in path.split(".")}
+    for wanted in getattr(config, "modules_to_save", None) or ():
+        if not set(wanted.split(".")) <= names:
+            raise ConfigError(
+                f"method.modules_to_save: the model has no module {wanted!r}{did_you_mean(wanted, names)}"
+            )
+
+
 def _type_hints(config: type[PeftConfig]) -> dict[str, Any]:
     try:
         return get_type_hints(config)
@@ -79,11 +122,11 @@ def _type_hints(config: type[PeftConfig]) -> dict[str, Any]:
         return {}
 
 
-def _construction_errors(method: Mapping[str, Any]) -> Errors:
+def _construction_errors(method: Mapping[str, Any], key: str) -> Errors:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said again, once, when the run builds its config
             build_config(method)
     except (ValueError, TypeError) as error:
-        return [f"method: {error}"]
+        return [f"{key}: {error}"]
     return []

@@ -26,9 +26,11 @@ from transformers import (
 from foretoken.errors import BackboneError
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.training.recipe import LengthenOptions, Recipe
+from foretoken.training.tokenise import token_rules
 from foretoken.tuner import head_names
 
 log = logging.getLogger(__name__)
+_SET_PADDING = "set tokenizer.pad_token to a token that the model knows, and save the tokenizer there"
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
 
 
@@ -76,11 +78,14 @@ def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTr
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _padding_of(tokenizer, config)
         if tokenizer.pad_token_id is None:
-            raise BackboneError(
-                f"the tokenizer {source!r} has neither a padding nor an end token; set tokenizer.pad_token "
-                "to a token that it knows, and save it there"
-            )
+            raise BackboneError(f"the tokenizer {source!r} has neither a padding nor an end token; {_SET_PADDING}")
         log.info("the tokenizer has no padding token; documents are padded with %r", tokenizer.pad_token)
+    embeddings = token_rules(config).vocab_size if config is not None else None
+    if embeddings is not None and tokenizer.pad_token_id >= embeddings:
+        raise BackboneError(
+            f"the padding token of {source!r}, {tokenizer.pad_token!r}, is number {tokenizer.pad_token_id}, "
+            f"and the model has {embeddings} embeddings; {_SET_PADDING}"
+        )
     return tokenizer
 
 

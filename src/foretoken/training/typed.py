@@ -97,7 +97,7 @@ def describe(wanted: Any) -> str:
         return " or ".join(f"`{choice}`" for choice in get_args(wanted))
     if origin in (list, tuple):
         inner = get_args(wanted)
-        return f"a list (each item {describe(inner[0])})" if inner else "a list"
+        return f"a list (each item {describe(inner[0])})" if inner and inner[0] is not Any else "a list"
     if is_dataclass(wanted) or (origin or wanted) in (dict, Mapping):
         return "a group of keys"
     return _WORDS.get(wanted, str(wanted))
@@ -199,7 +199,8 @@ def _sequence(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
 
 def _refuse(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
     got = "nothing (null)" if value is None else f"{value!r} ({_kind(value)})"
-    errors.append(f"{key}: got {got}, expected {describe(wanted)}")
+    choices = [str(choice) for choice in get_args(wanted)] if get_origin(wanted) is Literal else []
+    errors.append(f"{key}: got {got}, expected {describe(wanted)}{did_you_mean(str(value), choices)}")
     return _BAD
 
 

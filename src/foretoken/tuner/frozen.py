@@ -89,18 +89,18 @@ def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:
         AdapterError: the model has fewer positions than the text has tokens.
     """
     length, body = text.shape[0], wiring.body
+    limit = getattr(body.config, "max_position_embeddings", None)
+    if limit is not None and length > limit:
+        raise AdapterError(
+            f"a prefix of {length} tokens cannot be read as a text by this model, which has {limit} positions; "
+            "choose a smaller num_virtual_tokens"
+        )
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(resting(body))
         listeners = stack.enter_context(listening(wiring))
         entering = stack.enter_context(noting_entries(wiring))
-        try:
-            body(**inputs_of(wiring, text))
-        except IndexError as error:  # beyond the table of positions
-            raise AdapterError(
-                f"a prefix of {length} tokens cannot be read as a text by this model: {error}; "
-                "choose a smaller num_virtual_tokens"
-            ) from error
+        body(**inputs_of(wiring, text))
     return FrozenStates(
         entering={layer: rows[0, :length] for layer, rows in entering.items()},
         attentions=[listener.rows(length, free=False) for listener in listeners],

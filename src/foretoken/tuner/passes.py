@@ -119,23 +119,28 @@ class StackWiring:
 
     def row_states(self, plan: Plan, kwargs: dict[str, Any]) -> dict[int, tuple[Tensor, Tensor]]:
         """Return each layer's keys and values of the rows; a key-value cache keeps those it was begun with."""
-        cache = kwargs.get("past_key_values")
-        who = self.origin(plan)
-        if cache is not None and cache.get_seq_length() > 0:
-            known = cache.__dict__.get(ROWS)
-            if known is not None and known[0] == who:
-                return known[1]
+        cache, who, state = kwargs.get("past_key_values"), self.users(plan), self.state(plan)
+        known = None if cache is None else cache.__dict__.get(ROWS)
+        # where rows see an encoder, a cache that begins anew may do so with other documents
+        lasts = cache is not None and (self.stack.cross is None or cache.get_seq_length() > 0)
+        if known and lasts and known[0] == who and (known[1] == state or torch.compiler.is_compiling()):
+            return known[2]
         states = self.run_rows(plan, kwargs)
         if cache is not None and not torch.is_grad_enabled():
-            cache.__dict__[ROWS] = (who, states)
+            cache.__dict__[ROWS] = (who, state, states)
         return states
 
-    def origin(self, plan: Plan) -> tuple[Any, ...]:
-        """Return what the rows' keys and values depend on: who uses which adapter, and the state of its parameters."""
+    def users(self, plan: Plan) -> tuple[Any, ...]:
+        """Return who uses which adapter."""
+        return tuple(self.wiring.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size
+
+    def state(self, plan: Plan) -> tuple[Any, ...]:
+        """Return what tells whether the adapters' parameters are as they were."""
+        if torch.compiler.is_compiling():
+            return ()
         modules = [site[group.adapter] for site in self.wiring.sites for group in plan.groups if group.adapter in site]
-        parameters = [] if torch.compiler.is_compiling() else [p for module in modules for p in module.parameters()]
-        states = tuple((id(p), None if p.is_inference() else p._version) for p in parameters)
-        return tuple(self.wiring.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size, states
+        parameters = (p for module in modules for p in module.parameters())
+        return tuple((id(p), None if p.is_inference() else p._version) for p in parameters)
 
     def run_rows(self, plan: Plan, kwargs: dict[str, Any]) -> dict[int, tuple[Tensor, Tensor]]:
         """Run the rows alone: once for all documents where nothing distinguishes these."""

@@ -43,10 +43,10 @@ class ForetokenModel(BaseTuner):
 
     def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
         """Attach one adapter; a stack's LoRA goes through peft's LoraModel."""
-        config = self.peft_config[adapter_name]
         check_adapter_name(adapter_name)
         super().inject_adapter(model, adapter_name, *args, **kwargs)
-        config = self.peft_config[adapter_name] = deepcopy(config)  # the user's object may go on to another model
+        config = deepcopy(checked(self.peft_config[adapter_name]))  # the user's object may go on to another model
+        self.peft_config[adapter_name] = config
         self.wiring.built[adapter_name] = config, self.__dict__.pop("_built")
         if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
             self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))

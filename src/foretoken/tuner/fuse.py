@@ -1,0 +1,226 @@
+"""Trained adapters made cheaper: as a key-value cache of transformers' own, or rid of what only training needs.
+
+Shapes: B batch, N text tokens, P rows and trained keys, H_kv key-value heads, K head width.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from foretoken.attention.rotary import unrotated
+from foretoken.errors import AdapterError, BackboneError
+from foretoken.files import PathLike
+from foretoken.methods.base import AttentionBranch
+from foretoken.methods.prefix_tuning import PrefixBranch
+from foretoken.tuner.frozen import resting, rotations
+from foretoken.tuner.initialise import wiring_of
+from foretoken.tuner.runtime import Plan, make_groups
+from foretoken.tuner.wiring import Wiring, find_wiring
+
+State = tuple[Tensor, Tensor]  # keys and values (1, H_kv, P, K)
+
+
+def fuse(
+    model: nn.Module,
+    folder: PathLike | None = None,
+    *,
+    adapter_name: str | None = None,
+    dtype: torch.dtype = torch.float16,
+) -> nn.Module:
+    """Fold away what an adapter needs in training only, with the same outputs; save it again afterwards.
+
+    A projected prefix becomes the prefix that its network yields. What else there is to fold, methods say themselves.
+
+    Args:
+        model: a trained model with adapters; it is changed in place.
+        folder: where the adapter will be saved, for methods that write a file there (adapters that are not called
+            ``default`` get a folder of their own in it, as in ``save_pretrained``).
+        adapter_name: which adapter; default: all of them.
+        dtype: of what is written into such a file.
+
+    Returns:
+        The model.
+
+    Raises:
+        AdapterError: there is nothing to fold, or no adapter of this name.
+
+    >>> import torch, transformers
+    >>> from peft import get_peft_model
+    >>> from foretoken import PrefixTuningConfig, fuse
+    >>> size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    >>> bert = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, **size))
+    >>> model = get_peft_model(bert, PrefixTuningConfig(task_type="SEQ_CLS", prefix_projection=True))
+    >>> fuse(model).peft_config["default"].prefix_projection
+    False
+    """
+    wiring = None if adapter_name is None else wiring_of(model, adapter_name)
+    wiring = wiring or find_wiring(model)
+    names = [] if wiring is None else [adapter_name] if adapter_name is not None else list(wiring.built)
+    done = [name for name in names if wiring is not None and fold(model, wiring, name, folder, dtype)]
+    if not done:
+        raise AdapterError(
+            f"nothing to fold in {', '.join(names) or 'a model without adapters'}; "
+            "fuse takes projected prefixes (prefix_projection=True) and methods that are looked up in a table"
+        )
+    return model
+
+
+@torch.no_grad()
+def fold(model: nn.Module, wiring: Wiring, name: str, folder: PathLike | None, dtype: torch.dtype) -> bool:
+    """Fold one adapter; tell whether there was anything to fold."""
+    config, sites = wiring.built[name]
+    where = None if folder is None else Path(folder) if name == "default" else Path(folder) / name
+    result = config.fused(sites, wiring.dimensions, folder=where, dtype=dtype)
+    if result is not None:
+        wiring.built[name] = result
+        configs: Any = model.peft_config
+        configs[name] = result[0]
+    return result is not None
+
+
+def prefix_cache(model: nn.Module, *, batch_size: int = 1, adapter_name: str | None = None) -> DynamicCache:
+    """Return the adapter of a causal decoder as a key-value cache, for plain transformers without foretoken.
+
+    Rows in front of a causal model's text see only each other, so their keys and values are the same before every
+    text: they cost nothing per token. Trained keys and values stand beside them. Text that follows P cached tokens
+    is at positions P, P + 1...: where positions rotate, the keys are turned by P, which keeps every distance; where
+    positions are learned (GPT-2), ``position_ids`` must be given so that they start at 0.
+    :func:`prefix_inputs` returns the cache with the arguments that belong to it.
+
+    Args:
+        model: a model with the adapter; it is not changed.
+        batch_size: B, the number of texts, times the number of beams. A cache grows with the text: one per call.
+        adapter_name: which adapter; default: the active ones.
+
+    Raises:
+        BackboneError: the model is not a decoder, or its cache would lose the prefix (sliding windows).
+        AdapterError: the adapter does more than keys and values can.
+    """
+    wiring, names = adapters_of(model, adapter_name)
+    check_cache(wiring, names)
+    with torch.no_grad(), resting(wiring.body):
+        states = with_distance(all_states(wiring, names), wiring)
+    cache = DynamicCache()
+    for layer, state in enumerate(states):
+        key, value = (x.expand(batch_size, -1, -1, -1) for x in state)
+        cache.update(key, value, layer)
+    return cache
+
+
+def prefix_inputs(model: nn.Module, attention_mask: Tensor, *, adapter_name: str | None = None) -> dict[str, Any]:
+    """Return what a plain model's ``forward`` or ``generate`` is to be given beside the text to do as the adapter does.
+
+    Args:
+        model: a model with the adapter.
+        attention_mask: (B, N) of the text, padded on either side.
+        adapter_name: which adapter; default: the active ones.
+
+    Returns:
+        ``past_key_values``, the ``attention_mask`` (B, P + N) and the ``position_ids`` (B, N).
+
+    Raises:
+        BackboneError: as in :func:`prefix_cache`.
+        AdapterError: as in :func:`prefix_cache`.
+
+    >>> import torch, transformers
+    >>> from peft import get_peft_model
+    >>> from foretoken import PrefixPropagationConfig, prefix_inputs
+    >>> config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=20, n_positions=16)
+    >>> plain = transformers.GPT2LMHeadModel(config).eval()
+    >>> adapter = PrefixPropagationConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    >>> model = get_peft_model(plain, adapter).eval()
+    >>> ids = torch.tensor([[5, 6, 7]])
+    >>> with torch.no_grad():
+    ...     expected = model(ids).logits
+    >>> given = prefix_inputs(model, torch.ones_like(ids))
+    >>> plain = model.unload()
+    >>> torch.allclose(plain(ids, **given).logits, expected, atol=1e-5)
+    True
+    """
+    cache = prefix_cache(model, batch_size=attention_mask.shape[0], adapter_name=adapter_name)
+    length = cache.get_seq_length()
+    wiring, _ = adapters_of(model, adapter_name)
+    positions = (attention_mask.long().cumsum(dim=1) - 1).clamp_min(0)
+    if wiring.stacks[0].stack.attention.is_rotary:
+        positions = positions + length
+    front = attention_mask.new_ones(attention_mask.shape[0], length)
+    return {
+        "past_key_values": cache,
+        "attention_mask": torch.cat([front, attention_mask], dim=1),
+        "position_ids": positions,
+    }
+
+
+def adapters_of(model: nn.Module, adapter_name: str | None) -> tuple[Wiring, list[str]]:
+    """Return the wiring and the named adapter, or the active ones.
+
+    Raises:
+        AdapterError: there are none.
+    """
+    if adapter_name is not None:
+        return wiring_of(model, adapter_name), [adapter_name]
+    wiring = find_wiring(model)
+    names = [] if wiring is None else wiring.at_work()
+    if wiring is None or not names:
+        raise AdapterError("no adapter of foretoken is active; name one with adapter_name")
+    return wiring, names
+
+
+def check_cache(wiring: Wiring, names: list[str]) -> None:
+    """Raise where a key-value cache of transformers' own cannot do what the adapters do."""
+    model_type, stack = wiring.dimensions.model_type, wiring.stacks[0].stack
+    if len(wiring.stacks) > 1 or not stack.is_causal:
+        raise BackboneError(f"only a causal decoder's prefix is a key-value cache; this is a {model_type} model")
+    obstacle = wiring.backbone.cannot_cache(wiring.body.config)
+    if obstacle is not None:
+        raise BackboneError(f"this {model_type} model cannot take a prefix as a cache: {obstacle}; keep the adapter")
+    for name in names:
+        config = wiring.built[name][0]
+        if not config.is_cache():
+            raise AdapterError(
+                f"adapter {name!r} ({type(config).__name__}) is more than keys and values in front of the text: what "
+                "a cache takes is prefix-propagation, prefix-tuning, prompt tuning and stacks of these alone, and "
+                "without position_free"
+            )
+
+
+def all_states(wiring: Wiring, names: list[str]) -> list[State]:
+    """Return every layer's keys and values (1, H_kv, P, K): of the rows in front, and trained ones."""
+    wired = wiring.stacks[0]
+    like = next(p for p in wired.module.parameters() if p.is_floating_point())
+    groups = make_groups(None, names, wired.num_rows_of, 1, like.device)
+    num_rows = sum(group.num_rows for group in groups)
+    rows = wired.run_rows(Plan(groups, num_rows, 1, like.device), {}) if num_rows else {}
+    states = []
+    for layer in range(len(wired.layers)):
+        parts = [rows[layer]] if layer in rows else []
+        parts += [trained(branch) for name in names for branch in branches(wiring, name, layer)]
+        key, value = (torch.cat([x.to(like) for x in pair], dim=2) for pair in zip(*parts, strict=True))
+        states.append((key, value))
+    return states
+
+
+def branches(wiring: Wiring, name: str, layer: int) -> list[AttentionBranch]:
+    """Return an adapter's branches in one layer's attention."""
+    part = wiring.built[name][1].attention.get(layer)
+    return [] if part is None else [branch for branch in part.members() if isinstance(branch, AttentionBranch)]
+
+
+def trained(branch: AttentionBranch) -> State:
+    """Return prefix-tuning's keys and values (1, H_kv, P, K)."""
+    assert isinstance(branch, PrefixBranch)
+    keys, values = branch.pair()[:, None]
+    return keys, values
+
+
+def with_distance(states: list[State], wiring: Wiring) -> list[State]:
+    """Turn the keys by P positions, where positions rotate: as many as the text is moved by."""
+    if not wiring.stacks[0].stack.attention.is_rotary:
+        return states
+    turns = rotations(wiring, states[0][0].shape[2])
+    return [(unrotated(key, cosine, -sine), value) for (key, value), (cosine, sine) in zip(states, turns, strict=True)]

@@ -1,0 +1,433 @@
+"""The checks that peft makes of each of its methods, made of ours. Their names are peft's, the tests are not.
+
+More of that list for every cell of the table is in test_invariants.py (saving, low_cpu_mem_usage when loading, mixed
+batches, disabling, unloading, gradient checkpointing); resuming, selected saving, status and copies are in
+test_lifecycle.py, generation in test_decoders.py and test_seq2seq.py, quantised backbones in test_quantised.py.
+"""
+
+import copy
+import io
+import json
+import pickle
+
+import accelerate
+import pytest
+import torch
+from peft import (
+    LoraConfig,
+    PeftConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    inject_adapter_in_model,
+    prepare_model_for_kbit_training,
+    set_peft_model_state_dict,
+)
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig, StackConfig
+from foretoken.errors import AdapterError
+
+import tiny
+from table import EMPTY, METHODS, ROWS, adapted
+
+FAMILIES = ("bert", "longformer", "llama", "t5")  # one per way of getting rows and columns into the attention
+CELLS = [(method, family) for family in FAMILIES for method in METHODS if (method, family) not in EMPTY]
+PREFIXES = ("prefix-propagation", "prefix-tuning")
+GENERATORS = (("llama", "CAUSAL_LM"), ("t5", "SEQ_2_SEQ_LM"), ("bart", "SEQ_2_SEQ_LM"))
+
+
+def run(model, inputs, **kwargs):
+    with torch.no_grad():
+        return tiny.first(model.eval()(**inputs, **kwargs))
+
+
+def made(method, family, task=None, **options):
+    task = task or tiny.main_task(family)
+    return tiny.shaken(adapted(tiny.model(family, task), method, task_type=tiny.peft_task(task), **options))
+
+
+def close(one, other, atol=1e-6):
+    torch.testing.assert_close(one, other, atol=atol, rtol=1e-5)
+
+
+def original_name(name):
+    """Return what a parameter was called before peft wrapped it."""
+    return name.replace(".base_layer", "").replace(".original_module", "")
+
+
+@pytest.mark.parametrize(("method", "family"), CELLS)
+class TestEveryMethod:
+    def test_the_base_model_keeps_its_names_and_values(self, method, family):
+        plain = tiny.model(family)
+        before = {name: value.clone() for name, value in plain.state_dict().items()}
+        model = tiny.shaken(adapted(plain, method, task_type=tiny.main_task(family)))
+        model(**tiny.batch(family)).loss.backward()
+        assert model.get_base_model() is plain
+        assert model.config is plain.config
+        assert (model.device, model.dtype) == (plain.device, plain.dtype)
+        ours = (".foretoken.", ".modules_to_save.", ".lora_")
+        now = {original_name(k): v for k, v in plain.state_dict().items() if not any(part in k for part in ours)}
+        assert now.keys() == before.keys()
+        for name, value in before.items():
+            assert torch.equal(now[name], value), name
+
+    def test_the_whole_model_can_be_pickled(self, method, family, monkeypatch):
+        """Also into a process that has never seen an adapter: attention registers itself again."""
+        model, inputs = made(method, family), tiny.batch(family, labels=False)
+        expected = run(model, inputs)
+        file = io.BytesIO()
+        torch.save(model, file)
+        monkeypatch.delitem(AttentionInterface._global_mapping, "foretoken_sdpa", raising=False)
+        monkeypatch.delitem(AttentionMaskInterface._global_mapping, "foretoken_sdpa", raising=False)
+        file.seek(0)
+        again = torch.load(file, weights_only=False)
+        assert torch.equal(run(again, inputs), expected)
+        again.unload()
+        assert torch.equal(run(made(method, family), inputs), expected)
+
+    def test_embeddings_instead_of_tokens(self, method, family):
+        """The same output, or a clear refusal where tokens are looked up."""
+        if method == "head-only":
+            pytest.skip("a bare model has no head to train")
+        model = made(method, family, "FEATURE_EXTRACTION")
+        ids = torch.randint(5, 100, (2, 11))
+        decoder = {"decoder_input_ids": ids} if family == "t5" else {}
+        embeddings = {"inputs_embeds": model.get_base_model().get_input_embeddings()(ids)} | decoder
+        if method.startswith("aot") or method == "stack, of every site":
+            with pytest.raises(AdapterError, match="looks up what it adds by token.*give it input_ids"):
+                run(model, embeddings)
+        else:
+            close(run(model, embeddings), run(model, {"input_ids": ids} | decoder), atol=2e-5)
+
+    def test_several_are_loaded_and_deleted(self, method, family, tmp_path):
+        """Names that are parts of one another, without memory for the start values, deleted active and inactive."""
+        inputs, seen = tiny.batch(family, labels=False), {}
+        model = made(method, family)
+        for name in ("a", "ab"):
+            tiny.shaken(model, seed=len(name))
+            model.save_pretrained(tmp_path / name)
+            seen[name] = run(model, inputs)
+        for name in ("ab", "a"):
+            model.load_adapter(tmp_path / name, name, low_cpu_mem_usage=True)
+        for name, expected in seen.items():
+            model.set_adapter(name)
+            close(run(model, inputs), expected)
+            model.save_pretrained(tmp_path / "again", selected_adapters=[name])
+            again = PeftModel.from_pretrained(tiny.model(family), tmp_path / "again" / name)
+            close(run(again, inputs), expected)
+        model.delete_adapter("a")
+        assert list(model.peft_config) == ["default", "ab"]
+        close(run(model, inputs), seen["ab"])
+        for call in (model.set_adapter, model.delete_adapter):
+            with pytest.raises(ValueError, match="a "):
+                call("a")
+        with pytest.warns(UserWarning, match="Setting active adapter to default"):
+            model.delete_adapter("ab")
+        assert model.active_adapters == ["default"]
+
+
+@pytest.mark.parametrize("method", ROWS)
+class TestEveryConfig:
+    def test_it_survives_every_way_of_writing_it(self, method, tmp_path):
+        config = ROWS[method](task_type="SEQ_CLS")
+        config.save_pretrained(tmp_path)
+        kinds = type(config)
+        for again in (
+            PeftConfig.from_pretrained(tmp_path),
+            kinds.from_pretrained(tmp_path),
+            kinds(**{k: v for k, v in config.to_dict().items() if k not in ("peft_type", "auto_mapping")}),
+            kinds.from_peft_type(**json.loads((tmp_path / "adapter_config.json").read_text())),
+            pickle.loads(pickle.dumps(config)),
+            copy.deepcopy(config),
+        ):
+            assert type(again) is kinds
+            assert again.peft_type == config.peft_type
+            written = again.to_dict() | {"inference_mode": False, "peft_version": None}
+            assert written == config.to_dict() | {"inference_mode": False, "peft_version": None}
+
+    def test_merging_and_averaging_are_refused(self, method):
+        model = made(method, "bert")
+        before = run(model, tiny.batch("bert", labels=False))
+        for call in (model.merge_adapter, model.merge_and_unload):
+            with pytest.raises(AdapterError, match=r"no weights to merge into.*unload\(\)"):
+                call()
+        with pytest.raises(AdapterError, match="cannot be averaged; use adapter_names"):
+            model.add_weighted_adapter(["default"], [1.0], "mean")
+        assert torch.equal(run(model, tiny.batch("bert", labels=False)), before)
+        assert not model.base_model.model.bert.encoder.layer[0].attention.self.query.__dict__.get("merged")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+class TestOneModel:
+    def test_attributes(self, family):
+        config = ROWS["prefix-tuning"](task_type=tiny.main_task(family))
+        model = get_peft_model(tiny.model(family), config, adapter_name="mine")
+        assert type(model).__name__ == "PeftModelForSequenceClassification"
+        assert model.active_adapter == "mine"
+        assert model.peft_config["mine"].peft_type == "FORETOKEN_PREFIX_TUNING"
+        assert model.active_peft_config is model.peft_config["mine"]
+        assert model.base_model.model is model.get_base_model()
+        trained, total = model.get_nb_trainable_parameters()
+        assert trained == sum(p.numel() for p in model.parameters() if p.requires_grad)
+        assert total == sum(p.numel() for p in model.parameters())
+        layers = model.get_layer_status()
+        assert {status.active_adapters[0] for status in layers} == {"mine"}
+        assert {status.requires_grad["mine"] for status in layers} == {True}
+
+    def test_preparing_for_training(self, family):
+        """Frozen layers under checkpointing need an input that wants gradient; peft's helper sees to it."""
+        plain = prepare_model_for_kbit_training(tiny.model(family), use_gradient_checkpointing=True)
+        model = adapted(plain, "prefix-tuning", task_type=tiny.main_task(family)).train()
+        seen = []
+        model.get_input_embeddings().register_forward_hook(lambda _, __, out: seen.append(out.requires_grad))
+        model(**tiny.batch(family)).loss.backward()
+        assert all(seen)
+        assert seen
+        for name, parameter in model.named_parameters():
+            assert (parameter.grad is not None) == parameter.requires_grad, name
+
+    def test_parameters_may_be_frozen_by_hand(self, family):
+        model = made("prefix-tuning", family)
+        model.set_requires_grad("default", requires_grad=False)
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+        model.set_requires_grad("default")
+        assert all(p.requires_grad for name, p in model.named_parameters() if ".foretoken." in name)
+
+    def test_modes_and_dropout(self, family):
+        """Dropout acts in training only, and a model keeps the mode that it had."""
+        assert get_peft_model(tiny.model(family), PrefixTuningConfig()).training is False
+        inputs = tiny.batch(family)
+        for config in (PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig):
+            model = tiny.shaken(get_peft_model(tiny.model(family), config(prefix_dropout=0.5)))
+            assert torch.equal(run(model, inputs), run(model, inputs))
+            model.train()
+            assert not torch.equal(model(**inputs).logits, model(**inputs).logits)
+
+    def test_start_values_without_memory(self, family):
+        """low_cpu_mem_usage when attaching: parameters have no memory until their values are loaded."""
+        method, task = "stack, of every site", tiny.main_task(family)
+        model, inputs = made(method, family), tiny.batch(family, labels=False)
+        state = get_peft_model_state_dict(model)
+        lean = get_peft_model(tiny.model(family), ROWS[method](task_type=task), low_cpu_mem_usage=True)
+        injected = inject_adapter_in_model(ROWS[method](task_type=task), tiny.model(family), low_cpu_mem_usage=True)
+        for new in (lean, injected):
+            assert all(p.is_meta for name, p in new.named_parameters() if ".foretoken." in name)
+        set_peft_model_state_dict(lean, state, low_cpu_mem_usage=True)
+        assert not any(p.is_meta for p in lean.parameters())
+        assert torch.equal(run(lean, inputs), run(model, inputs))
+
+    def test_one_adapter_config_for_several_models(self, family, tmp_path):
+        """The user's object is not what a model keeps: the next model is of another family and has another head."""
+        config = ROWS["prefix-tuning"](task_type=tiny.main_task(family))
+        model = get_peft_model(tiny.model(family), config)
+        other = get_peft_model(tiny.model("roberta"), config)
+        assert (model.peft_config["default"].backbone["model_type"], config.backbone["model_type"]) == (
+            tiny.CONFIGS[family]().model_type,
+            "roberta",
+        )
+        expected = get_peft_model(tiny.model("roberta"), ROWS["prefix-tuning"](task_type="SEQ_CLS"))
+        assert set(get_peft_model_state_dict(other)) == set(get_peft_model_state_dict(expected))
+        tiny.shaken(model).save_pretrained(tmp_path)
+        inputs = tiny.batch(family, labels=False)
+        close(run(PeftModel.from_pretrained(tiny.model(family), tmp_path), inputs), run(model, inputs))
+
+    def test_one_backbone_config_for_several_models(self, family):
+        """Unloading one model leaves the others' adapters at work."""
+        first = tiny.model(family)
+        second = type(first)(first.config).eval()
+        second.load_state_dict(first.state_dict())
+        inputs, task = tiny.batch(family, labels=False), tiny.main_task(family)
+        frozen = run(first, inputs)
+        one, other = (tiny.shaken(adapted(m, "prefix-tuning", task_type=task)) for m in (first, second))
+        expected = run(one, inputs)
+        close(run(one.unload(), inputs), frozen)
+        close(run(other, inputs), expected)
+        close(run(other.unload(), inputs), frozen)
+        assert "foretoken" not in first.config._attn_implementation
+
+    def test_transformers_own_calls(self, family, tmp_path):
+        """model.add_adapter, save_pretrained, load_adapter, disable_adapters, delete_adapter."""
+        inputs = tiny.batch(family, labels=False)
+        expected, frozen = run(made("prefix-tuning", family), inputs), run(tiny.model(family), inputs)
+        model = tiny.model(family)
+        model.add_adapter(ROWS["prefix-tuning"](task_type=tiny.main_task(family)))
+        close(run(tiny.shaken(model), inputs), expected)
+        model.save_pretrained(tmp_path)
+        again = tiny.model(family)
+        again.load_adapter(tmp_path)
+        close(run(again, inputs), expected)
+        again.disable_adapters()
+        close(run(again, inputs), frozen)
+        again.enable_adapters()
+        close(run(again, inputs), expected)
+        again.delete_adapter("default")
+        close(run(again, inputs), frozen)
+
+    @pytest.mark.parametrize("method", PREFIXES)
+    def test_forward_called_past_the_hooks(self, method, family):
+        """sentence-transformers calls ``model.forward(...)``."""
+        model = tiny.model(family, "FEATURE_EXTRACTION")
+        model.add_adapter(ROWS[method]())
+        tiny.shaken(model)
+        inputs = tiny.batch(family, "FEATURE_EXTRACTION")
+        expected = run(model, inputs)
+        with torch.no_grad():
+            assert torch.equal(tiny.first(model.forward(**inputs)), expected)
+            model.disable_adapters()
+            assert not torch.allclose(tiny.first(model.forward(**inputs)), expected, atol=1e-3)
+
+    def test_accelerate_prepares_and_steps(self, family):
+        model, accelerator = made("stack", family), accelerate.Accelerator(cpu=True)
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        before = {name: p.detach().clone() for name, p in trained.items()}
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(trained.values(), lr=0.1))
+        accelerator.backward(model(**tiny.batch(family)).loss)
+        optimizer.step()
+        prefixes = [name for name in trained if ".foretoken." in name]
+        assert all(not torch.equal(trained[name], before[name]) for name in prefixes)
+        assert accelerator.unwrap_model(model).peft_config["default"].peft_type == "FORETOKEN_STACK"
+
+    @pytest.mark.parametrize("method", [*PREFIXES, "aot-p-tuning, kronecker", "stack"])
+    def test_device_maps(self, method, family, tmp_path):
+        """All on the CPU, and the body on disk: accelerate fetches each module's weights when it runs."""
+        task, inputs = tiny.main_task(family), tiny.batch(family, labels=False)
+        expected = run(made(method, family), inputs)
+        tiny.model(family).save_pretrained(tmp_path)
+        body = tiny.model(family).base_model_prefix
+        heads = {name: "cpu" for name, _ in tiny.model(family).named_children() if name != body}
+        for places in ({"": "cpu"}, {body: "disk"} | heads):
+            plain = tiny.TASKS[task].from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "disk")
+            model = tiny.shaken(adapted(plain, method, task_type=task))
+            assert any(p.is_meta for p in model.parameters()) == ("" not in places)
+            close(run(model, inputs), expected, atol=2e-5)
+
+    def test_the_card_and_the_config_name_the_backbone(self, family, tmp_path):
+        """What push_to_hub would upload."""
+        tiny.model(family).save_pretrained(tmp_path / "base")
+        base = tiny.TASKS[tiny.main_task(family)].from_pretrained(tmp_path / "base")
+        model = get_peft_model(base, ROWS["prefix-tuning"](task_type=tiny.main_task(family)))
+        model.save_pretrained(tmp_path / "adapter")
+        card = (tmp_path / "adapter" / "README.md").read_text()
+        assert f"base_model: {tmp_path / 'base'}" in card
+        assert "library_name: peft" in card
+        written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+        assert written["base_model_name_or_path"] == str(tmp_path / "base")
+        assert written["inference_mode"] is True
+        assert written["backbone"]["model_type"] == tiny.CONFIGS[family]().model_type
+
+
+def test_embeddings_on_disk_cannot_be_read_by_token(tmp_path):
+    tiny.model("bert").save_pretrained(tmp_path)
+    places = {"bert": "disk", "classifier": "cpu", "dropout": "cpu"}
+    options = {"device_map": places, "offload_folder": tmp_path / "disk"}
+    model = adapted(tiny.TASKS["SEQ_CLS"].from_pretrained(tmp_path, **options), "aot-p-tuning, fc", task_type="SEQ_CLS")
+    with pytest.raises(AdapterError, match=r"reads the frozen token embeddings.*offloaded.*variant='kronecker'"):
+        run(model, tiny.batch("bert", labels=False))
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_layers_of_a_stacks_lora(family, tmp_path):
+    """peft's ``layers_to_transform``; prefixes stay in every layer."""
+    lora = LoraConfig(r=2, layers_to_transform=[1])
+    config = StackConfig(task_type="SEQ_CLS", configs=[PrefixTuningConfig(num_virtual_tokens=2), lora])
+    model = tiny.shaken(get_peft_model(tiny.model(family), config))
+    with_lora = {name.split(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
+    assert len(with_lora) == 2
+    assert all(f".{'layer' if family == 'bert' else 'layers'}.1." in name for name in with_lora)
+    model.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(tiny.model(family), tmp_path)
+    assert set(get_peft_model_state_dict(again)) == set(get_peft_model_state_dict(model))
+
+
+@pytest.mark.parametrize(("family", "task"), [g for g in GENERATORS if g[0] in tiny.FAMILIES])
+@pytest.mark.parametrize("method", PREFIXES)
+class TestGeneration:
+    def test_beams_of_a_batch_whose_documents_name_their_adapters(self, method, family, task):
+        model = made(method, family, task)
+        model.add_adapter("other", ROWS[method](task_type=task))
+        tiny.shaken(model)
+        options = {"num_beams": 3, "do_sample": False, "max_new_tokens": 6, "min_new_tokens": 6}
+        inputs = {"input_ids": torch.randint(5, 100, (3, 9))} | options
+        mixed = model.generate(**inputs, adapter_names=["other", "default", "__base__"])
+        expected = {"default": model.generate(**inputs)}
+        with model.disable_adapter():
+            expected["__base__"] = model.generate(**inputs)
+        model.set_adapter("other")
+        expected["other"] = model.generate(**inputs)
+        for row, name in enumerate(("other", "default", "__base__")):
+            assert torch.equal(mixed[row], expected[name][row]), name
+        assert len({str(out.tolist()) for out in expected.values()}) == 3
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision(self, method, family, task, dtype):
+        plain = tiny.model(family, task).to(dtype)
+        model = get_peft_model(plain, ROWS[method](task_type=task), autocast_adapter_dtype=False).eval()
+        assert {p.dtype for p in model.parameters()} == {dtype}
+        out = model.generate(input_ids=torch.randint(5, 100, (2, 7)), max_new_tokens=4, min_new_tokens=4)
+        assert out.shape[0] == 2
+
+
+def test_generation_with_positional_arguments():
+    """peft's own ``generate`` takes them for decoders only."""
+    model = made("prefix-tuning", "llama", "CAUSAL_LM")
+    ids = torch.randint(5, 100, (2, 7))
+    options = {"do_sample": False, "max_new_tokens": 4}
+    assert torch.equal(model.generate(ids, **options), model.generate(input_ids=ids, **options))
+
+
+def words(folder):
+    """Write a tokenizer of a few words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    vocabulary = {word: number for number, word in enumerate([*special.values(), *"abcdefgh"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
+    made.save_pretrained(folder)
+    return made
+
+
+def test_sentence_transformers(tmp_path):
+    """An adapter changes the embeddings, is saved with the model, and comes back with it."""
+    reason = "sentence-transformers is not installed"
+    library = pytest.importorskip("sentence_transformers", reason=reason)
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules", reason=reason)
+    tiny.model("bert", "FEATURE_EXTRACTION").save_pretrained(tmp_path / "base")
+    words(tmp_path / "base")
+    parts = [modules.Transformer(str(tmp_path / "base")), modules.Pooling(32)]
+    model, documents = library.SentenceTransformer(modules=parts), ["a b c", "d e f g h"]
+    frozen = model.encode(documents)
+    model.add_adapter(ROWS["prefix-propagation"](task_type="FEATURE_EXTRACTION"))
+    tiny.shaken(model)
+    adapted_embeddings = model.encode(documents)
+    assert abs(adapted_embeddings - frozen).max() > 1e-2
+    model.save_pretrained(str(tmp_path / "saved"))
+    again = library.SentenceTransformer(str(tmp_path / "saved"))
+    assert abs(again.encode(documents) - adapted_embeddings).max() < 1e-6
+    again.disable_adapters()
+    assert abs(again.encode(documents) - frozen).max() < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore")  # of another library
+@pytest.mark.parametrize("method", PREFIXES)
+def test_trl_trains_every_prefix(method, tmp_path):
+    trl = pytest.importorskip("trl", reason="trl is not installed")
+    datasets = pytest.importorskip("datasets")
+    options = {"max_steps": 1, "learning_rate": 0.1, "gradient_checkpointing": True, "bf16": False, "use_cpu": True}
+    options |= {"report_to": [], "disable_tqdm": True, "save_strategy": "no"}
+    trainer = trl.SFTTrainer(
+        model=tiny.model("llama", "CAUSAL_LM"),
+        args=trl.SFTConfig(str(tmp_path), **options),
+        train_dataset=datasets.Dataset.from_dict({"text": ["a b c d e", "f g h", "a a b", "c d"]}),
+        processing_class=words(tmp_path),
+        peft_config=ROWS[method](task_type="CAUSAL_LM"),
+    )
+    prefixes = {name: p for name, p in trainer.model.named_parameters() if ".foretoken." in name}
+    before = {name: p.detach().clone() for name, p in prefixes.items()}
+    trainer.train()
+    assert prefixes
+    for name, parameter in prefixes.items():
+        assert (parameter - before[name]).abs().max() > 1e-2, name

@@ -1,0 +1,432 @@
+"""Where prefixes start: from a text, from the vocabulary, from another adapter, and never when weights are loaded."""
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from foretoken import (
+    BitFitConfig,
+    KernelPropagationConfig,
+    MAMAdapterConfig,
+    PrefixPropagationConfig,
+    PrefixTuningConfig,
+    PromptTuningConfig,
+    SelectivePrefixTuningConfig,
+    StackConfig,
+    initialise_prefix,
+)
+from foretoken.errors import AdapterError, BackboneError, ConfigError
+from foretoken.training.adapter import build_config, method_errors
+
+import tiny
+
+TEXT = [7, 8, 9, 10, 11]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"word{number}" for number in range(4, 100))]
+PREFIXES = (PrefixPropagationConfig, KernelPropagationConfig, PrefixTuningConfig, PromptTuningConfig)
+
+
+def config(method=PrefixTuningConfig, length=5, **options):
+    return method(num_virtual_tokens=length, prefix_dropout=0.0, **options)
+
+
+def started(family, method=PrefixTuningConfig, *, tokens=TEXT, task="FEATURE_EXTRACTION", **options):
+    """A float64 model whose prefix starts from a text."""
+    model = get_peft_model(without_positions(tiny.model(family, task).double()), config(method, **options)).double()
+    initialise_prefix(model, token_ids=tokens)
+    return model.eval()
+
+
+def without_positions(model):
+    for name, module in model.named_modules():
+        if name.endswith(("wpe", "position_embeddings", "embed_positions")):
+            nn.init.zeros_(module.weight)
+    return model
+
+
+def states(model, ids):
+    with torch.no_grad():
+        return tiny.first(model(input_ids=ids))
+
+
+def prefixes(model, ending="prefix.weight"):
+    return {name.split(".foretoken.")[0]: p for name, p in model.named_parameters() if name.endswith(ending)}
+
+
+def heard(family, module, ids=TEXT, **changes):
+    """What a module of the plain model yields for a text: (P, width)."""
+    model = without_positions(tiny.model(family, "FEATURE_EXTRACTION", **changes).double())
+    noted = []
+    model.get_submodule(module).register_forward_hook(lambda _, __, out: noted.append(out))
+    given = {"input_ids": torch.tensor([ids])}
+    with torch.no_grad():
+        model(**given, **({"decoder_input_ids": given["input_ids"]} if family in tiny.SEQ2SEQ else {}))
+    return noted[0].squeeze(noted[0].shape.index(1))[: len(ids)]  # Longformer's own has the batch in the middle
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    """The folder of a tokenizer that puts special tokens around a text."""
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    folder = tmp_path / "tokenizer"
+    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
+    return str(folder)
+
+
+class TestATextInFront:
+    @pytest.mark.parametrize("method", [PrefixTuningConfig, SelectivePrefixTuningConfig])
+    @pytest.mark.parametrize(("family", "tolerance"), [("gpt2", 1e-10), ("llama", 2e-5), ("qwen3", 2e-5)])
+    def test_keys_and_values_do_what_the_text_would(self, family, tolerance, method):
+        """Exact where a text reads no later one; transformers computes rotations in float32."""
+        documents = torch.randint(5, 100, (2, 12))
+        plain = without_positions(tiny.model(family, "FEATURE_EXTRACTION").double())
+        together = torch.cat([torch.tensor(TEXT).expand(2, -1), documents], dim=1)
+        options = {"alpha": None} if method is SelectivePrefixTuningConfig else {}
+        model = started(family, method, **options)
+        torch.testing.assert_close(
+            states(model, documents), states(plain, together)[:, 5:], atol=tolerance, rtol=tolerance
+        )
+
+    def test_so_does_a_member_of_a_stack(self):
+        documents = torch.randint(5, 100, (2, 12))
+        stack = StackConfig(configs=[config(), LoraConfig(r=2)])
+        model = get_peft_model(tiny.model("llama", "FEATURE_EXTRACTION").double(), stack).double().eval()
+        initialise_prefix(model, token_ids=TEXT)
+        expected = states(started("llama"), documents)
+        torch.testing.assert_close(states(model, documents), expected, atol=1e-10, rtol=1e-10)
+
+    @pytest.mark.parametrize(
+        ("family", "place", "key", "value"),
+        [
+            ("bert", "encoder.layer.1.attention.self", "key", "value"),
+            ("longformer", "encoder.layer.1.attention.self", "key", "value"),
+            ("deberta-v2", "encoder.layer.1.attention.self", "key_proj", "value_proj"),
+            ("big_bird", "encoder.layer.1.attention.self", "key", "value"),
+            ("t5", "decoder.block.1.layer.0.SelfAttention", "k", "v"),
+            ("t5", "decoder.block.1.layer.1.EncDecAttention", "k", "v"),
+            ("led", "encoder.layers.1.self_attn.longformer_self_attn", "key", "value"),
+            ("bart", "decoder.layers.1.encoder_attn", "k_proj", "v_proj"),
+        ],
+    )
+    def test_each_attention_gets_its_own_keys_and_values(self, family, place, key, value):
+        expected = torch.cat([heard(family, f"{place}.{key}"), heard(family, f"{place}.{value}")], dim=-1)
+        got = prefixes(started(family))[f"base_model.model.{place}"]
+        torch.testing.assert_close(got, expected, atol=1e-7, rtol=1e-6)  # DeBERTa's own scale is in float32
+
+    def test_position_free_keys_are_those_before_the_rotation(self):
+        place = "layers.1.self_attn"
+        expected = torch.cat([heard("llama", f"{place}.k_proj"), heard("llama", f"{place}.v_proj")], dim=-1)
+        free = prefixes(started("llama", position_free=True))[f"base_model.model.{place}"]
+        torch.testing.assert_close(free, expected, atol=2e-5, rtol=2e-5)
+        rotated = prefixes(started("llama"))[f"base_model.model.{place}"]
+        assert (rotated - expected)[:, :16].abs().max() > 0.1  # the keys
+        torch.testing.assert_close(rotated[:, 16:], expected[:, 16:], atol=1e-6, rtol=1e-6)
+
+    @pytest.mark.parametrize("method", [PromptTuningConfig, PrefixPropagationConfig, KernelPropagationConfig])
+    @pytest.mark.parametrize("family", ["bert", "electra", "longformer", "gpt2", "gemma3_text", "t5"])
+    def test_rows_are_what_enters_the_first_layer(self, family, method):
+        """And nothing is added to them later."""
+        model = started(family, method)
+        plain = without_positions(tiny.model(family, "FEATURE_EXTRACTION").double())
+        given = {"input_ids": torch.tensor([TEXT])}
+        if family in tiny.SEQ2SEQ:
+            given["decoder_input_ids"] = given["input_ids"]
+        with torch.no_grad():
+            output = plain(**given, output_hidden_states=True)
+        first = {"": output.get("hidden_states")} | {
+            part: output.get(f"{part}_hidden_states") for part in ("encoder", "decoder")
+        }
+        firsts = {"encoder.block.0": "encoder", "decoder.block.0": "decoder"}
+        for layer, row in prefixes(model).items():
+            path = layer.removeprefix("base_model.model.")
+            if path.endswith(".0") and not (method is PromptTuningConfig and path.startswith("decoder")):
+                expected = first[firsts.get(path, "")][0][0, :5]
+                torch.testing.assert_close(row, expected, atol=1e-10, rtol=1e-10)
+            else:
+                assert not row.any(), layer
+
+    def test_it_is_repeated_or_cut(self):
+        longer = prefixes(started("bert", PromptTuningConfig, length=7))
+        both = prefixes(started("bert", PromptTuningConfig, tokens=[*TEXT, *TEXT[:2]], length=7))
+        shorter = prefixes(started("bert", PromptTuningConfig, length=2))
+        for name, rows in longer.items():
+            assert torch.equal(rows, both[name])
+            assert torch.equal(rows[:2], shorter[name])
+
+    def test_neither_adapters_nor_dropout_matter(self):
+        """The text runs through the frozen model, whatever is at work, and everything is as before afterwards."""
+        expected = prefixes(started("bert"))
+        model = get_peft_model(tiny.model("bert", "FEATURE_EXTRACTION", dropout=True).double(), config()).double()
+        tiny.shaken(model)
+        model.add_adapter("new", config())
+        without_positions(model.double().train())
+        generator = torch.get_rng_state()
+        initialise_prefix(model, token_ids=torch.tensor(TEXT), adapter_name="new")
+        assert torch.equal(torch.get_rng_state(), generator)
+        assert all(module.training for module in model.modules())
+        for name, parameter in model.named_parameters():
+            if ".new." in name:
+                torch.testing.assert_close(parameter.double(), expected[name.split(".foretoken.")[0]])
+        inputs = tiny.batch("bert", "FEATURE_EXTRACTION")["input_ids"]
+        before = states(model.eval(), inputs)
+        with model.disable_adapter():
+            assert (states(model, inputs) - before).abs().max() > 1e-3  # the first adapter still acts
+
+    def test_training_goes_on_from_there(self):
+        model = started("bert", PrefixPropagationConfig, task="SEQ_CLS")
+        model(**tiny.batch("bert")).loss.backward()
+        assert all(p.grad.abs().max() > 0 for p in prefixes(model).values())
+
+    def test_more_tokens_than_positions_are_refused(self):
+        with pytest.raises(AdapterError, match=r"70 tokens cannot be read.*smaller num_virtual_tokens"):
+            started("bert", length=70)
+
+
+class TestTheOption:
+    @pytest.mark.parametrize("method", PREFIXES)
+    def test_a_text_is_read_by_its_tokenizer(self, method, tokenizer):
+        """Without special tokens: word7 is token 7."""
+        text = " ".join(f"word{token}" for token in TEXT)
+        options = {"prefix_init": "text", "prefix_init_text": text, "tokenizer_name_or_path": tokenizer}
+        model = get_peft_model(tiny.model("bert"), config(method, **options))
+        expected = get_peft_model(tiny.model("bert"), config(method))
+        initialise_prefix(expected, token_ids=TEXT)
+        for name, rows in prefixes(model).items():
+            assert torch.equal(rows, prefixes(expected)[name]), name
+
+    def test_the_tokenizer_is_the_models_own_by_default(self, tokenizer, tmp_path):
+        from transformers import AutoModel, AutoTokenizer
+
+        tiny.model("bert", "FEATURE_EXTRACTION").save_pretrained(tmp_path / "model")
+        AutoTokenizer.from_pretrained(tokenizer).save_pretrained(tmp_path / "model")
+        model = AutoModel.from_pretrained(tmp_path / "model")
+        model = get_peft_model(model, config(PromptTuningConfig, prefix_init="text", prefix_init_text="word50"))
+        (rows,) = prefixes(model).values()
+        expected = get_peft_model(AutoModel.from_pretrained(tmp_path / "model"), config(PromptTuningConfig))
+        initialise_prefix(expected, token_ids=[50])
+        assert torch.equal(rows, next(iter(prefixes(expected).values())))
+
+    @pytest.mark.parametrize("method", PREFIXES)
+    def test_the_vocabulary_is_as_a_text_of_random_tokens(self, method, monkeypatch):
+        """Here of five tokens that are known; which they are in general is tested below."""
+        monkeypatch.setattr(torch, "randint", lambda high, size: torch.tensor(TEXT) - 1)  # 0 is padding, 1 comes first
+        drawn = get_peft_model(tiny.model("bert"), config(method, prefix_init="vocabulary"))
+        expected = get_peft_model(tiny.model("bert"), config(method))
+        initialise_prefix(expected, token_ids=TEXT)
+        for name, rows in prefixes(drawn).items():
+            assert torch.equal(rows, prefixes(expected)[name]), name
+
+    def test_the_vocabularys_tokens_depend_on_the_seed_alone(self):
+        def rows(seed):
+            model = tiny.model("bert")
+            torch.manual_seed(seed)
+            model = get_peft_model(model, config(PromptTuningConfig, length=40, prefix_init="vocabulary"))
+            return next(iter(prefixes(model).values()))
+
+        assert torch.equal(rows(3), rows(3))
+        assert not torch.equal(rows(3), rows(4))
+        # each row is one of the vocabulary's, and not that of the padding token
+        embeddings = tiny.model("bert").bert.embeddings.eval()
+        with torch.no_grad():
+            known = torch.stack([embeddings(torch.full((1, 40), token))[0] for token in range(100)])
+        distance = (known - rows(3)).abs().amax(-1)  # (V, P)
+        assert distance.amin(0).max() < 1e-6
+        assert distance[0].min() > 1e-3
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"prefix_init": "txt"}, r"prefix_init is 'txt' \(did you mean 'text'\?\)"),
+            ({"prefix_init": "text"}, "prefix_init_text is missing"),
+            ({"prefix_init": "text", "prefix_init_text": ""}, "prefix_init_text is missing"),
+            ({"prefix_init": "adapter"}, "prefix_init_adapter is missing"),
+            ({"prefix_init_text": "hello"}, "prefix_init_text is given but prefix_init is 'random'"),
+            ({"tokenizer_name_or_path": "bert"}, "tokenizer_name_or_path is given but prefix_init is 'random'"),
+            ({"prefix_init": "vocabulary", "prefix_init_adapter": "a"}, "prefix_init_adapter is given but"),
+            (
+                {"prefix_init": "vocabulary", "prefix_projection": True},
+                "with prefix_projection the prefix is a network",
+            ),
+        ],
+    )
+    def test_contradictions_are_refused(self, options, message):
+        with pytest.raises(ConfigError, match=message):
+            config(**options)
+
+    def test_what_has_no_tokenizer_is_refused_before_anything_is_attached(self, tokenizer, tmp_path):
+        model = tiny.model("bert")
+        names = set(dict(model.named_modules()))
+        text = {"prefix_init": "text", "prefix_init_text": "hello"}
+        nowhere, nobody = str(tmp_path / "nowhere"), str(tmp_path / "nobody")
+        blank = text | {"prefix_init_text": "  ", "tokenizer_name_or_path": tokenizer}
+        with pytest.raises(ConfigError, match="does not say which tokenizer is its own; set tokenizer_name_or_path"):
+            get_peft_model(model, config(**text))
+        with pytest.raises(ConfigError, match=r"no tokenizer at '.*nowhere' \(.*\); set tokenizer_name_or_path"):
+            get_peft_model(model, config(**text, tokenizer_name_or_path=nowhere))
+        with pytest.raises(ConfigError, match="prefix_init_text is '  ', which has no tokens"):
+            get_peft_model(model, config(**blank))
+        stack = StackConfig(configs=[config(prefix_init="adapter", prefix_init_adapter=nobody)])
+        with pytest.raises(AdapterError, match="no such folder, and not on the hub"):
+            get_peft_model(model, stack)
+        assert set(dict(model.named_modules())) == names
+        assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+    def test_recipes_take_it(self):
+        method = {"name": "prefix-tuning", "prefix_init": "text", "prefix_init_text": "a long document"}
+        assert method_errors(method) == []
+        assert build_config(method).prefix_init_text == "a long document"
+        assert method_errors(method | {"prefix_init": "words"}) == [
+            "method.prefix_init: got 'words' (a text), expected `random` or `vocabulary` or `text` or `adapter`"
+        ]
+        assert "prefix_init is 'text'" in method_errors({"name": "mam-adapter", "prefix_init": "text"})[0]
+
+
+class TestLoading:
+    """Weights come from the file, and what they once started from is not asked for."""
+
+    def saved(self, tokenizer, folder):
+        options = {"prefix_init": "text", "prefix_init_text": "word7 word8", "tokenizer_name_or_path": tokenizer}
+        model = tiny.shaken(get_peft_model(tiny.model("bert"), config(**options, task_type="SEQ_CLS")))
+        model.save_pretrained(folder)
+        return prefixes(model)
+
+    @pytest.mark.parametrize("options", [{}, {"is_trainable": True}, {"low_cpu_mem_usage": True}])
+    def test_asks_for_no_tokenizer(self, options, tokenizer, tmp_path):
+        from shutil import rmtree
+
+        expected = self.saved(tokenizer, tmp_path / "adapter")
+        rmtree(tokenizer)
+        again = PeftModel.from_pretrained(tiny.model("bert"), tmp_path / "adapter", **options)
+        again.load_adapter(tmp_path / "adapter", "second", is_trainable=True)
+        for name, parameter in again.named_parameters():
+            if ".foretoken." in name:
+                assert torch.equal(parameter, expected[name.split(".foretoken.")[0]]), name
+        own = tiny.model("bert")
+        own.load_adapter(tmp_path / "adapter")
+        assert all(torch.equal(p, expected["base_model.model." + name]) for name, p in prefixes(own).items())
+
+    def test_a_config_that_is_used_twice_starts_twice(self, tokenizer):
+        options = {"prefix_init": "text", "prefix_init_text": "word7 word8", "tokenizer_name_or_path": tokenizer}
+        again = config(**options)
+        first, second = (prefixes(get_peft_model(tiny.model("bert"), again)) for _ in range(2))
+        assert all(torch.equal(rows, second[name]) for name, rows in first.items())
+
+    def test_an_adapter_for_inference_stays_as_it_is(self, tmp_path):
+        options = {"prefix_init": "text", "prefix_init_text": "word7", "tokenizer_name_or_path": "nowhere"}
+        get_peft_model(tiny.model("bert"), config(**options, inference_mode=True))
+
+
+class TestAnotherAdapter:
+    def source(self, folder, method=PrefixTuningConfig, family="bert", task="SEQ_CLS", length=5, **options):
+        model = get_peft_model(tiny.model(family, task), config(method, length, **options))
+        tiny.shaken(model).save_pretrained(folder)
+        return prefixes(model)
+
+    def target(self, folder, method=PrefixTuningConfig, family="bert", task="SEQ_CLS", length=5, **options):
+        options |= {"prefix_init": "adapter", "prefix_init_adapter": str(folder)}
+        return get_peft_model(tiny.model(family, task), config(method, length, **options))
+
+    @pytest.mark.parametrize("method", [*PREFIXES, MAMAdapterConfig])
+    def test_every_tensor_is_copied(self, method, tmp_path):
+        options = {"alpha_scope": "head"} if method is KernelPropagationConfig else {}
+        model = tiny.shaken(get_peft_model(tiny.model("bert"), config(method, **options)))
+        model.save_pretrained(tmp_path)
+        expected = {name: p for name, p in model.named_parameters() if ".foretoken." in name}
+        again = self.target(tmp_path, method, **options)
+        got = {name: p for name, p in again.named_parameters() if ".foretoken." in name}
+        assert got.keys() == expected.keys()
+        assert all(torch.equal(p, expected[name]) for name, p in got.items())
+
+    def test_its_length_is_fitted(self, tmp_path):
+        expected = self.source(tmp_path)
+        for length in (2, 12):
+            for name, rows in prefixes(self.target(tmp_path, length=length)).items():
+                assert torch.equal(rows, expected[name][torch.arange(length) % 5])
+
+    def test_a_projected_prefix_is_copied_with_its_network(self, tmp_path):
+        options = {"prefix_projection": True, "encoder_hidden_size": 6}
+        self.source(tmp_path, **options)
+        model = self.target(tmp_path, length=7, **options)
+        saved = PeftModel.from_pretrained(tiny.model("bert"), tmp_path)
+        for name, parameter in model.named_parameters():
+            if ".foretoken." in name:
+                given = saved.get_parameter(name)
+                assert torch.equal(parameter, given[torch.arange(7) % 5] if "embedding" in name else given), name
+
+    def test_the_task_may_differ(self, tmp_path):
+        expected = self.source(tmp_path, task="MASKED_LM")
+        got = prefixes(self.target(tmp_path, task="FEATURE_EXTRACTION"))
+        assert len(got) == 3
+        for name, rows in got.items():
+            assert torch.equal(rows, expected[name.replace("base_model.model.", "base_model.model.bert.")])
+
+    def test_a_member_of_a_stack_starts_from_a_plain_adapter(self, tmp_path):
+        expected = self.source(tmp_path)
+        member = config(prefix_init="adapter", prefix_init_adapter=str(tmp_path))
+        model = get_peft_model(tiny.model("bert"), StackConfig(configs=[BitFitConfig(), member]))
+        got = prefixes(model)
+        assert len(got) == 3
+        assert all(torch.equal(rows, expected[name]) for name, rows in got.items())
+
+    def test_one_of_another_method_is_refused(self, tmp_path):
+        self.source(tmp_path, PromptTuningConfig)
+        with pytest.raises(
+            AdapterError, match=r"is not an adapter of prefix-tuning; a prefix starts from one of its own"
+        ):
+            self.target(tmp_path)
+
+    def test_one_of_another_backbone_is_refused(self, tmp_path):
+        self.source(tmp_path, family="roberta")
+        with pytest.raises(BackboneError, match=r"another backbone: model_type roberta \(this model: bert\)"):
+            self.target(tmp_path)
+
+    def test_other_options_are_refused(self, tmp_path):
+        self.source(tmp_path, prefix_projection=True)
+        with pytest.raises(AdapterError, match=r"differ by 12 tensors, e\.g\. encoder\.layer\.0.*the same options"):
+            self.target(tmp_path)
+        self.source(tmp_path / "wide", prefix_projection=True, encoder_hidden_size=6)
+        with pytest.raises(
+            AdapterError, match=r"is \(6, 32\); the new adapter has \(5, 32\) there: their options differ"
+        ):
+            self.target(tmp_path / "wide", prefix_projection=True, encoder_hidden_size=5)
+
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            (lambda folder: (folder / "adapter_config.json").write_text("{"), "is not JSON"),
+            (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has no peft_type"),
+            (lambda folder: (folder / "adapter_config.json").unlink(), "has no adapter_config.json"),
+            (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"no"), "cannot be read"),
+            (lambda folder: (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin"), "is a pickle"),
+        ],
+    )
+    def test_damaged_folders_are_refused(self, damage, message, tmp_path):
+        self.source(tmp_path)
+        damage(tmp_path)
+        with pytest.raises(AdapterError, match=message):
+            self.target(tmp_path)
+
+
+class TestTheCall:
+    @pytest.mark.parametrize("tokens", [[], [100], [-1], [5, 1000]])
+    def test_refuses_tokens_that_the_model_does_not_know(self, tokens):
+        with pytest.raises(AdapterError, match="expected token ids from 0 to 99"):
+            started("bert", tokens=tokens)
+
+    def test_refuses_what_has_no_prefix_of_its_own(self):
+        model = get_peft_model(tiny.model("bert"), BitFitConfig())
+        with pytest.raises(AdapterError, match=r"adapter 'default' has no prefix; prefix-propagation, .* have one"):
+            initialise_prefix(model, token_ids=TEXT)
+        with pytest.raises(AdapterError, match=r"no adapter 'defualt' of foretoken \(did you mean 'default'\?\)"):
+            initialise_prefix(model, token_ids=TEXT, adapter_name="defualt")
+        with pytest.raises(AdapterError, match="the model has: none"):
+            initialise_prefix(tiny.model("bert"), token_ids=TEXT)
+        projected = get_peft_model(tiny.model("bert"), config(prefix_projection=True))
+        with pytest.raises(AdapterError, match="make an adapter without it"):
+            initialise_prefix(projected, token_ids=TEXT)
