@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foretoken.backbones.base import Attention, Backbone, Stack, extend_text_mask, text_dimensions
-from foretoken.backbones.interface import attach_interface, detach_interface
+from foretoken.backbones.base import Attention, Backbone, Stack, extend_text_mask
+from foretoken.backbones.interface import attach_interface, detach_interface, interface_dimensions, is_attached
 
 HEADS = ("classifier", "pre_classifier", "sequence_summary", "qa_outputs")
 
@@ -22,9 +22,10 @@ BERT = Backbone(
     heads=HEADS,
     pooled_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("query", "value"),
-    dimensions=text_dimensions,
+    dimensions=interface_dimensions,
     attach_attention=attach_interface,
     detach_attention=detach_interface,
+    is_attached=is_attached,
 )
 
 DISTILBERT = Backbone(
@@ -42,7 +43,8 @@ DISTILBERT = Backbone(
     heads=HEADS,
     pooled_heads=(),
     projections=("q_lin", "v_lin"),
-    dimensions=text_dimensions,  # DistilBertConfig answers to the usual names through its attribute map
+    dimensions=interface_dimensions,  # DistilBertConfig answers to the usual names through its attribute map
     attach_attention=attach_interface,
     detach_attention=detach_interface,
+    is_attached=is_attached,
 )

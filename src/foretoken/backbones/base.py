@@ -100,6 +100,11 @@ def unchanged(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
     return kwargs
 
 
+def always(body: nn.Module) -> bool:
+    """Say yes: modules of our own classes ask their branch whatever the user does."""
+    return True
+
+
 def nothing_wrong(config: Any) -> None:
     """Find no reason; a function, as a lambda could not be pickled with the model."""
 
@@ -175,6 +180,7 @@ class Backbone:
             None where it can. Of interest in causal stacks.
         attach_attention: (body, attention modules): makes the modules ask their branch.
         detach_attention: undoes it.
+        is_attached: body -> whether the modules still ask, which the user may have undone.
     """
 
     model_types: tuple[str, ...]
@@ -186,6 +192,7 @@ class Backbone:
     attach_attention: Callable[[nn.Module, list[nn.Module]], None]
     detach_attention: Callable[[nn.Module, list[nn.Module]], None]
     cannot_cache: Callable[[Any], str | None] = nothing_wrong
+    is_attached: Callable[[nn.Module], bool] = always
     pretrained_heads: tuple[str, ...] = ()
     idle_poolers: tuple[str, ...] = ()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from foretoken.backbones.base import Attention, Backbone, Stack, text_dimensions
-from foretoken.backbones.interface import attach_interface, detach_interface
+from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.interface import attach_interface, detach_interface, interface_dimensions, is_attached
 
 HEADS = ("score", "classifier", "qa_outputs")
 GROWING = ("dynamic", "longrope")  # rotations that depend on the length of the text
@@ -35,9 +35,10 @@ GPT2 = Backbone(
     heads=HEADS,
     pooled_heads=(),
     projections=("c_attn",),
-    dimensions=text_dimensions,  # GPT2Config answers to the usual names through its attribute map
+    dimensions=interface_dimensions,  # GPT2Config answers to the usual names through its attribute map
     attach_attention=attach_interface,
     detach_attention=detach_interface,
+    is_attached=is_attached,
 )
 
 LLAMA = Backbone(
@@ -54,8 +55,9 @@ LLAMA = Backbone(
     heads=HEADS,
     pooled_heads=(),
     projections=("q_proj", "v_proj"),
-    dimensions=text_dimensions,
+    dimensions=interface_dimensions,
     cannot_cache=cannot_cache,
     attach_attention=attach_interface,
     detach_attention=detach_interface,
+    is_attached=is_attached,
 )

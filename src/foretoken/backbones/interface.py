@@ -7,7 +7,7 @@ modules with one go through :func:`foretoken.attention.attend`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foretoken.backbones.base import as_mask, branch_of, extend_late_mask
+from foretoken.backbones.base import as_mask, branch_of, extend_late_mask, text_dimensions
+from foretoken.errors import BackboneError
 
 MARK = "foretoken_"
+WITH_MASKS = ("eager", "sdpa")
 REGISTERED = "_foretoken_registered"  # where a body keeps the implementations that it needs
 ATTACHED: WeakSet[nn.Module] = WeakSet()  # the bodies that were switched; some may share a config object
 
@@ -76,6 +78,26 @@ def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
     if name == "eager":
         return sys.modules[type(module).__module__].eager_attention_forward
     return ALL_ATTENTION_FUNCTIONS[name]
+
+
+def interface_dimensions(config: Any) -> Mapping[str, int]:
+    """Read a config that has transformers' usual names.
+
+    Raises:
+        BackboneError: the model's attention takes no mask that rows and columns could be put into.
+    """
+    name = (config._attn_implementation or "sdpa").removeprefix(MARK)
+    if name not in WITH_MASKS:
+        raise BackboneError(
+            f"a model with attn_implementation={name!r} cannot carry an adapter: its masks cannot be extended; "
+            'load it with attn_implementation="sdpa", which runs PyTorch\'s own flash kernels where it can'
+        )
+    return text_dimensions(config)
+
+
+def is_attached(body: nn.Module) -> bool:
+    """Tell whether the model still asks branches: ``set_attn_implementation`` makes it forget."""
+    return all((config._attn_implementation or "").startswith(MARK) for config in configs_of(body))
 
 
 class Registered:

@@ -7,18 +7,14 @@ Shapes: B batch, N text tokens, P rows in front of the text, K head width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.backbones.base import Attention, Backbone, Stack, text_dimensions
-from foretoken.backbones.interface import MARK, attach_interface, detach_interface
-from foretoken.errors import BackboneError
-
-WINDOW_IN_KERNEL = ("flash", "flex")
+from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.interface import attach_interface, detach_interface, interface_dimensions, is_attached
 
 
 def extend_rotary(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
@@ -30,21 +26,6 @@ def extend_rotary(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
     front = (0, 0, row_mask.shape[1], 0)
     rows = cosine.amax().expand(cosine.shape[0], row_mask.shape[1], cosine.shape[2])
     return {**kwargs, "position_embeddings": (torch.cat([rows, cosine], dim=1), F.pad(sine, front))}
-
-
-def modernbert_dimensions(config: Any) -> Mapping[str, int]:
-    """Read the config.
-
-    Raises:
-        BackboneError: the attention kernel has the local window built in, and local tokens would not see the rows.
-    """
-    implementation = (config._attn_implementation or "").removeprefix(MARK)
-    if any(name in implementation for name in WINDOW_IN_KERNEL):
-        raise BackboneError(
-            f"attention {implementation!r} has ModernBERT's local window built in and lets nothing else be seen; "
-            "load the model with attn_implementation='sdpa'"
-        )
-    return text_dimensions(config)
 
 
 MODERNBERT = Backbone(
@@ -62,7 +43,8 @@ MODERNBERT = Backbone(
     pooled_heads=(),
     pretrained_heads=("ForMaskedLM",),
     projections=("Wqkv",),
-    dimensions=modernbert_dimensions,
+    dimensions=interface_dimensions,
     attach_attention=attach_interface,
     detach_attention=detach_interface,
+    is_attached=is_attached,
 )

@@ -17,8 +17,14 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of, extend_late_mask, text_dimensions
-from foretoken.backbones.interface import attach_interface, biased, detach_interface
+from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of, extend_late_mask
+from foretoken.backbones.interface import (
+    attach_interface,
+    biased,
+    detach_interface,
+    interface_dimensions,
+    is_attached,
+)
 from foretoken.errors import BackboneError
 
 HEADS = ("classification_head", "classifier", "qa_outputs")
@@ -148,7 +154,7 @@ def bart_dimensions(config: Any) -> Mapping[str, int]:
                 f"{name} is {drop}: a layer that is dropped in training loses its part of the adapter; "
                 f"load the model with {name}=0.0"
             )
-    return text_dimensions(config)
+    return interface_dimensions(config)
 
 
 def decoder_heads(config: Any) -> tuple[int, int, int]:
@@ -178,7 +184,7 @@ T5 = Backbone(
     heads=HEADS,
     pooled_heads=(),
     projections=("q", "v"),
-    dimensions=text_dimensions,  # T5Config answers to the usual names through its attribute map
+    dimensions=interface_dimensions,  # T5Config answers to the usual names through its attribute map
     attach_attention=attach_t5,
     detach_attention=detach_t5,
 )
@@ -210,4 +216,5 @@ BART = Backbone(
     dimensions=bart_dimensions,
     attach_attention=attach_interface,
     detach_attention=detach_interface,
+    is_attached=is_attached,
 )

@@ -92,8 +92,17 @@ class FullyConnected(nn.Module):
             nn.init.zeros_(zero)
 
     def forward(self, distinct: Tensor) -> Tensor:
-        """(U,) ids -> (U, D) rows of T."""
+        """(U,) ids -> (U, D) rows of T.
+
+        Raises:
+            AdapterError: the embeddings are not in memory.
+        """
         frozen = self._embedding[0].weight.detach()  # the weight alone: calling the module would run its hooks
+        if frozen.is_meta and not distinct.is_meta:
+            raise AdapterError(
+                "variant='fc' reads the frozen token embeddings, and the device map has offloaded them; "
+                "keep the embeddings in memory, or choose variant='kronecker'"
+            )
         rows = nn.functional.embedding(distinct.to(frozen.device), frozen).to(self.first.weight)
         return self.second(ACTIVATIONS[self.activation](self.first(rows)))
 

@@ -19,7 +19,12 @@ from foretoken.training.adapter import attach
 from foretoken.training.model import count_parameters, quiet_transformers
 
 ROBERTA: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
-LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+LARGE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
 SHAPES: dict[str, Callable[[], PretrainedConfig]] = {
     "Longformer-base-4096": lambda: transformers.LongformerConfig(
         **(ROBERTA | {"max_position_embeddings": 4098}), attention_window=[512] * 12

@@ -13,6 +13,9 @@ from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
 from foretoken.tuner.runtime import Plan
 from foretoken.tuner.sites import NAME
 
+ADAPTERS_NAME = re.compile(rf"\.({NAME}|modules_to_save|lora_\w+)\.[^.]+")  # where peft and sites put it
+PEFTS_PARTS = frozenset({"base_layer", "base_model", "lora_A", "lora_B", "model", "modules_to_save", "original_module"})
+
 
 def check_same_backbone(config: ForetokenConfig, dimensions: Dimensions) -> None:
     """Raise BackboneError where an adapter was made for another backbone, before anything is touched."""
@@ -28,6 +31,22 @@ def check_same_backbone(config: ForetokenConfig, dimensions: Dimensions) -> None
         raise BackboneError(
             f"the adapter was made for another backbone: {', '.join(differing)}; "
             f"load it on {config.base_model_name_or_path or 'the model it was trained on'}"
+        )
+
+
+def check_names_apart(names: Iterable[str], model: nn.Module, sites: Sites) -> None:
+    """Raise AdapterError where an adapter is called as a part of a parameter's name: ``1``, ``encoder``, ``prefix``.
+
+    peft leaves out what has another adapter's name in its own when it saves one, and the file would lack tensors.
+    """
+    modules = (*sites.layers.values(), *sites.attention.values(), *sites.outputs.values())
+    inner = (name for module in modules for name, _ in module.named_parameters())
+    outer = (ADAPTERS_NAME.sub(r".\1", name) for name, _ in model.named_parameters())
+    parts = PEFTS_PARTS.union(*(name.split(".") for name in (*inner, *outer)))
+    if clashing := sorted(parts.intersection(names)):
+        raise AdapterError(
+            f"an adapter cannot be called {clashing[0]!r}: names of parameters have this part, and peft would not save "
+            "them with other adapters; choose another name"
         )
 
 

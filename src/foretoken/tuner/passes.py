@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from foretoken.backbones.base import Stack, rows_without_positions, unchanged, with_positions
 from foretoken.tuner.checks import check_positions_agree
 from foretoken.tuner.quantised import compute_type
-from foretoken.tuner.runtime import Phase, Plan, Replay, Runtime, make_groups
+from foretoken.tuner.replay import Replay
+from foretoken.tuner.runtime import Phase, Plan, Runtime, make_groups
 from foretoken.tuner.sites import NAME
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class StackWiring:
         self.layers = stack.layer_modules(wiring.body)
         self.inner = {id(module) for module in self.module.modules()}
         self.runtime = Runtime()
+        self.is_padding = False
         self.argument_names = list(inspect.signature(type(self.module).forward).parameters)[1:]
         self.handles = [
             self.module.register_forward_pre_hook(self.before_stack, with_kwargs=True),
@@ -70,6 +72,7 @@ class StackWiring:
             return None
         kwargs = {**kwargs, **dict(zip(self.argument_names, args, strict=False))}
         plan = self.runtime.plan = self.make_plan(kwargs)
+        self.wiring.stay_attached()
         self.replay_checkpoints()
         if plan is not None and self.stack.takes_positions:
             kwargs = with_positions(kwargs)
@@ -166,7 +169,7 @@ class StackWiring:
                 continue
             checkpoint: Any = layer._gradient_checkpointing_func
             if not isinstance(checkpoint, Replay):
-                layer._gradient_checkpointing_func = Replay(checkpoint, self.runtime, number)  # type: ignore[assignment]
+                layer._gradient_checkpointing_func = Replay(checkpoint, self, number)  # type: ignore[assignment]
 
     def forget_checkpoints(self) -> None:
         """Give the layers their own checkpointing functions back."""
@@ -179,12 +182,13 @@ class StackWiring:
         """Note the token ids as the stack will see them: Longformer pads them to its window on the way."""
         plan = self.plan
         ids = kwargs.get("input_ids", args[0] if args else None)
+        self.is_padding = plan is not None and plan.token_ids is None and ids is not None
         if plan is not None and plan.token_ids is not None and ids is not None:
             self.runtime.plan = replace(plan, token_ids=ids)
 
     def after_embeddings(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        """Make room for the rows; the first layer's site fills it."""
-        return self.with_room(output)
+        """Make room for the rows, unless this is padding for embeddings; the first layer's site fills the room."""
+        return output if self.is_padding else self.with_room(output)
 
     def before_first_layer(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make room for the rows right before the first layer."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,35 +137,6 @@ class Runtime:
             yield
         finally:
             self.plan = before
-
-
-class Replay:
-    """A gradient-checkpointing function that recomputes a layer under the plan of its own forward pass.
-
-    The keys and values of rows that ran before the text go in as arguments: a checkpoint that recomputes under
-    reentrant autograd passes gradients to its arguments only.
-    """
-
-    def __init__(self, checkpoint: Callable[..., Any], runtime: Runtime, layer: int) -> None:
-        self.checkpoint = checkpoint
-        self.runtime = runtime
-        self.layer = layer
-
-    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Checkpoint ``function``, remembering today's plan; the short pass of the rows is not worth it."""
-        plan = self.runtime.plan
-        if plan is not None and plan.phase is Phase.ALONE:
-            return function(*args)
-        states = () if plan is None else plan.row_states.get(self.layer, ())
-        return self.checkpoint(partial(self.run, plan, function, len(states)), *states, *args, **kwargs)
-
-    def run(self, plan: Plan | None, function: Callable[..., Any], count: int, *args: Any, **kwargs: Any) -> Any:
-        """Call ``function`` under the plan."""
-        if plan is not None and count:
-            key, value = args[:count]
-            plan = replace(plan, row_states={**plan.row_states, self.layer: (key, value)})
-        with self.runtime.using(plan):
-            return function(*args[count:], **kwargs)
 
 
 def make_groups(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from peft import LoraConfig, LoraModel, PeftConfig
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTuner
+from peft.utils.integrations import init_empty_weights
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -19,7 +20,7 @@ from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
 from foretoken.methods.stack import StackConfig, StackedEdit
 from foretoken.tuner.auxiliary import add_to_loss
-from foretoken.tuner.checks import check_position_free, check_same_backbone, check_state_dict
+from foretoken.tuner.checks import check_names_apart, check_position_free, check_same_backbone, check_state_dict
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.filled import fill_in, is_new, with_heads
 from foretoken.tuner.initialise import sources, start
@@ -44,7 +45,8 @@ class ForetokenModel(BaseTuner):
     def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
         """Attach one adapter; a stack's LoRA goes through peft's LoraModel."""
         check_adapter_name(adapter_name)
-        super().inject_adapter(model, adapter_name, *args, **kwargs)
+        with init_empty_weights() if kwargs.get("low_cpu_mem_usage") else nullcontext():
+            super().inject_adapter(model, adapter_name, *args, **kwargs)
         config = deepcopy(checked(self.peft_config[adapter_name]))  # the user's object may go on to another model
         self.peft_config[adapter_name] = config
         self.wiring.built[adapter_name] = config, self.__dict__.pop("_built")
@@ -78,6 +80,7 @@ class ForetokenModel(BaseTuner):
             check_same_backbone(config, dimensions)
         built = config.build(dimensions)  # may refuse: before anything is attached
         check_position_free(built, backbone.stacks_of(body), dimensions)
+        check_names_apart(self.peft_config, model, built)
         self.__dict__["_sources"] = (
             sources(config, built, body, dimensions) if new and not config.inference_mode else []
         )

@@ -53,6 +53,16 @@ class Wiring:
         backbone.attach_attention(body, backbone.attention_modules(body))
         self.forward = ThroughHooks(body)
 
+    def stay_attached(self) -> None:
+        """Attach again where the user has chosen another attention implementation since.
+
+        Raises:
+            BackboneError: one that takes no masks.
+        """
+        if not self.backbone.is_attached(self.body):
+            self.backbone.dimensions(self.body.config)
+            self.backbone.attach_attention(self.body, self.backbone.attention_modules(self.body))
+
     def open_port(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[Any]:
         """Give one attention its port, and let its output projection add what the port delivers."""
         wired = next(wired for wired in self.stacks if wired.stack is stack)

@@ -80,15 +80,15 @@ def tokenizer(tmp_path):
 
 
 class TestATextInFront:
-    @pytest.mark.parametrize("method", [PrefixTuningConfig, SelectivePrefixTuningConfig])
+    @pytest.mark.parametrize("made", [PrefixTuningConfig, SelectivePrefixTuningConfig])
     @pytest.mark.parametrize(("family", "tolerance"), [("gpt2", 1e-10), ("llama", 2e-5), ("qwen3", 2e-5)])
-    def test_keys_and_values_do_what_the_text_would(self, family, tolerance, method):
+    def test_keys_and_values_do_what_the_text_would(self, family, tolerance, made):
         """Exact where a text reads no later one; transformers computes rotations in float32."""
         documents = torch.randint(5, 100, (2, 12))
         plain = without_positions(tiny.model(family, "FEATURE_EXTRACTION").double())
         together = torch.cat([torch.tensor(TEXT).expand(2, -1), documents], dim=1)
-        options = {"alpha": None} if method is SelectivePrefixTuningConfig else {}
-        model = started(family, method, **options)
+        options = {"alpha": None} if made is SelectivePrefixTuningConfig else {}
+        model = started(family, made, **options)
         torch.testing.assert_close(
             states(model, documents), states(plain, together)[:, 5:], atol=tolerance, rtol=tolerance
         )
@@ -128,11 +128,11 @@ class TestATextInFront:
         assert (rotated - expected)[:, :16].abs().max() > 0.1  # the keys
         torch.testing.assert_close(rotated[:, 16:], expected[:, 16:], atol=1e-6, rtol=1e-6)
 
-    @pytest.mark.parametrize("method", [PromptTuningConfig, PrefixPropagationConfig, KernelPropagationConfig])
+    @pytest.mark.parametrize("made", [PromptTuningConfig, PrefixPropagationConfig, KernelPropagationConfig])
     @pytest.mark.parametrize("family", ["bert", "electra", "longformer", "gpt2", "gemma3_text", "t5"])
-    def test_rows_are_what_enters_the_first_layer(self, family, method):
+    def test_rows_are_what_enters_the_first_layer(self, family, made):
         """And nothing is added to them later."""
-        model = started(family, method)
+        model = started(family, made)
         plain = without_positions(tiny.model(family, "FEATURE_EXTRACTION").double())
         given = {"input_ids": torch.tensor([TEXT])}
         if family in tiny.SEQ2SEQ:
@@ -145,7 +145,7 @@ class TestATextInFront:
         firsts = {"encoder.block.0": "encoder", "decoder.block.0": "decoder"}
         for layer, row in prefixes(model).items():
             path = layer.removeprefix("base_model.model.")
-            if path.endswith(".0") and not (method is PromptTuningConfig and path.startswith("decoder")):
+            if path.endswith(".0") and not (made is PromptTuningConfig and path.startswith("decoder")):
                 expected = first[firsts.get(path, "")][0][0, :5]
                 torch.testing.assert_close(row, expected, atol=1e-10, rtol=1e-10)
             else:
@@ -189,13 +189,13 @@ class TestATextInFront:
 
 
 class TestTheOption:
-    @pytest.mark.parametrize("method", PREFIXES)
-    def test_a_text_is_read_by_its_tokenizer(self, method, tokenizer):
+    @pytest.mark.parametrize("made", PREFIXES)
+    def test_a_text_is_read_by_its_tokenizer(self, made, tokenizer):
         """Without special tokens: word7 is token 7."""
         text = " ".join(f"word{token}" for token in TEXT)
         options = {"prefix_init": "text", "prefix_init_text": text, "tokenizer_name_or_path": tokenizer}
-        model = get_peft_model(tiny.model("bert"), config(method, **options))
-        expected = get_peft_model(tiny.model("bert"), config(method))
+        model = get_peft_model(tiny.model("bert"), config(made, **options))
+        expected = get_peft_model(tiny.model("bert"), config(made))
         initialise_prefix(expected, token_ids=TEXT)
         for name, rows in prefixes(model).items():
             assert torch.equal(rows, prefixes(expected)[name]), name
@@ -212,12 +212,12 @@ class TestTheOption:
         initialise_prefix(expected, token_ids=[50])
         assert torch.equal(rows, next(iter(prefixes(expected).values())))
 
-    @pytest.mark.parametrize("method", PREFIXES)
-    def test_the_vocabulary_is_as_a_text_of_random_tokens(self, method, monkeypatch):
+    @pytest.mark.parametrize("made", PREFIXES)
+    def test_the_vocabulary_is_as_a_text_of_random_tokens(self, made, monkeypatch):
         """Here of five tokens that are known; which they are in general is tested below."""
         monkeypatch.setattr(torch, "randint", lambda high, size: torch.tensor(TEXT) - 1)  # 0 is padding, 1 comes first
-        drawn = get_peft_model(tiny.model("bert"), config(method, prefix_init="vocabulary"))
-        expected = get_peft_model(tiny.model("bert"), config(method))
+        drawn = get_peft_model(tiny.model("bert"), config(made, prefix_init="vocabulary"))
+        expected = get_peft_model(tiny.model("bert"), config(made))
         initialise_prefix(expected, token_ids=TEXT)
         for name, rows in prefixes(drawn).items():
             assert torch.equal(rows, prefixes(expected)[name]), name
@@ -332,13 +332,13 @@ class TestAnotherAdapter:
         options |= {"prefix_init": "adapter", "prefix_init_adapter": str(folder)}
         return get_peft_model(tiny.model(family, task), config(method, length, **options))
 
-    @pytest.mark.parametrize("method", [*PREFIXES, MAMAdapterConfig])
-    def test_every_tensor_is_copied(self, method, tmp_path):
-        options = {"alpha_scope": "head"} if method is KernelPropagationConfig else {}
-        model = tiny.shaken(get_peft_model(tiny.model("bert"), config(method, **options)))
+    @pytest.mark.parametrize("made", [*PREFIXES, MAMAdapterConfig])
+    def test_every_tensor_is_copied(self, made, tmp_path):
+        options = {"alpha_scope": "head"} if made is KernelPropagationConfig else {}
+        model = tiny.shaken(get_peft_model(tiny.model("bert"), config(made, **options)))
         model.save_pretrained(tmp_path)
         expected = {name: p for name, p in model.named_parameters() if ".foretoken." in name}
-        again = self.target(tmp_path, method, **options)
+        again = self.target(tmp_path, made, **options)
         got = {name: p for name, p in again.named_parameters() if ".foretoken." in name}
         assert got.keys() == expected.keys()
         assert all(torch.equal(p, expected[name]) for name, p in got.items())

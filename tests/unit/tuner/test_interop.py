@@ -105,7 +105,7 @@ class TestReading:
 
     @pytest.mark.parametrize("kind", ["PROMPT_TUNING", "P_TUNING", "P_TUNING, LSTM"])
     @pytest.mark.parametrize(
-        ("family", "task", "changes", "method"),
+        ("family", "task", "changes", "expected"),
         [
             ("bert", "TOKEN_CLS", {}, PromptTuningConfig),
             ("roberta", "QUESTION_ANS", {}, PromptTuningConfig),
@@ -117,11 +117,11 @@ class TestReading:
             ("gemma3_text", "CAUSAL_LM", WIDE, PrefixTuningConfig),
         ],
     )
-    def test_rows(self, family, task, changes, method, kind, tmp_path):
+    def test_rows(self, family, task, changes, expected, kind, tmp_path):
         """Where positions rotate, rows without a position would not do: their keys and values are taken."""
         theirs = by_peft(kind, family, task, tmp_path, **changes)
         ours = from_peft(plain(family, task, **changes), tmp_path)
-        assert type(ours.peft_config["default"]) is method
+        assert type(ours.peft_config["default"]) is expected
         assert_equal_outputs(ours, theirs, family, task)
 
     def test_the_layout_is_keys_then_values_of_each_layer(self, tmp_path):
@@ -283,7 +283,7 @@ def ours(method, family, task, *, changes=None, **options):
 
 class TestWriting:
     @pytest.mark.parametrize(
-        ("method", "family", "task", "kind"),
+        ("made", "family", "task", "kind"),
         [
             (PrefixTuningConfig, "bert", "SEQ_CLS", "PREFIX_TUNING"),
             (PrefixTuningConfig, "bert", "TOKEN_CLS", "PREFIX_TUNING"),
@@ -297,8 +297,8 @@ class TestWriting:
             (PromptTuningConfig, "t5", "TOKEN_CLS", "PROMPT_TUNING"),
         ],
     )
-    def test_peft_computes_the_same(self, method, family, task, kind, tmp_path):
-        model = ours(method, family, task)
+    def test_peft_computes_the_same(self, made, family, task, kind, tmp_path):
+        model = ours(made, family, task)
         to_peft(model, tmp_path)
         theirs = PeftModel.from_pretrained(plain(family, task), tmp_path)
         assert theirs.peft_config["default"].peft_type == kind
@@ -313,9 +313,9 @@ class TestWriting:
         theirs = PeftModel.from_pretrained(plain(family, "CAUSAL_LM", **changes), tmp_path)
         assert_equal_outputs(model, theirs, family, "CAUSAL_LM")
 
-    @pytest.mark.parametrize("method", [PrefixTuningConfig, PrefixPropagationConfig])
-    def test_a_projected_prefix_is_written_as_what_it_yields(self, method, tmp_path):
-        model = ours(method, "gpt2", "CAUSAL_LM", prefix_projection=True, encoder_hidden_size=6)
+    @pytest.mark.parametrize("made", [PrefixTuningConfig, PrefixPropagationConfig])
+    def test_a_projected_prefix_is_written_as_what_it_yields(self, made, tmp_path):
+        model = ours(made, "gpt2", "CAUSAL_LM", prefix_projection=True, encoder_hidden_size=6)
         to_peft(model, tmp_path)
         theirs = PeftModel.from_pretrained(plain("gpt2", "CAUSAL_LM"), tmp_path)
         assert theirs.peft_config["default"].prefix_projection is False
@@ -345,7 +345,7 @@ class TestWriting:
         assert all(module.training for module in model.modules())
 
     @pytest.mark.parametrize(
-        ("method", "family", "options", "message"),
+        ("made", "family", "options", "message"),
         [
             (SelectivePrefixTuningConfig, "bert", {}, r"nothing like this adapter \(SelectivePrefixTuningConfig\)"),
             (PrefixPropagationConfig, "bert", {}, "in bert models the rows of prefix-propagation read the text"),
@@ -357,9 +357,9 @@ class TestWriting:
             (PrefixTuningConfig, "llama", {"position_free": True}, "with position_free queries meet the prefix"),
         ],
     )
-    def test_what_peft_has_no_place_for_is_refused(self, method, family, options, message, tmp_path):
+    def test_what_peft_has_no_place_for_is_refused(self, made, family, options, message, tmp_path):
         with pytest.raises(AdapterError, match=message):
-            to_peft(ours(method, family, "SEQ_CLS", **options), tmp_path)
+            to_peft(ours(made, family, "SEQ_CLS", **options), tmp_path)
         assert list(tmp_path.iterdir()) == []
 
     def test_what_peft_cannot_load_is_refused(self, tmp_path):

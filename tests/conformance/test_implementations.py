@@ -1,0 +1,81 @@
+"""What a user may ask of transformers beside an adapter: another attention implementation, checkpointing in mixed batches."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
+from foretoken.errors import BackboneError
+
+import tiny
+from table import adapted
+
+INTERFACE = ("bert", "distilbert", "modernbert", "gpt2", "llama", "gemma3_text", "bart")
+
+
+def run(model, inputs):
+    with torch.no_grad():
+        return tiny.first(model(**inputs))
+
+
+@pytest.mark.parametrize("family", INTERFACE)
+@pytest.mark.parametrize("row", ["prefix-propagation", "prefix-tuning"])
+def test_choosing_another_implementation_later_keeps_the_adapter(row, family):
+    inputs = tiny.batch(family, labels=False)
+    model = tiny.shaken(adapted(tiny.model(family), row, task_type="SEQ_CLS"))
+    expected = run(model, inputs)
+    for implementation in ("eager", "sdpa"):
+        model.get_base_model().set_attn_implementation(implementation)
+        torch.testing.assert_close(run(model, inputs), expected, atol=2e-5, rtol=2e-5)
+    plain = model.unload()
+    assert plain.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("family", [*INTERFACE, "t5"])
+@pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
+def test_an_implementation_without_masks_is_refused_before_anything_is_touched(family, implementation):
+    model = tiny.model(family)
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    model.config._attn_implementation = implementation
+    with pytest.raises(BackboneError, match=f"attn_implementation='{implementation}' cannot carry an adapter"):
+        get_peft_model(model, PrefixTuningConfig())
+    assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == hooks
+
+
+def test_an_implementation_without_masks_is_refused_later_too():
+    model = adapted(tiny.model("bert"), "prefix-tuning", task_type="SEQ_CLS")
+    model.get_base_model().config._attn_implementation = "flex_attention"
+    with pytest.raises(BackboneError, match="cannot carry an adapter"):
+        model(**tiny.batch("bert"))
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_lora_of_a_mixed_batch_is_recomputed_with_its_own_names(family, reentrant):
+    """In a stack, peft's LoRA layers must know the documents' adapters when a checkpoint runs them again."""
+
+    def config():
+        members = [PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0), LoraConfig(r=2)]
+        return StackConfig(task_type="SEQ_CLS", configs=members)
+
+    model = get_peft_model(tiny.model(family), config())
+    model.add_adapter("other", config())
+    tiny.shaken(model, scale=0.3)
+    for name, parameter in model.named_parameters():  # both train, while one is active
+        parameter.requires_grad_(".foretoken." in name or ".lora_" in name)
+    inputs = tiny.batch(family) | {"adapter_names": ["other", "default", "other"]}
+
+    def gradients():
+        model.zero_grad()
+        model(**inputs).loss.backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None and ".lora_" in n}
+
+    model.train()
+    expected = gradients()
+    assert any(g.abs().max() > 0 for n, g in expected.items() if ".other." in n)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    got = gradients()
+    assert got.keys() == expected.keys()
+    for name, gradient in got.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
