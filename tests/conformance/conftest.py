@@ -21,6 +21,6 @@ def runs_by_default(method, family):
 def pytest_collection_modifyitems(items):
     for item in items:
         parameters = getattr(item, "callspec", None) and item.callspec.params
-        if parameters and {"method", "family"} <= parameters.keys():
-            if not runs_by_default(parameters["method"], parameters["family"]):
-                item.add_marker(pytest.mark.slow)
+        is_cell = parameters and {"method", "family"} <= parameters.keys()
+        if is_cell and not runs_by_default(parameters["method"], parameters["family"]):
+            item.add_marker(pytest.mark.slow)

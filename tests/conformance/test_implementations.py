@@ -1,4 +1,4 @@
-"""What a user may ask of transformers beside an adapter: another attention implementation, checkpointing in mixed batches."""
+"""What is asked of transformers beside an adapter: other attention implementations, checkpoints in mixed batches."""
 
 import pytest
 import torch
