@@ -54,7 +54,7 @@ def mail(tmp_path_factory):
 
 @pytest.fixture
 def write(tmp_path, mail):
-    """Save a tiny model of a family, unless there is one, and write a recipe; return the recipe and the run's folder."""
+    """Save a tiny model of a family, unless there is one, and a recipe; return the recipe and the run's folder."""
 
     def recipe(family, method="prefix-propagation", *, name="run", training=None, data=mail, **saved):
         model = tmp_path / "model"
@@ -114,7 +114,7 @@ def with_plain_peft(run, texts):
     """Classify document by document, without padding, without foretoken's own inference."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it deprecates
-        model = AutoPeftModelForSequenceClassification.from_pretrained(run.folder / "adapter", num_labels=2).eval()
+        model = AutoPeftModelForSequenceClassification.from_pretrained(run.folder / "adapter").eval()
     tokenizer = AutoTokenizer.from_pretrained(run.folder / "adapter")
     found = []
     for text in texts:
@@ -227,7 +227,7 @@ def test_t5_reads_as_much_as_the_recipe_says(bring):
     assert sum(split["truncated"] for split in run.record["documents"].values()) == 0
 
 
-@pytest.mark.parametrize("family", marked(CLASSIFIERS, quick=("llama", "t5")))
+@pytest.mark.parametrize("family", marked(CLASSIFIERS, quick=("llama",)))
 def test_bfloat16_with_gradient_checkpointing(family, bring, cli):
     if family in NO_CHECKPOINTING:
         pytest.skip("transformers has no checkpointing for it")
@@ -297,6 +297,7 @@ def test_full_fine_tuning_of_a_decoder_saves_a_model_that_transformers_loads(bri
     assert together.tolist() == pytest.approx(probabilities, abs=1e-5)
 
 
+@pytest.mark.slow  # BERT's run is interrupted in the default suite
 def test_ctrl_c_on_a_decoder_and_the_same_command_goes_on(bring, write, cli):
     options = {"padding": False, "training": {"max_steps": 24, "eval_every": 2}}
     whole = bring("gpt2", "kernel-propagation", name="whole", **options)

@@ -19,6 +19,7 @@ def save_family(folder, family, *, padding=True, side="right", ends=True, dtype=
     """Save a tiny model and its tokenizer; `padding=False`: as GPT-2 and Llama come, with nothing to pad with."""
     torch.manual_seed(0)
     config = CONFIGS[family]()
+    config.id2label, config.label2id = {0: "ham", 1: "spam"}, {"ham": 0, "spam": 1}
     for name, value in (({} if padding else {"pad_token_id": None}) | changes).items():
         setattr(config, name, value)
     classifies = type(config) in AutoModelForSequenceClassification._model_mapping

@@ -233,14 +233,15 @@ def test_s7_the_side_of_the_padding_never_matters(config, family):
     assert_close(run(model, left)[:, 6:], expected)
 
 
-@pytest.mark.parametrize(("family", "task"), [(f, task) for f in ONE_PER_KIND for task in tiny.tasks(f)])
+HEAD_CELLS = [(f, task) for f in ONE_PER_KIND for task in tiny.tasks(f) if task != "FEATURE_EXTRACTION"]
+
+
+@pytest.mark.parametrize(("family", "task"), HEAD_CELLS)
 def test_s8_the_whole_new_head_is_trained_and_saved(family, task, tmp_path):
     """peft: DeBERTa's pooler, ModernBERT's head and BART's classification_head stay frozen and are not saved.
 
     New is what a pretrained checkpoint lacks; transformers says so itself when it loads one for another task.
     """
-    if task == "FEATURE_EXTRACTION":
-        pytest.skip("a bare model has no head")
     fresh, new = from_checkpoint(family, task, tmp_path)
     model = adapted(fresh, "prefix-tuning", task_type=tiny.peft_task(task))
     tiny.shaken(model)
@@ -267,6 +268,8 @@ def from_checkpoint(family, task, folder, seed=5):
         source.save_pretrained(folder / "pretrained")
         made, info = tiny.TASKS[task].from_pretrained(folder / "pretrained", **options)
         new |= {name for name in info["missing_keys"] if name.removeprefix(f"{made.base_model_prefix}.") not in body}
+    # Llama's class for questions gives its body another name, and transformers loads nothing into it
+    made.base_model.load_state_dict(plain.base_model.state_dict(), strict=False)
     if task in LANGUAGE_MODELS:
         return made.eval(), set()
     made.eval()(**tiny.batch(family, task)).loss.backward()

@@ -32,8 +32,16 @@ import tiny
 from table import EMPTY, METHODS, ROWS, adapted
 
 FAMILIES = ("bert", "longformer", "llama", "t5")  # one per way of getting rows and columns into the attention
-CELLS = [(method, family) for family in FAMILIES for method in METHODS if (method, family) not in EMPTY]
 PREFIXES = ("prefix-propagation", "prefix-tuning")
+EVERY_SITE = "stack, of every site"
+
+
+def cells(others):
+    """Return every method on BERT, and those that ``others`` takes on the other families."""
+    every = [(method, family) for family in FAMILIES for method in METHODS if (method, family) not in EMPTY]
+    return [(method, family) for method, family in every if family == "bert" or method == EVERY_SITE or others(method)]
+
+
 GENERATORS = (("llama", "CAUSAL_LM"), ("t5", "SEQ_2_SEQ_LM"), ("bart", "SEQ_2_SEQ_LM"))
 
 
@@ -56,7 +64,7 @@ def original_name(name):
     return name.replace(".base_layer", "").replace(".original_module", "")
 
 
-@pytest.mark.parametrize(("method", "family"), CELLS)
+@pytest.mark.parametrize(("method", "family"), cells(lambda method: "," not in method))
 class TestEveryMethod:
     def test_the_base_model_keeps_its_names_and_values(self, method, family):
         plain = tiny.model(family)
@@ -94,13 +102,16 @@ class TestEveryMethod:
         ids = torch.randint(5, 100, (2, 11))
         decoder = {"decoder_input_ids": ids} if family == "t5" else {}
         embeddings = {"inputs_embeds": model.get_base_model().get_input_embeddings()(ids)} | decoder
-        if method.startswith("aot") or method == "stack, of every site":
+        if method.startswith("aot") or method == EVERY_SITE:
             with pytest.raises(AdapterError, match="looks up what it adds by token.*give it input_ids"):
                 run(model, embeddings)
         else:
             close(run(model, embeddings), run(model, {"input_ids": ids} | decoder), atol=2e-5)
 
-    def test_several_are_loaded_and_deleted(self, method, family, tmp_path):
+
+@pytest.mark.parametrize(("method", "family"), cells(lambda method: method in PREFIXES))
+class TestSeveralAdapters:
+    def test_they_are_loaded_and_deleted(self, method, family, tmp_path):
         """Names that are parts of one another, without memory for the start values, deleted active and inactive."""
         inputs, seen = tiny.batch(family, labels=False), {}
         model = made(method, family)
@@ -202,7 +213,7 @@ class TestOneModel:
 
     def test_start_values_without_memory(self, family):
         """low_cpu_mem_usage when attaching: parameters have no memory until their values are loaded."""
-        method, task = "stack, of every site", tiny.main_task(family)
+        method, task = EVERY_SITE, tiny.main_task(family)
         model, inputs = made(method, family), tiny.batch(family, labels=False)
         state = get_peft_model_state_dict(model)
         lean = get_peft_model(tiny.model(family), ROWS[method](task_type=task), low_cpu_mem_usage=True)

@@ -12,11 +12,18 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 import torch
 from torch import nn
 
-from foretoken.errors import BackboneError, ConfigError, did_you_mean
+from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.files import PathLike
 from foretoken.methods.aot_modules import FullyConnected, Fused, Kronecker, TokenEntry, TokensOfBatch
 from foretoken.methods.aot_table import FILE_NAME, FusedTable, copy_table, find_table, write_table
-from foretoken.methods.base import Dimensions, ForetokenConfig, Sites, require_fraction, require_int
+from foretoken.methods.base import (
+    Dimensions,
+    ForetokenConfig,
+    Sites,
+    require_choice,
+    require_fraction,
+    require_int,
+)
 
 Variant: TypeAlias = Literal["fc", "kronecker"]
 Activation: TypeAlias = Literal["gelu", "relu", "tanh"]
@@ -31,7 +38,7 @@ class AoTPTuningConfig(ForetokenConfig):
     Gavrilov & Balagansky, eq. 5. T is not trained itself but yielded by few parameters, and only for the tokens of the
     batch: ``T = f(E W1 + b1) W2 + b2`` with the frozen embeddings E (eq. 7, ``fc``, L (2 R D + R + D) parameters), or
     ``T = (A (x) B) C`` with A (a, R), B (b, R), C (R^2, D) (eq. 6, ``kronecker``, L R (a + b + R D) parameters).
-    Training starts at T = 0. After training, T can be fused into a file (:func:`fuse`) and is looked up.
+    Training starts at T = 0. After training, T can be fused into a file (:func:`foretoken.fuse`) and is looked up.
 
     Args:
         variant: ``fc`` or ``kronecker``.
@@ -48,7 +55,7 @@ class AoTPTuningConfig(ForetokenConfig):
     >>> AoTPTuningConfig(variant="kroneker")
     Traceback (most recent call last):
     ...
-    foretoken.errors.ConfigError: variant is 'kroneker' (did you mean 'kronecker'?); expected one of fc, kronecker
+    foretoken.errors.ConfigError: variant is 'kroneker' (did you mean 'kronecker'?); expected fc or kronecker
     """
 
     variant: Variant = field(
@@ -129,37 +136,46 @@ class AoTPTuningConfig(ForetokenConfig):
             )
         return a, b
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Read a saved config; the fused table's name becomes a path to it.
-
-        Raises:
-            AdapterError: the folder holds a pickle, or names a table that it does not have.
-        """
-        config = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        if config.fused_table is not None:
-            subfolder = args[0] if args else kwargs.pop("subfolder", None)
-            config.fused_table = find_table(
-                config.fused_table, pretrained_model_name_or_path, subfolder=subfolder, **kwargs
-            )
-        return config
-
-    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
-        """Write the config, and a copy of the fused table beside it.
+    def with_files_in(self, folder: PathLike) -> ForetokenConfig:
+        """Return the config as it is saved, with a copy of the fused table beside it.
 
         Raises:
             SaveError: the table cannot be written.
         """
+        if self.fused_table is None:
+            return self
         saved = copy(self)
+        saved.fused_table = copy_table(self.fused_table, folder)
+        return saved
+
+    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: Any) -> ForetokenConfig:
+        """Return the config with the path of its table for the table's name.
+
+        Raises:
+            AdapterError: it names a table that ``source`` does not have.
+        """
         if self.fused_table is not None:
-            saved.fused_table = copy_table(self.fused_table, save_directory)
-        super(AoTPTuningConfig, saved).save_pretrained(save_directory, **kwargs)
+            self.fused_table = find_table(self.fused_table, source, subfolder=subfolder, **options)
+        return self
 
+    def fused(
+        self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
+    ) -> tuple[ForetokenConfig, Sites] | None:
+        """Write T into a file in ``folder``, and look rows up there from now on.
 
-def require_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise ConfigError unless ``value`` is one of the known ones."""
-    if value not in known:
-        raise ConfigError(f"{name} is {value!r}{did_you_mean(str(value), known)}; expected one of {', '.join(known)}")
+        Raises:
+            AdapterError: no folder was given.
+        """
+        if self.fused_table is not None:
+            return None
+        if folder is None:
+            raise AdapterError("AoT P-tuning is fused into a file; give the adapter's folder: fuse(model, folder)")
+        entries = {layer: entry for layer, entry in sites.layers.items() if isinstance(entry, TokenEntry)}
+        config = write_fused_table(self, dimensions, entries, folder, dtype=dtype)
+        table = FusedTable(str(config.fused_table), table_shape(dimensions))
+        for layer, entry in entries.items():
+            entry.shift, entry.dropout.p = Fused(table, layer), 0.0
+        return config, sites
 
 
 def checked_factors(factors: Any) -> list[int]:
@@ -193,7 +209,7 @@ def table_shape(dimensions: Dimensions) -> tuple[int, int, int]:
 
 
 @torch.no_grad()
-def fuse(
+def write_fused_table(
     config: AoTPTuningConfig,
     dimensions: Dimensions,
     entries: Mapping[int, TokenEntry],

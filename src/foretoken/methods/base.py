@@ -25,6 +25,7 @@ from peft import PeftConfig
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, ConfigError, did_you_mean
+from foretoken.files import PathLike
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,25 @@ class ForetokenConfig(PeftConfig, ABC):
                 f"{pickled} is a pickle, which can run code when it is loaded; "
                 "save the adapter as safetensors (save_pretrained does) and load that"
             )
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        config = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        subfolder = args[0] if args else kwargs.pop("subfolder", None)
+        return config.with_files_of(pretrained_model_name_or_path, subfolder=subfolder, **kwargs)
+
+    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
+        """Write the config into a folder, and beside it the files that it names.
+
+        Raises:
+            SaveError: a file cannot be written.
+        """
+        super(ForetokenConfig, self.with_files_in(save_directory)).save_pretrained(save_directory, **kwargs)
+
+    def with_files_in(self, folder: PathLike) -> ForetokenConfig:
+        """Return the config as it is saved, with the files that it names copied into ``folder``: it names none."""
+        return self
+
+    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: Any) -> ForetokenConfig:
+        """Return the config with the files that it names found in ``source``, a folder or a hub name: it names none."""
+        return self
 
     @abstractmethod
     def build(self, dimensions: Dimensions) -> Sites:

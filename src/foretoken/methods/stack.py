@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from peft import LoraConfig, PeftConfig
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
+from foretoken.files import PathLike
 from foretoken.methods.base import (
     AttentionBranch,
     AttentionPart,
@@ -100,6 +102,21 @@ class StackConfig(ForetokenConfig):
         left = iter(member for member, _ in fused)
         configs = [next(left) if isinstance(member, ForetokenConfig) else member for member in self.members()]
         return replace(self, configs=configs), replace(sites, members=fused)
+
+    def with_files_in(self, folder: PathLike) -> ForetokenConfig:
+        """Return the stack with its members as they are saved."""
+        return self.with_members(lambda member: member.with_files_in(folder))
+
+    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: Any) -> ForetokenConfig:
+        """Return the stack with its members' files found."""
+        return self.with_members(lambda member: member.with_files_of(source, subfolder=subfolder, **options))
+
+    def with_members(self, change: Callable[[ForetokenConfig], ForetokenConfig]) -> StackConfig:
+        """Return a copy of the stack with each of foretoken's own members changed."""
+        members = [change(member) if isinstance(member, ForetokenConfig) else member for member in self.members()]
+        changed = copy(self)
+        changed.configs = [as_fields(member) for member in members]
+        return changed
 
     def is_cache(self) -> bool:
         """Tell whether in a causal model all members are nothing but keys and values; LoRA is more."""

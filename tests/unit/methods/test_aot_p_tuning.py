@@ -266,7 +266,7 @@ def test_an_entry_can_be_pickled(config):
     [
         (
             {"variant": "kronnecker"},
-            "variant is 'kronnecker' \\(did you mean 'kronecker'\\?\\); expected one of fc, kron",
+            "variant is 'kronnecker' \\(did you mean 'kronecker'\\?\\); expected fc or kron",
         ),
         ({"activation": "gelo"}, "activation is 'gelo' \\(did you mean 'gelu'\\?\\)"),
         ({"rank": 0}, "rank is 0; expected a whole number of at least 1"),

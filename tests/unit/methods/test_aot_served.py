@@ -1,28 +1,19 @@
 """Ahead-of-time P-tuning in peft's life cycle: trained, fused, served from a folder, beside other adapters."""
 
 import os
+import shutil
 
-import peft.mapping
 import pytest
 import torch
-from peft import PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 
+from foretoken import PromptTuningConfig, StackConfig, fuse
 from foretoken.errors import AdapterError
-from foretoken.methods.aot_p_tuning import AoTPTuningConfig, fuse
+from foretoken.methods.aot_p_tuning import AoTPTuningConfig, write_fused_table
 from foretoken.methods.aot_table import FILE_NAME
-from foretoken.methods.base import Dimensions, MethodName
-from foretoken.tuner.sites import NAME
-from foretoken.tuner.tuner import ForetokenModel
+from foretoken.methods.base import Dimensions
 
 import tiny
-
-
-@pytest.fixture(autouse=True)
-def _known_to_peft(monkeypatch):
-    key = MethodName(AoTPTuningConfig.method_type)
-    monkeypatch.setitem(peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING, key, AoTPTuningConfig)
-    monkeypatch.setitem(peft.mapping.PEFT_TYPE_TO_TUNER_MAPPING, key, ForetokenModel)
-    monkeypatch.setitem(peft.mapping.PEFT_TYPE_TO_PREFIX_MAPPING, key, NAME)
 
 
 def adapted(family, *, seed=3, **options):
@@ -32,12 +23,14 @@ def adapted(family, *, seed=3, **options):
 
 
 def entries(model):
-    return [module["default"] for name, module in model.named_modules() if name.endswith(f".{NAME}")]
+    return [module["default"] for name, module in model.named_modules() if name.endswith(".foretoken")]
 
 
 def fused_config(model, folder, dtype):
     config = model.peft_config["default"]
-    return fuse(config, Dimensions(**config.backbone), dict(enumerate(entries(model))), folder, dtype=dtype)
+    return write_fused_table(
+        config, Dimensions(**config.backbone), dict(enumerate(entries(model))), folder, dtype=dtype
+    )
 
 
 def saved_fused(model, family, folder, *, dtype=torch.float32):
@@ -151,4 +144,42 @@ def test_training_goes_on_from_a_saved_adapter(tmp_path):
         for name, parameter in again.named_parameters():
             assert torch.equal(parameter, model.get_parameter(name)), name
         again(**tiny.batch("bert")).loss.backward()
-        assert all(p.grad.abs().sum() > 0 for n, p in again.named_parameters() if f".{NAME}." in n)
+        assert all(p.grad.abs().sum() > 0 for n, p in again.named_parameters() if ".foretoken." in n)
+
+
+@pytest.mark.parametrize("variant", ["fc", "kronecker"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_fuse_and_save_and_serve(variant, stacked, tmp_path):
+    """The public call: in place with the same outputs, saved with its table, loaded from another folder's copy."""
+    member = AoTPTuningConfig(variant=variant, rank=3)
+    config = (
+        StackConfig(configs=[PromptTuningConfig(num_virtual_tokens=2), member, LoraConfig(r=2)]) if stacked else member
+    )
+    config.task_type = "SEQ_CLS"
+    model = tiny.shaken(get_peft_model(tiny.model("bert"), config)).eval()
+    inputs = tiny.batch("bert", labels=False)
+
+    def run(model):
+        with torch.no_grad():
+            return tiny.first(model(**inputs))
+
+    expected = run(model)
+    fuse(model, tmp_path / "fused", dtype=torch.float32)
+    torch.testing.assert_close(run(model), expected, atol=1e-5, rtol=1e-5)
+    assert not any(".a" in n or ".first" in n for n, _ in model.named_parameters() if ".foretoken." in n)
+    model.save_pretrained(tmp_path / "fused")
+    moved = shutil.copytree(tmp_path / "fused", tmp_path / "moved")
+    shutil.rmtree(tmp_path / "fused")
+    again = PeftModel.from_pretrained(tiny.model("bert"), moved).eval()
+    torch.testing.assert_close(run(again), expected, atol=1e-5, rtol=1e-5)
+    again.save_pretrained(tmp_path / "copy")
+    assert (tmp_path / "copy" / FILE_NAME).exists()
+    assert str(tmp_path) not in (tmp_path / "copy" / "adapter_config.json").read_text()
+    with pytest.raises(AdapterError, match="nothing to fold"):
+        fuse(again, tmp_path / "fused")
+
+
+def test_fusing_needs_a_folder():
+    model = get_peft_model(tiny.model("bert"), AoTPTuningConfig(task_type="SEQ_CLS"))
+    with pytest.raises(AdapterError, match="give the adapter's folder"):
+        fuse(model)

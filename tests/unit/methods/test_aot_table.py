@@ -18,20 +18,14 @@ from torch import nn
 
 from foretoken.errors import AdapterError, ConfigError, SaveError
 from foretoken.methods import aot_table
-from foretoken.methods.aot_p_tuning import AoTPTuningConfig, fuse
+from foretoken.methods.aot_p_tuning import AoTPTuningConfig, write_fused_table
 from foretoken.methods.aot_table import FILE_NAME, TENSOR, FusedTable
-from foretoken.methods.base import Dimensions, MethodName
+from foretoken.methods.base import Dimensions
 
 V, D, L = 23, 8, 3
 IDS = torch.tensor([[4, 1, 4, 22, 0], [1, 1, 7, 0, 0]])
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
 SHAPES = [(L + 1, V, D), (L, V + 1, D), (L, V, D - 1)]
-
-
-@pytest.fixture(autouse=True)
-def _known_to_peft(monkeypatch):
-    known = peft.mapping.PEFT_TYPE_TO_CONFIG_MAPPING
-    monkeypatch.setitem(known, MethodName(AoTPTuningConfig.method_type), AoTPTuningConfig)
 
 
 @pytest.fixture(params=["fc", "kronecker"])
@@ -63,7 +57,7 @@ def whole(entries):
 @pytest.fixture
 def folder(config, place, tmp_path):
     """A folder with a fused adapter of float32."""
-    fuse(config, place, built(config, place), tmp_path, dtype=torch.float32).save_pretrained(tmp_path)
+    write_fused_table(config, place, built(config, place), tmp_path, dtype=torch.float32).save_pretrained(tmp_path)
     return tmp_path
 
 
@@ -71,7 +65,7 @@ def folder(config, place, tmp_path):
 @pytest.mark.parametrize("rows_per_chunk", [1, 7, 23, 4096])
 def test_fused_equals_unfused_to_rounding(config, place, tmp_path, dtype, rows_per_chunk):
     entries = built(config, place)
-    served = fuse(config, place, entries, tmp_path, dtype=dtype, rows_per_chunk=rows_per_chunk)
+    served = write_fused_table(config, place, entries, tmp_path, dtype=dtype, rows_per_chunk=rows_per_chunk)
     fused = served.build(place).layers
     assert list(fused) == list(entries)
     x = torch.randn(2, 5, D)
@@ -100,7 +94,7 @@ def test_gradients_pass_through_a_fused_adapter(folder, place):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_the_file_is_plain_safetensors(config, place, tmp_path, dtype):
     entries = built(config, place)
-    fuse(config, place, entries, tmp_path, dtype=dtype, rows_per_chunk=5)
+    write_fused_table(config, place, entries, tmp_path, dtype=dtype, rows_per_chunk=5)
     held = load_file(tmp_path / FILE_NAME)
     assert list(held) == [TENSOR]
     assert held[TENSOR].dtype == dtype
@@ -112,7 +106,7 @@ def test_only_a_chunk_of_rows_is_in_memory_while_fusing(config, place, tmp_path)
     entries, seen = built(config, place), []
     for entry in entries.values():
         entry.shift.register_forward_hook(lambda module, given, rows: seen.append((len(rows), rows.requires_grad)))
-    fuse(config, place, entries, tmp_path, rows_per_chunk=10)
+    write_fused_table(config, place, entries, tmp_path, rows_per_chunk=10)
     assert seen == [(10, False), (10, False), (3, False)] * L
 
 
@@ -163,7 +157,7 @@ def test_copies_and_other_processes_map_the_same_file(folder, place):
 
 
 def test_every_adapter_of_a_batch_reads_its_own_table(config, place, tmp_path):
-    served = [fuse(config, place, built(config, place), tmp_path / name) for name in "ab"]
+    served = [write_fused_table(config, place, built(config, place), tmp_path / name) for name in "ab"]
     one, two = (each.build(place).layers[0] for each in served)
     x = torch.zeros(1, 5, D)
     assert not torch.equal(one.on_text(x, IDS[:1]), two.on_text(x, IDS[:1]))
@@ -172,7 +166,7 @@ def test_every_adapter_of_a_batch_reads_its_own_table(config, place, tmp_path):
 def test_a_fused_table_can_be_fused_in_another_type(config, place, folder):
     served = AoTPTuningConfig.from_pretrained(str(folder))
     before = load_file(folder / FILE_NAME)[TENSOR]
-    fuse(served, place, served.build(place).layers, folder, dtype=torch.bfloat16)
+    write_fused_table(served, place, served.build(place).layers, folder, dtype=torch.bfloat16)
     assert torch.equal(load_file(folder / FILE_NAME)[TENSOR], before.bfloat16())
 
 
@@ -316,7 +310,7 @@ def test_another_safetensors_file_is_refused(folder, place):
 
 def test_other_types_are_not_written(config, place, tmp_path):
     with pytest.raises(ConfigError, match=r"got dtype=torch\.float64"):
-        fuse(config, place, built(config, place), tmp_path, dtype=torch.float64)
+        write_fused_table(config, place, built(config, place), tmp_path, dtype=torch.float64)
     assert not names(tmp_path)
 
 
@@ -330,7 +324,7 @@ def test_values_that_the_type_cannot_hold_are_not_written(config, place, folder,
     shift = entries[2].shift
     nn.init.constant_(shift.second.bias if config.variant == "fc" else shift.c, value)
     with pytest.raises(AdapterError, match=message):
-        fuse(config, place, entries, folder, dtype=torch.float16)
+        write_fused_table(config, place, entries, folder, dtype=torch.float16)
     assert (folder / FILE_NAME).read_bytes() == before
     assert names(folder) == ["adapter_config.json", FILE_NAME]
 
@@ -338,4 +332,4 @@ def test_values_that_the_type_cannot_hold_are_not_written(config, place, folder,
 def test_a_place_that_cannot_be_written_to_is_named(config, place, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SaveError, match=r"aot_table\.safetensors"):
-        fuse(config, place, built(config, place), tmp_path / "file")
+        write_fused_table(config, place, built(config, place), tmp_path / "file")

@@ -25,7 +25,8 @@ def test_the_paper_s_share_of_longformer_is_counted():
     from transformers import AutoModel
 
     with torch.device("meta"):
-        counted = row("longformer", "prefix-propagation", AutoModel.from_config(SHAPES["Longformer-base-4096"]()), 148659456)
+        model = AutoModel.from_config(SHAPES["Longformer-base-4096"]())
+        counted = row("longformer", "prefix-propagation", model, 148_659_456)
     assert counted.parameters == 73_728
     assert round(100 * counted.share, 2) == 0.05
 
