@@ -1,6 +1,6 @@
 """Does a prefix lose its pull over a long text where positions rotate? Measured on a small pretrained Llama.
 
-    python benchmarks/prefix_distance.py [--output benchmarks/results/prefix_distance] [--steps 200] [--seeds 3]
+    python benchmarks/prefix_distance.py [--output benchmarks/results/prefix_distance] [--steps 150] [--seeds 3]
 
 stories260K (Llama architecture, 5 layers, 8 heads of width 8, 512 positions, trained on TinyStories) learns to
 continue texts of another kind, SQuALITY's stories, through a prefix alone; with the prefix at position 0 and with
@@ -20,7 +20,7 @@ import re
 import struct
 import time
 from datetime import date
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -34,16 +34,12 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
+from foretoken import PrefixPropagationConfig, PrefixTuningConfig
 from foretoken.files import write_json, write_text
 
-LENGTH, ROWS, BATCH, RATE = 512, 8, 4, 0.03
+LENGTH, ROWS, BATCH = 512, 8, 4
 BINS = ((1, 9), (9, 33), (33, 65), (65, 129), (129, 257), (257, 511))
-METHODS = {
-    "prefix-propagation": PrefixPropagationConfig,
-    "prefix-tuning": PrefixTuningConfig,
-    "prompt-tuning": PromptTuningConfig,
-}
+METHODS = {"prefix-propagation": PrefixPropagationConfig, "prefix-tuning": PrefixTuningConfig}
 
 
 def read_llama2c(path: Path, attention: str) -> LlamaForCausalLM:
@@ -151,10 +147,10 @@ def adapted(weights: Path, method: str, *, position_free: bool, attention: str =
     return get_peft_model(read_llama2c(weights, attention), METHODS[method](task_type="CAUSAL_LM", **options))
 
 
-def train(model: PeftModel, texts: Tensor, steps: int, seed: int) -> None:
+def train(model: PeftModel, texts: Tensor, *, steps: int, rate: float, seed: int) -> None:
     """Train the prefix; the rate falls to zero."""
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=RATE)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     model.train()
     for _ in range(steps):
@@ -167,7 +163,9 @@ def train(model: PeftModel, texts: Tensor, steps: int, seed: int) -> None:
     model.eval()
 
 
-def measure(weights: Path, method: str, position_free: bool, seed: int, steps: int, data: dict[str, Tensor]) -> Any:
+def measure(
+    weights: Path, data: dict[str, Tensor], *, method: str, position_free: bool, rate: float, seed: int, steps: int
+) -> dict[str, Any]:
     """Return one run's losses, savings and masses."""
     torch.manual_seed(seed)
     started = time.perf_counter()
@@ -175,12 +173,13 @@ def measure(weights: Path, method: str, position_free: bool, seed: int, steps: i
     looking = adapted(weights, method, position_free=position_free, attention="eager").eval()
     looking.load_state_dict(model.state_dict())
     before = masses(looking, data["dev"][:16])
-    train(model, data["train"], steps, seed)
+    train(model, data["train"], steps=steps, rate=rate, seed=seed)
     looking.load_state_dict(model.state_dict())
     found = losses(model, data["dev"])
     return {
         "method": method,
         "position_free": position_free,
+        "rate": rate,
         "seed": seed,
         "loss": found.mean().item(),
         "saved": binned(functional.pad(data["frozen"] - found, (0, 1))),
@@ -203,37 +202,39 @@ def columns(rows: list[list[float]], digits: int = 3) -> str:
 
 def markdown(result: dict[str, Any]) -> str:
     """Write the result down as tables."""
-    bins = " | ".join(f"{first}-{end - 1}" for first, end in BINS)
-    line = " | ".join("---" for _ in BINS)
+    bins, line = " | ".join(f"{first}-{end - 1}" for first, end in BINS), " | ".join("---" for _ in BINS)
+    groups: dict[tuple[str, str, float], list[dict[str, Any]]] = {}
+    for run in result["runs"]:
+        kind = "position-free" if run["position_free"] else "at position 0"
+        groups.setdefault((run["method"], kind, run["rate"]), []).append(run)
     lines = [
         f"Loss saved per token by the position of the token (frozen model: {result['frozen loss']:.3f} in all).",
         "",
-        f"| method | prefix | loss | {bins} |",
-        f"| --- | --- | --- | {line} |",
+        f"| method | prefix | rate | loss | {bins} |",
+        f"| --- | --- | --- | --- | {line} |",
     ]
-    groups: dict[tuple[str, bool], list[dict[str, Any]]] = {}
-    for run in result["runs"]:
-        groups.setdefault((run["method"], run["position_free"]), []).append(run)
-    name = {True: "position-free", False: "at position 0"}
-    for (method, free), runs in groups.items():
+    for (method, kind, rate), runs in groups.items():
         loss = shown([run["loss"] for run in runs])
-        lines.append(f"| {method} | {name[free]} | {loss} | {columns([run['saved'] for run in runs])} |")
-    for kind, title in (("mass at the start", "before training"), ("mass", "after training")):
+        lines.append(f"| {method} | {kind} | {rate} | {loss} | {columns([run['saved'] for run in runs])} |")
+    for mass, title in (("mass at the start", "before training"), ("mass", "after training")):
         lines += ["", f"Share of the attention that the prefix gets, {title}.", ""]
-        lines += [f"| method | prefix | layer | {bins} |", f"| --- | --- | --- | {line} |"]
-        for (method, free), runs in groups.items():
-            for layer in range(len(runs[0][kind])):
-                cells = " | ".join(f"{mean(v):.3f}" for v in zip(*(run[kind][layer] for run in runs), strict=True))
-                lines.append(f"| {method} | {name[free]} | {layer} | {cells} |")
-    lines += ["", result["how"], ""]
-    return "\n".join(lines)
+        lines += [f"| method | prefix | rate | layer | {bins} |", f"| --- | --- | --- | --- | {line} |"]
+        for (method, kind, rate), runs in groups.items():
+            if mass == "mass at the start" and rate != result["rates"][0]:
+                continue
+            shown_rate = rate if mass == "mass" else ""
+            for layer in range(len(runs[0][mass])):
+                cells = " | ".join(f"{mean(v):.3f}" for v in zip(*(run[mass][layer] for run in runs), strict=True))
+                lines.append(f"| {method} | {kind} | {shown_rate} | {layer} | {cells} |")
+    return "\n".join([*lines, "", result["how"], ""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="write OUTPUT.json and OUTPUT.md")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.03])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     arguments = parser.parse_args()
     root = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -245,18 +246,18 @@ def main() -> None:
     data = {name: stories(root / "squality" / f"{name}.jsonl", pieces, n) for name, n in (("train", 4000), ("dev", 64))}
     data["frozen"] = losses(read_llama2c(weights, "sdpa"), data["dev"])
     runs = []
-    for method in arguments.methods:
-        for free in (False, True):
-            for seed in range(arguments.seeds):
-                runs.append(measure(weights, method, free, seed, arguments.steps, data))
-                print(json.dumps({key: runs[-1][key] for key in ("method", "position_free", "seed", "loss", "saved")}))
+    for method, rate, free, seed in product(arguments.methods, arguments.rates, (False, True), range(arguments.seeds)):
+        options = {"method": method, "position_free": free, "rate": rate, "seed": seed}
+        runs.append(measure(weights, data, steps=arguments.steps, **options))
+        print(json.dumps(options | {"loss": runs[-1]["loss"]}), flush=True)
     result = {
         "frozen loss": data["frozen"].mean().item(),
         "frozen by position": binned(functional.pad(data["frozen"], (0, 1))),
         "bins": BINS,
+        "rates": arguments.rates,
         "runs": runs,
         "how": f"stories260K on SQuALITY's stories, {len(data['train'])} training and {len(data['dev'])} other cuts of "
-        f"{LENGTH} tokens; P = {ROWS}, {arguments.steps} steps of Adam, batch {BATCH}, rate {RATE} falling to 0, "
+        f"{LENGTH} tokens; P = {ROWS}, {arguments.steps} steps of Adam, batch {BATCH}, rates fall to 0, "
         f"{arguments.seeds} seeds. transformers {transformers.__version__}, torch {torch.__version__}, one core of "
         f"{platform.machine()}, {date.today().isoformat()}.",
     }

@@ -137,6 +137,14 @@ class TestGeneration:
         for row, ids in enumerate(documents()):
             assert_same(generate(model, ids[None]), [x[row : row + 1] for x in together])
 
+    def test_padding_on_the_right(self, method, family):
+        """What follows padding is no text that anybody wants, but cache or not is no difference."""
+        model = causal(family, method)
+        inputs = padded("right")
+        expected = generate(model, **inputs, use_cache=False)
+        assert_same(generate(model, **inputs), expected)
+        assert_same([x[2:] for x in expected], generate(model, documents()[2][None]))
+
     def test_every_kind_of_cache(self, method, family):
         model = causal(family, method)
         inputs = padded("left")

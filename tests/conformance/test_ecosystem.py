@@ -124,7 +124,9 @@ def test_s4_disabling_gives_the_frozen_model(config, family):
     assert not torch.allclose(run(model, inputs), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("family", [f for f in tiny.FAMILIES if f not in ("t5", "deberta-v2")])  # no positions of theirs
+@pytest.mark.parametrize(
+    "family", [f for f in tiny.FAMILIES if f not in ("t5", "deberta-v2")]
+)  # no positions of theirs
 @pytest.mark.parametrize("config", CONFIGS)
 def test_s5_the_longest_document_fits_and_no_position_shifts(config, family):
     """peft: positions move by P, documents of max_position_embeddings tokens crash."""
@@ -201,7 +203,9 @@ def test_s7_heads_read_text_rows_only(config, family):
                 frozen = model(**inputs, output_hidden_states=True)
         assert {x.shape[1] for x in given if x.dim() == 3} <= {text}
         assert given
-        name = "encoder_hidden_states" if family in tiny.SEQ2SEQ and out.get("hidden_states") is None else "hidden_states"
+        name = (
+            "encoder_hidden_states" if family in tiny.SEQ2SEQ and out.get("hidden_states") is None else "hidden_states"
+        )
         assert [x.shape for x in out[name]] == [x.shape for x in frozen[name]]
         one, other = (x[name][0][:, : real.shape[1]][real] for x in (out, frozen))
         assert torch.equal(one, other)  # what enters the first layer is the text itself, without any row before it
@@ -211,11 +215,17 @@ def head_modules(model):
     """Return what follows the body."""
     if (head := model.get_output_embeddings()) is not None:
         return [head]
-    return [child for child in model.children() if child is not model.base_model and next(child.parameters(), None) is not None]
+    return [
+        child
+        for child in model.children()
+        if child is not model.base_model and next(child.parameters(), None) is not None
+    ]
 
 
 # families whose own output does not depend on the side of the padding; decoders: test_decoders.py
-EITHER_SIDE = tuple(f for f in tiny.FAMILIES if f in ("roberta", "longformer", "modernbert", "deberta-v2", "mpnet", "t5"))
+EITHER_SIDE = tuple(
+    f for f in tiny.FAMILIES if f in ("roberta", "longformer", "modernbert", "deberta-v2", "mpnet", "t5")
+)
 
 
 @pytest.mark.parametrize("family", EITHER_SIDE)

@@ -117,6 +117,11 @@ class TestWeightsOfTorchao:
         model.save_pretrained(tmp_path)
         again = PeftModel.from_pretrained(quantised(family), tmp_path)
         torch.testing.assert_close(logits(again, inputs), logits(model, inputs), atol=1e-6, rtol=1e-5)
+        unquantised = PeftModel.from_pretrained(tiny.model(family), tmp_path)
+        assert torch.isfinite(logits(unquantised, inputs)).all()
+        for name, parameter in unquantised.named_parameters():
+            if ".foretoken." in name or ".modules_to_save." in name:
+                assert torch.equal(parameter, model.get_parameter(name)), name
 
 
 @torchao

@@ -21,6 +21,7 @@ VERBS = {
     "train": "run one or more recipes",
     "evaluate": "measure an adapter on a labelled file",
     "predict": "label texts with an adapter",
+    "fuse": "fold away what an adapter needs in training only",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",

@@ -61,14 +61,15 @@ class PrefixConfig(ForetokenConfig):
         default=False, metadata={"help": "with rotary positions: the prefix is equally near to every token"}
     )
     prefix_init: Start = field(
-        default="random", metadata={"help": "what the prefix is at the start: random, or as tokens, a text, an adapter"}
+        default="random",
+        metadata={"help": "what the prefix starts from: random numbers, random tokens, a text, another adapter"},
     )
-    prefix_init_text: str | None = field(default=None, metadata={"help": "the text that the prefix starts as"})
+    prefix_init_text: str | None = field(default=None, metadata={"help": "the text that the prefix starts from"})
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "tokenizer of that text (default: the model's)"}
     )
     prefix_init_adapter: str | None = field(
-        default=None, metadata={"help": "folder or hub name of the adapter that the prefix starts as"}
+        default=None, metadata={"help": "folder or hub name of the adapter that the prefix starts from"}
     )
 
     def validate(self) -> None:

@@ -49,7 +49,7 @@ def load_for_inference(folder: str | Path) -> Classifier:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
         BackboneError: the adapter's base model cannot be loaded.
     """
-    place = _inside_run(Path(folder))
+    place = adapter_folder(Path(folder))
     if (place / "adapter_config.json").is_file():
         return _load_adapter(place)
     if (place / "config.json").is_file():
@@ -128,8 +128,12 @@ def _on(model: Any, device: str) -> Any:
     return model.to(device).eval()
 
 
-def _inside_run(folder: Path) -> Path:
-    """Step from a run folder to what it saved."""
+def adapter_folder(folder: Path) -> Path:
+    """Step from a run folder to what it saved.
+
+    Raises:
+        AdapterError: it is no folder, or a run that has saved nothing yet.
+    """
     if not folder.is_dir():
         raise AdapterError(f"{folder} is {'a file' if folder.exists() else 'not there'}; {EXPECTED}")
     if not (folder / RUN_FILE).is_file():

@@ -24,8 +24,6 @@ from foretoken.tuner.saved import Saved, copy_adapter, saved_adapter
 from foretoken.tuner.wiring import Wiring, find_wiring
 
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
-
-
 Source: TypeAlias = list[int] | Saved | None
 
 

@@ -9,7 +9,7 @@ Shapes: P prefix length, L layers, D model width, H_kv key-value heads, K head w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from foretoken.attention.rotary import unrotated
 from foretoken.backbones import find_backbone
+from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError
 from foretoken.files import PathLike
 from foretoken.methods.base import Dimensions, ForetokenConfig, require_choice
@@ -73,12 +74,8 @@ def from_peft(
     prompts = checked_prompts(heads.pop(PROMPTS, None), kind, fields, dimensions, source=str(find(folder, TENSORS)))
     heads = {f"base_model.model.{key.removeprefix('base_model.')}": tensor for key, tensor in heads.items()}
     check_heads(heads, base)
-    first, several = backbone.stacks[0], len(backbone.stacks_of(body)) > 1
-    turning = first.is_causal and first.attention.is_rotary
-    wanted: str = method or ("prefix-tuning" if kind == "PREFIX_TUNING" or turning else "prompt-tuning")
-    check_method(wanted, kind, several=several)
-    if method is None and kind != "PREFIX_TUNING":
-        check_same_reading(kind, fields.get("task_type"), several=several, causal=first.is_causal)
+    wanted = method or usual_method(kind, fields.get("task_type"), backbone.stacks_of(body))
+    check_method(wanted, kind, several=len(backbone.stacks_of(body)) > 1)
     config_class = PrefixTuningConfig if wanted == "prefix-tuning" else PromptTuningConfig
     config = config_class(
         task_type=fields.get("task_type"),
@@ -158,18 +155,26 @@ def check_method(wanted: str, kind: str, *, several: bool) -> None:
         raise AdapterError(f"rows of {kind} stand in front of the encoder's text alone; set method='prompt-tuning'")
 
 
-def check_same_reading(kind: str, task: str | None, *, several: bool, causal: bool) -> None:
-    """Raise AdapterError where a head or a decoder of peft's reads the rows, which here are removed before."""
+def usual_method(kind: str, task: str | None, stacks: Sequence[Stack]) -> Method:
+    """Return the method that yields peft's outputs.
+
+    Raises:
+        AdapterError: none does: a head or a decoder of peft's reads the rows, which here are removed before.
+    """
+    first = stacks[0]
+    if kind == "PREFIX_TUNING" or (first.is_causal and first.attention.is_rotary):
+        return "prefix-tuning"
     reader = None
-    if several:
+    if len(stacks) > 1:
         reader = "the decoder reads the rows at the encoder's end"
-    elif task == "SEQ_CLS" and not causal:
+    elif task == "SEQ_CLS" and not first.is_causal:
         reader = "the head reads the first row instead of the text's first token"
     if reader is not None:
         raise AdapterError(
             f"with {kind} of peft {reader}; here only the text leaves the encoder, and the outputs would differ; "
             "set method='prompt-tuning' to load the rows nevertheless and train further"
         )
+    return "prompt-tuning"
 
 
 def attached(model: nn.Module, config: ForetokenConfig, adapter_name: str) -> PeftModel:

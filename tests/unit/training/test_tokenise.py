@@ -1,9 +1,19 @@
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, GPT2Config, PreTrainedTokenizerFast, RobertaConfig
+from transformers import BertConfig, GPT2Config, PreTrainedTokenizerFast, RobertaConfig, T5Config
 
-from foretoken.errors import ConfigError
-from foretoken.training.tokenise import PaddingCollator, chosen_max_length, encode, model_max_length
+from foretoken.errors import BackboneError, ConfigError, DataError
+from foretoken.training.tokenise import (
+    PaddingCollator,
+    TokenRules,
+    chosen_max_length,
+    encode,
+    model_max_length,
+    reads_beyond,
+    token_rules,
+)
+
+from tiny import CONFIGS, COUNTS_POSITIONS
 
 
 @pytest.fixture
@@ -33,11 +43,10 @@ def test_no_documents_at_all(tokenizer):
     assert encode([], tokenizer, max_length=5).input_ids == []
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_follows_the_side_and_the_mask_says_where(side):
-    batch = PaddingCollator(9, side)([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [4], "labels": 1}])
-    assert batch["input_ids"].tolist() == [[1, 2, 3], [9, 9, 4] if side == "left" else [4, 9, 9]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1] if side == "left" else [1, 0, 0]]
+def test_padding_is_on_the_right_and_the_mask_says_where():
+    batch = PaddingCollator(9)([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [4], "labels": 1}])
+    assert batch["input_ids"].tolist() == [[1, 2, 3], [4, 9, 9]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["labels"].tolist() == [0, 1]
 
 
@@ -54,6 +63,41 @@ def test_the_models_maximum_minus_the_positions_that_are_kept_for_padding(tokeni
 def test_the_tokenizers_maximum_counts_too(tokenizer):
     tokenizer.model_max_length = 128
     assert model_max_length(BertConfig(max_position_embeddings=512), tokenizer) == 128
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_maximum_of_every_family(family, tokenizer):
+    if family == "led":
+        pytest.skip("transformers has no sequence classification for it")
+    config = CONFIGS[family]()
+    expected = 512 if family == "t5" else 62 if family in COUNTS_POSITIONS else 64
+    assert model_max_length(config, tokenizer) == expected
+    positions = {"bert": False, "gpt2": False, "bart": False, "longformer": False, "t5": True, "modernbert": True}
+    positions |= {"llama": True, "qwen2": True, "qwen3": True, "mistral": True, "gemma3_text": True, "deberta-v2": True}
+    if family in positions:
+        assert reads_beyond(config) == positions[family]
+
+
+def test_a_recipe_may_ask_for_more_than_the_tokenizers_maximum(tokenizer):
+    tokenizer.model_max_length = 128
+    assert chosen_max_length(512, BertConfig(max_position_embeddings=512), tokenizer) == 512
+    assert chosen_max_length(5000, T5Config(), tokenizer) == 5000
+
+
+def test_documents_of_encoder_decoders_end_with_one_end_token(tokenizer):
+    rules = token_rules(T5Config(eos_token_id=3, vocab_size=6))
+    encoded = encode(["a b a", "a [SEP] b [SEP] [SEP]", "[SEP]", "a " * 30], tokenizer, max_length=4, rules=rules)
+    assert encoded.input_ids == [[2, 4, 5, 3], [2, 4, 5, 3], [2, 3], [2, 4, 4, 3]]
+    assert (encoded.truncation.truncated, encoded.truncation.longest) == (2, 32)
+    assert token_rules(BertConfig()).end_token is None
+
+
+def test_documents_without_tokens_and_tokens_without_embedding_are_refused(tokenizer):
+    with pytest.raises(BackboneError, match="made token 5, but the model has 5 embeddings"):
+        encode(["a b a"], tokenizer, max_length=9, rules=TokenRules(vocab_size=5))
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    with pytest.raises(DataError, match="no tokens of the document ' '"):
+        encode(["a", " "], tokenizer, max_length=9)
 
 
 def test_more_than_the_model_reads_is_refused(tokenizer):

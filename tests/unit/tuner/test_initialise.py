@@ -117,7 +117,7 @@ class TestATextInFront:
     def test_each_attention_gets_its_own_keys_and_values(self, family, place, key, value):
         expected = torch.cat([heard(family, f"{place}.{key}"), heard(family, f"{place}.{value}")], dim=-1)
         got = prefixes(started(family))[f"base_model.model.{place}"]
-        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)  # DeBERTa's own scale is in float32, as T5's norm
+        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)  # some of it is in float32
 
     def test_position_free_keys_are_those_before_the_rotation(self):
         place = "layers.1.self_attn"
