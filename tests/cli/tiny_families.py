@@ -68,7 +68,7 @@ def words(special):
 def letters(special):
     """Return a byte-level one without merges: transformers reads the files of Qwen 2 as nothing else."""
     known = {
-        token: index for index, token in enumerate([*special.values(), "Ġ", *"abcdefghijklmnopqrstuvwxyz0123456789"])
+        token: index for index, token in enumerate([*special.values(), "Ġ", *"?abcdefghijklmnopqrstuvwxyz0123456789"])
     }
     tokenizer = Tokenizer(models.BPE(known, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -318,12 +318,11 @@ COMPILED_METHODS = (
 COMPILED = (
     ("bert", EVERY_SITE),
     ("llama", EVERY_SITE),
-    ("t5", "prefix-propagation"),
     *(
         pytest.param(family, method, marks=pytest.mark.slow)
         for family in ("bert", "llama", "t5")
         for method in COMPILED_METHODS
-        if (method, family) not in EMPTY and (family, method) != ("t5", "prefix-propagation")
+        if (method, family) not in EMPTY
     ),
 )
 

@@ -181,10 +181,16 @@ def _token_ids(
     """Return the ids of documents, cut to a length if one is given."""
     cut: dict[str, Any] = {} if max_length is None else {"truncation": True, "max_length": max_length}
     found = tokenizer(texts, return_attention_mask=False, verbose=False, **cut)["input_ids"]
-    return found if rules.end_token is None else [_ended(ids, rules.end_token, max_length) for ids in found]
+    end = rules.end_token
+    odd = [index for index, ids in enumerate(found) if end is not None and (ids[-1:] != [end] or ids.count(end) > 1)]
+    if odd:
+        whole = tokenizer([texts[index] for index in odd], return_attention_mask=False, verbose=False)["input_ids"]
+        for index, ids in zip(odd, whole, strict=True):
+            found[index] = _ended(ids, end, max_length)
+    return found
 
 
-def _ended(ids: Sequence[int], end_token: int, max_length: int | None) -> list[int]:
+def _ended(ids: Sequence[int], end_token: int | None, max_length: int | None) -> list[Any]:
     """Let a document end with the end token, whatever the tokenizer adds; written in the text it is left out."""
     kept = [token for token in ids if token != end_token]
     return [*(kept if max_length is None else kept[: max_length - 1]), end_token]

@@ -85,6 +85,7 @@ def test_a_recipe_may_ask_for_more_than_the_tokenizers_maximum(tokenizer):
 
 
 def test_documents_of_encoder_decoders_end_with_one_end_token(tokenizer):
+    tokenizer.add_special_tokens({"sep_token": "[SEP]"})
     rules = token_rules(T5Config(eos_token_id=3, vocab_size=6))
     encoded = encode(["a b a", "a [SEP] b [SEP] [SEP]", "[SEP]", "a " * 30], tokenizer, max_length=4, rules=rules)
     assert encoded.input_ids == [[2, 4, 5, 3], [2, 4, 5, 3], [2, 3], [2, 4, 4, 3]]
