@@ -130,13 +130,13 @@ def checkpointing(side: dict[str, Make], family: str, task: str) -> str:
 
 
 def encoder_decoder(side: dict[str, Make], family: str) -> str:
-    model = loud(adapted(side["prefix"], family, "SEQ_2_SEQ_LM"))
+    model = adapted(side["prefix"], family, "SEQ_2_SEQ_LM").eval()
     inputs = batch("SEQ_2_SEQ_LM")
     model(**inputs).loss.backward()
     reached = sum(0 if p.grad is None else int((p.grad != 0).sum()) for p in own(model))
     share = reached / sum(p.numel() for p in own(model))
     with torch.no_grad():
-        change = model(**inputs).encoder_last_hidden_state
+        change = loud(model)(**inputs).encoder_last_hidden_state
         change = change - backbone(family, "SEQ_2_SEQ_LM")(**inputs).encoder_last_hidden_state
     return f"{share:.0%} of it gets gradient; the encoder's output changes by {change.abs().max():.2g}"
 
@@ -185,8 +185,12 @@ def pooled_row(side: dict[str, Make]) -> str:
 def left_padding(side: dict[str, Make]) -> str:
     model = loud(adapted(side["prompt"], "GPT-2"))
     ids = batch()["input_ids"][:1]
-    padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), ids], dim=1)
-    one, other = (logits(model, input_ids=x, attention_mask=(x != 0).long(), labels=None) for x in (ids, padded))
+    found = []
+    for x in (ids, torch.cat([torch.zeros(1, 4, dtype=torch.long), ids], dim=1)):
+        mask = (x != 0).long()
+        positions = (mask.cumsum(1) - 1).clamp_min(0)  # without them frozen GPT-2 itself differs
+        found.append(logits(model, input_ids=x, attention_mask=mask, position_ids=positions, labels=None))
+    one, other = found
     return f"logits differ by {(one - other).abs().max():.2g}"
 
 

@@ -3,35 +3,25 @@
 import json
 import shutil
 import signal
-import warnings
 from types import SimpleNamespace
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from peft import AutoPeftModelForSequenceClassification
 from safetensors.torch import load_file
 from test_resume import assert_same_outcome, start, wait_for_checkpoint
-from tiny_families import COUNT_FROM_ONE, save_family
-from tiny_run import documents, write_csv
+from tiny_families import COUNT_FROM_ONE, ROWS, answers, errors, predicted, save_family, with_plain_peft
+from tiny_run import write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from foretoken.methods import METHODS
 
 from tiny import CONFIGS, DECODERS, NO_CHECKPOINTING, tasks
 
-ROWS = [
-    *documents(35),
-    ("lunch", "ham"),
-    ("prize", "spam"),
-    ("?", "ham"),
-    ("word1 " * 600 + "lunch", "ham"),
-    ("word2 " * 700 + "prize", "spam"),
-]
 CLASSIFIERS = [family for family in CONFIGS if "SEQ_CLS" in tasks(family)]
 QUICK = ("modernbert", "gpt2", "t5", "bart")
 NO_BIASES = ("modernbert", "llama", "qwen3", "mistral", "gemma3_text", "t5")
+WITHOUT_PADDING = [family for family in DECODERS if family != "qwen2"]  # transformers gives its tokenizer a token
 SHORT = {"num_threads": 1, "max_steps": 2, "eval_every": 1, "batch_size": 4, "learning_rate": 0.01}
 STACK = [
     "prefix-propagation",
@@ -89,41 +79,6 @@ def bring(write, cli):
     return run
 
 
-def errors(result):
-    """Return the error of a run that was refused: one line, and no folder."""
-    found = [line for line in result.err.splitlines() if line.startswith("foretoken: error: ")]
-    assert result.code == 2
-    assert len(found) == 1
-    assert result.err.endswith(found[0] + "\n")
-    assert not result.folder.exists()
-    return found[0]
-
-
-def predicted(run):
-    """Return the texts of the test split and the probabilities that the run gave them."""
-    rows = [row for row in pq.read_table(run.folder / "predictions.parquet").to_pylist() if row["split"] == "test"]
-    return [ROWS[int(row["id"])][0] for row in rows], [row["prob_spam"] for row in rows]
-
-
-def answers(result):
-    assert result.code == 0, result.err
-    return [json.loads(line)["probabilities"]["spam"] for line in result.out.splitlines()]
-
-
-def with_plain_peft(run, texts):
-    """Classify document by document, without padding, without foretoken's own inference."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it deprecates
-        model = AutoPeftModelForSequenceClassification.from_pretrained(run.folder / "adapter").eval()
-    tokenizer = AutoTokenizer.from_pretrained(run.folder / "adapter")
-    found = []
-    for text in texts:
-        ids = tokenizer(text, truncation=True, max_length=run.record["max_length"], return_tensors="pt").input_ids
-        with torch.inference_mode():
-            found.append(model(input_ids=ids).logits.softmax(-1)[0, 1].item())
-    return found
-
-
 def limit(family):
     if family == "t5":
         return 512
@@ -151,7 +106,7 @@ def test_a_family_trains_evaluates_and_predicts(family, bring, mail, cli):
     assert with_plain_peft(run, texts) == pytest.approx(probabilities, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", marked(DECODERS, quick=("gpt2", "llama")))
+@pytest.mark.parametrize("family", marked(WITHOUT_PADDING, quick=("gpt2", "llama")))
 def test_a_decoder_without_a_padding_token_pads_with_its_end_token(family, bring):
     with_padding = bring(family, name="padded")
     assert "padding token" not in with_padding.err

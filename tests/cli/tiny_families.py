@@ -1,12 +1,25 @@
-"""Folders with a tiny model of any family and a tokenizer as that family's real ones are."""
+"""Tiny models of any family with tokenizers as the real ones are, documents for them, and what their runs predicted."""
 
+import json
+import warnings
+
+import pyarrow.parquet as pq
 import torch
-from tiny_run import FILLER, SIGNS
+from peft import AutoPeftModelForSequenceClassification
+from tiny_run import FILLER, SIGNS, documents
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from tiny import CONFIGS, DECODERS
 
+ROWS = [
+    *documents(35),
+    ("lunch", "ham"),
+    ("prize", "spam"),
+    ("?", "ham"),
+    ("word1 " * 600 + "lunch", "ham"),
+    ("word2 " * 700 + "prize", "spam"),
+]
 WORDS = [*FILLER, *(word for signs in SIGNS.values() for word in signs)]
 BERT_LIKE = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
 ROBERTA_LIKE = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -74,3 +87,38 @@ def letters(special):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def errors(result):
+    """Return the error of a run that was refused: one line, and no folder."""
+    found = [line for line in result.err.splitlines() if line.startswith("foretoken: error: ")]
+    assert result.code == 2
+    assert len(found) == 1
+    assert result.err.endswith(found[0] + "\n")
+    assert not result.folder.exists()
+    return found[0]
+
+
+def predicted(run):
+    """Return the texts of the test split and the probabilities that the run gave them."""
+    rows = [row for row in pq.read_table(run.folder / "predictions.parquet").to_pylist() if row["split"] == "test"]
+    return [ROWS[int(row["id"])][0] for row in rows], [row["prob_spam"] for row in rows]
+
+
+def answers(result):
+    assert result.code == 0, result.err
+    return [json.loads(line)["probabilities"]["spam"] for line in result.out.splitlines()]
+
+
+def with_plain_peft(run, texts):
+    """Classify document by document, without padding, without foretoken's own inference."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it deprecates
+        model = AutoPeftModelForSequenceClassification.from_pretrained(run.folder / "adapter").eval()
+    tokenizer = AutoTokenizer.from_pretrained(run.folder / "adapter")
+    found = []
+    for text in texts:
+        ids = tokenizer(text, truncation=True, max_length=run.record["max_length"], return_tensors="pt").input_ids
+        with torch.inference_mode():
+            found.append(model(input_ids=ids).logits.softmax(-1)[0, 1].item())
+    return found

@@ -412,8 +412,8 @@ def test_a_loaded_adapter_generates_the_same(family, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack, of every site"])
+@pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
+@pytest.mark.parametrize("method", ["prefix-propagation", "stack, of every site"])
 def test_steps_with_a_static_cache_compile_without_a_graph_break(method, family):
     """As ``generate`` compiles them on a GPU by itself."""
     model, ids = causal(family, method), documents()[0][None]

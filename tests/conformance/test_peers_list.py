@@ -6,6 +6,7 @@ test_lifecycle.py, generation in test_decoders.py and test_seq2seq.py, quantised
 """
 
 import copy
+import inspect
 import io
 import json
 import pickle
@@ -273,9 +274,11 @@ class TestOneModel:
 
     @pytest.mark.parametrize("method", PREFIXES)
     def test_forward_called_past_the_hooks(self, method, family):
-        """sentence-transformers calls ``model.forward(...)``."""
+        """sentence-transformers calls ``model.forward(...)``; trainers read its signature."""
         model = tiny.model(family, "FEATURE_EXTRACTION")
+        signature = inspect.signature(model.forward)
         model.add_adapter(ROWS[method]())
+        assert inspect.signature(model.forward) == signature
         tiny.shaken(model)
         inputs = tiny.batch(family, "FEATURE_EXTRACTION")
         expected = run(model, inputs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from foretoken.backbones.base import Attention, Backbone, Stack, extend_text_mask
+from foretoken.backbones.base import Attention, Backbone, Stack
 from foretoken.backbones.interface import attach_interface, detach_interface, interface_dimensions, is_attached
+from foretoken.backbones.masks import extend_text_mask
 
 HEADS = ("classifier", "pre_classifier", "sequence_summary", "qa_outputs")
 

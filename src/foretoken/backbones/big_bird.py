@@ -21,15 +21,8 @@ from transformers.models.big_bird.modeling_big_bird import (
 )
 
 from foretoken.attention import Blocks
-from foretoken.backbones.base import (
-    Attention,
-    Backbone,
-    Branch,
-    Stack,
-    branch_of,
-    extend_late_mask,
-    text_dimensions,
-)
+from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of, text_dimensions
+from foretoken.backbones.masks import extend_late_mask
 from foretoken.errors import BackboneError
 
 FULL, SPARSE = "original_full", "block_sparse"

@@ -19,16 +19,8 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from transformers.activations import ACT2FN
 from transformers.models.deberta_v2.modeling_deberta_v2 import ConvLayer, DebertaV2Encoder, DisentangledSelfAttention
 
-from foretoken.backbones.base import (
-    PORT,
-    Attention,
-    Backbone,
-    Branch,
-    Stack,
-    as_mask,
-    extend_late_mask,
-    text_dimensions,
-)
+from foretoken.backbones.base import PORT, Attention, Backbone, Branch, Stack, text_dimensions
+from foretoken.backbones.masks import as_mask, extend_late_mask
 
 
 class DisentangledAttention(DisentangledSelfAttention):

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foretoken.backbones.base import as_mask, branch_of, extend_late_mask, text_dimensions
+from foretoken.backbones.base import branch_of, text_dimensions
+from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.errors import BackboneError
 
 MARK = "foretoken_"

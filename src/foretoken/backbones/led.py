@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 
-from foretoken.backbones.base import Attention, Backbone, RowsInFront, Stack, branch_of
+from foretoken.backbones.base import Attention, Backbone, Stack, branch_of
 from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention
+from foretoken.backbones.masks import RowsInFront
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError
 

@@ -13,7 +13,8 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 
 from foretoken.attention import Window, attend
 from foretoken.backbones.absolute import HEADS
-from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, extend_text_mask, text_dimensions
+from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, text_dimensions
+from foretoken.backbones.masks import extend_text_mask
 from foretoken.errors import BackboneError
 
 

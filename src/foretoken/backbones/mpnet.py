@@ -13,15 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
-from foretoken.backbones.base import (
-    Attention,
-    Backbone,
-    RowsInFront,
-    Stack,
-    branch_of,
-    extend_late_mask,
-    text_dimensions,
-)
+from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, text_dimensions
+from foretoken.backbones.masks import RowsInFront, extend_late_mask
 
 
 class BiasedSelfAttention(MPNetSelfAttention):

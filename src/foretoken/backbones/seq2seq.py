@@ -17,7 +17,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of, extend_late_mask
+from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of
 from foretoken.backbones.interface import (
     attach_interface,
     biased,
@@ -25,6 +25,7 @@ from foretoken.backbones.interface import (
     interface_dimensions,
     is_attached,
 )
+from foretoken.backbones.masks import extend_late_mask
 from foretoken.errors import BackboneError
 
 HEADS = ("classification_head", "classifier", "qa_outputs")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from typing import Any, Literal, get_args, get_origin
 
 from foretoken.cli.console import described, table
 from foretoken.errors import ConfigError, did_you_mean
@@ -17,8 +19,8 @@ def run(arguments: Sequence[str]) -> int:
     from foretoken.methods import METHODS
 
     if options.name is None:
-        rows = [(row.name, row.title, row.summary, row.paper) for row in METHODS.values()]
-        table(("method", "title", "what it trains", "paper"), rows)
+        rows = [(row.name, row.summary, row.paper) for row in METHODS.values()]
+        table(("method", "what it trains", "paper"), rows)
         print()
         _print_support()
         return 0
@@ -38,7 +40,7 @@ def _print_options(name: str) -> None:
     if not items:
         print(f"{name} has no options")
         return
-    rows = [(item.name, _default(item), _first_sentence(item.metadata.get("help", ""))) for item in items]
+    rows = [(item.name, _default(item), _meaning(item, known[item.name])) for item in items]
     table(("option", "default", "meaning"), rows)
 
 
@@ -51,10 +53,26 @@ def _print_support() -> None:
     numbers = {name: str(number) for number, name in enumerate(cells, start=1)}
     rows = [(family, *("-" if cells[name][family] else "yes" for name in cells)) for family in families]
     table(("family (model_type)", *numbers.values()), rows)
-    print("methods: " + ", ".join(f"{number} {name}" for name, number in numbers.items()))
-    reasons = {(name, cells[name][family]) for family in families for name in cells if cells[name][family]}
-    for name, reason in sorted(reasons):
-        print(f"- {name}: {reason}")
+    paragraphs = ["methods: " + ", ".join(f"{number} {name}" for name, number in numbers.items())]
+    paragraphs += [f"- {name}: {reason}" for name, reason in sorted(_reasons(cells))]
+    print("\n".join(textwrap.fill(text, 79, break_on_hyphens=False) for text in paragraphs))
+
+
+def _reasons(cells: Mapping[str, Mapping[str, str]]) -> set[tuple[str, str]]:
+    """Return why a method cannot be on some families, once for all of them; the table says which."""
+    return {
+        (name, reason.replace(f"this {family} model", "the model"))
+        for name, row in cells.items()
+        for family, reason in row.items()
+        if reason
+    }
+
+
+def _meaning(item: Field[object], wanted: Any) -> str:
+    """Return an option's help, and the values it takes where there are only some."""
+    choices = ", ".join(str(value) for value in get_args(wanted)) if get_origin(wanted) is Literal else ""
+    text = _first_sentence(item.metadata.get("help", ""))
+    return f"{text} [{choices}]" if choices else text
 
 
 def _first_sentence(text: str) -> str:

@@ -16,14 +16,8 @@ from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.files import PathLike
 from foretoken.methods.aot_modules import FullyConnected, Fused, Kronecker, TokenEntry, TokensOfBatch
 from foretoken.methods.aot_table import FILE_NAME, FusedTable, copy_table, find_table, write_table
-from foretoken.methods.base import (
-    Dimensions,
-    ForetokenConfig,
-    Sites,
-    require_choice,
-    require_fraction,
-    require_int,
-)
+from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
+from foretoken.methods.require import require_choice, require_fraction, require_int
 
 Variant: TypeAlias = Literal["fc", "kronecker"]
 Activation: TypeAlias = Literal["gelu", "relu", "tanh"]

@@ -24,7 +24,7 @@ import torch
 from peft import PeftConfig
 from torch import Tensor, nn
 
-from foretoken.errors import AdapterError, ConfigError, did_you_mean
+from foretoken.errors import AdapterError
 from foretoken.files import PathLike
 
 
@@ -319,40 +319,3 @@ class ForetokenConfig(PeftConfig, ABC):
     def is_cache(self) -> bool:
         """Tell whether in a causal model the adapter is nothing but keys and values in front of the text."""
         return False
-
-
-def require_int(name: str, value: Any, *, minimum: int) -> None:
-    """Raise ConfigError unless ``value`` is a whole number of at least ``minimum``.
-
-    >>> require_int("num_virtual_tokens", 0, minimum=1)
-    Traceback (most recent call last):
-    ...
-    foretoken.errors.ConfigError: num_virtual_tokens is 0; expected a whole number of at least 1
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
-
-
-def require_fraction(name: str, value: Any) -> None:
-    """Raise ConfigError unless ``value`` is a number from 0 (included) to 1 (excluded)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigError(f"{name} is {value!r}; expected a number from 0 up to, but below, 1")
-
-
-def require_positive(name: str, value: Any) -> None:
-    """Raise ConfigError unless ``value`` is a number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigError(f"{name} is {value!r}; expected a number above 0")
-
-
-def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise ConfigError unless ``value`` is one of ``choices``.
-
-    >>> require_choice("variant", "serial", ("sequential", "parallel"))
-    Traceback (most recent call last):
-    ...
-    foretoken.errors.ConfigError: variant is 'serial' (did you mean 'sequential'?); expected sequential or parallel
-    """
-    if value not in choices:
-        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise ConfigError(f"{name} is {value!r}{did_you_mean(str(value), choices)}; expected {listed}")

@@ -10,17 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.methods.base import (
-    Dimensions,
-    ForetokenConfig,
-    OutputEdit,
-    Place,
-    Sites,
-    require_choice,
-    require_fraction,
-    require_int,
-    require_positive,
-)
+from foretoken.methods.base import Dimensions, ForetokenConfig, OutputEdit, Place, Sites
+from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
 Variant = Literal["houlsby", "pfeiffer", "parallel"]
 Activation = Literal["relu", "gelu", "silu", "tanh"]

@@ -18,11 +18,9 @@ from foretoken.methods.base import (
     OutputEdit,
     Place,
     Sites,
-    require_choice,
-    require_int,
-    require_positive,
 )
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
+from foretoken.methods.require import require_choice, require_int, require_positive
 
 Variant = Literal["inducer", "extension", "adaptive", "gating"]
 KEYED = ("inducer", "gating")  # the variants whose virtual key has a network of its own

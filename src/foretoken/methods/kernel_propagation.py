@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.methods.base import AttentionShape, Dimensions, RowsApart, Sites, require_choice
+from foretoken.methods.base import AttentionShape, Dimensions, RowsApart, Sites
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.methods.prefix_propagation import propagated_rows
+from foretoken.methods.require import require_choice
 
 Kernel = Literal["exponential", "linear", "polynomial", "rbf"]
 Scope = Literal["fixed", "model", "layer", "head", "query", "lambda"]

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from peft import PeftConfig
 
-from foretoken.methods.base import Dimensions, Sites, require_positive
+from foretoken.methods.base import Dimensions, Sites
 from foretoken.methods.bottleneck_adapter import PARALLEL_SCALE, Activation, BottleneckAdapterConfig
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.methods.prefix_tuning import PrefixTuningConfig
+from foretoken.methods.require import require_positive
 
 
 @dataclass

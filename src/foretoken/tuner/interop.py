@@ -21,10 +21,11 @@ from foretoken.backbones import find_backbone
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError
 from foretoken.files import PathLike
-from foretoken.methods.base import Dimensions, ForetokenConfig, require_choice
+from foretoken.methods.base import Dimensions, ForetokenConfig
 from foretoken.methods.prefix_propagation import PropagatedRows
 from foretoken.methods.prefix_tuning import PrefixBranch, PrefixTuningConfig
 from foretoken.methods.prompt_tuning import PromptTuningConfig
+from foretoken.methods.require import require_choice
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.folders import TENSORS, find, read_config, read_tensors
 from foretoken.tuner.frozen import frozen_states, rotations

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from foretoken.backbones.base import Stack, rows_without_positions, unchanged, with_positions
+from foretoken.backbones.base import Stack, unchanged
+from foretoken.backbones.masks import rows_without_positions, with_positions
 from foretoken.tuner.checks import check_positions_agree
 from foretoken.tuner.quantised import compute_type
 from foretoken.tuner.replay import Replay

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention import attend
-from foretoken.backbones.base import PORT, RowsInFront
+from foretoken.backbones.base import PORT
+from foretoken.backbones.masks import RowsInFront
 from foretoken.methods.base import RowsApart
 from foretoken.tuner.apart import PartApart, attend_apart
 from foretoken.tuner.columns import Part, RowPart, attend_columns
