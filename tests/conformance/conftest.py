@@ -10,12 +10,14 @@ ALIKE = ("roberta", "xlm-roberta", "camembert", "electra", "big_bird, full", "qw
 ALIKE_ROWS = ("prefix-propagation", "prefix-tuning", "stack, of every site")
 # one family per way of getting rows and columns in: a variant of a method differs in the method's own module
 VARIANT_FAMILIES = ("bert", "longformer", "llama", "t5")
+COMPOSED = ("mam-adapter", "stack", "head-only")  # of parts that have rows of their own
 
 
 def runs_by_default(method, family):
     if family in ALIKE:
         return method in ALIKE_ROWS
-    return "," not in method or method in ALIKE_ROWS or family in VARIANT_FAMILIES
+    is_main = "," not in method and method not in COMPOSED
+    return is_main or method in ALIKE_ROWS or family in VARIANT_FAMILIES
 
 
 def pytest_collection_modifyitems(items):

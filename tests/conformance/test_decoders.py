@@ -15,7 +15,7 @@ import tiny
 from table import CHANGING, EMPTY, ROWS, adapted
 
 FAMILIES = tiny.DECODERS
-ROTARY = tuple(family for family in FAMILIES if family != "gpt2")
+QUICK = [f if f in ("gpt2", "llama", "mistral") else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES]
 SLIDING = ("mistral", "gemma3_text")
 CELLS = [(method, family) for family in FAMILIES for method in CHANGING if (method, family) not in EMPTY]
 METHODS = ("prefix-propagation", "prefix-tuning", "kernel-propagation", "stack", "stack, of every site")
@@ -128,7 +128,7 @@ class TestEveryMethod:
             assert not torch.allclose(generate(model, **inputs)[1], expected[1], atol=1e-3)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QUICK)
 @pytest.mark.parametrize("method", METHODS)
 class TestGeneration:
     def test_a_batch_is_each_document_alone(self, method, family):
@@ -256,7 +256,7 @@ class TestGeneration:
         assert (whole[:, -NEW:] - steps).abs().max() < 0.1 * steps.abs().max()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", QUICK)
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack"])
 def test_embeddings_instead_of_tokens(method, family):
     model = causal(family, method)
@@ -413,7 +413,7 @@ def test_a_loaded_adapter_generates_the_same(family, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("family", [pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
-@pytest.mark.parametrize("method", ["prefix-propagation", "stack, of every site"])
+@pytest.mark.parametrize("method", ["prefix-propagation", pytest.param("stack, of every site", marks=pytest.mark.slow)])
 def test_steps_with_a_static_cache_compile_without_a_graph_break(method, family):
     """As ``generate`` compiles them on a GPU by itself."""
     model, ids = causal(family, method), documents()[0][None]
