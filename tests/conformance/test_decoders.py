@@ -6,10 +6,10 @@ import pytest
 import torch
 from peft import PeftModel, get_peft_model
 from torch.nn import functional
-from transformers import CompileConfig, DynamicCache, StaticCache
+from transformers import CompileConfig, DynamicCache, Gemma3Config, Gemma3ForConditionalGeneration, StaticCache
 
 from foretoken import AoTPTuningConfig, PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
-from foretoken.errors import AdapterError
+from foretoken.errors import AdapterError, BackboneError
 
 import tiny
 from table import CHANGING, EMPTY, ROWS, adapted
@@ -422,3 +422,14 @@ def test_steps_with_a_static_cache_compile_without_a_graph_break(method, family)
     compiling = CompileConfig(backend="aot_eager", mode=None, fullgraph=True)
     compiling._compile_all_devices = True
     assert_same(generate(model, ids, cache_implementation="static", compile_config=compiling), expected)
+
+
+def test_models_that_also_see_are_refused():
+    """Their text stack lies inside another model; the text model of the same weights is a family of its own."""
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = tiny.CONFIGS["gemma3_text"]().to_dict()
+    config = Gemma3Config(text_config=text, vision_config=vision | {"image_size": 28, "patch_size": 14})
+    with torch.device("meta"):
+        model = Gemma3ForConditionalGeneration(config)
+    with pytest.raises(BackboneError, match=r"Gemma3ForConditionalGeneration .*did you mean 'gemma3_text'"):
+        get_peft_model(model, PrefixTuningConfig())

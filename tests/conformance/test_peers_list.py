@@ -340,6 +340,15 @@ def test_names_that_peft_would_lose_tensors_for_are_refused(method, name):
     assert torch.equal(run(model, tiny.batch("bert", labels=False)), expected)
 
 
+def test_lora_on_disk_is_refused(tmp_path):
+    """peft leaves such a LoRA without values: what it computes is not a number."""
+    tiny.model("bert").save_pretrained(tmp_path)
+    places = {"bert": "disk", "classifier": "cpu", "dropout": "cpu"}
+    plain = tiny.TASKS["SEQ_CLS"].from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "disk")
+    with pytest.raises(AdapterError, match="LoRA cannot be attached to weights that are offloaded to disk"):
+        adapted(plain, "stack", task_type="SEQ_CLS")
+
+
 def test_embeddings_on_disk_cannot_be_read_by_token(tmp_path):
     tiny.model("bert").save_pretrained(tmp_path)
     places = {"bert": "disk", "classifier": "cpu", "dropout": "cpu"}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from peft import PeftConfig
 from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
+from foretoken.methods.stack import StackConfig
 from foretoken.tuner.runtime import Plan
 from foretoken.tuner.sites import NAME
 
@@ -95,6 +97,19 @@ def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[st
                 f"{shown(key, adapter_name)} is {tuple(given[key].shape)} in the adapter file "
                 f"but {tuple(tensor.shape)} by its config; the two belong to different adapters"
             )
+
+
+def check_lora_has_weights(config: PeftConfig, model: nn.Module) -> None:
+    """Raise AdapterError for the LoRA of a stack on a model that is partly on disk: peft gives it no values there."""
+    if not isinstance(config, StackConfig) or config.lora_member() is None:
+        return
+    frozen = (parameter for name, parameter in model.named_parameters() if not ADAPTERS_NAME.search(name))
+    places = {parameter.is_meta for parameter in frozen}
+    if len(places) > 1:
+        raise AdapterError(
+            "LoRA cannot be attached to weights that are offloaded to disk: peft gives it no values there; "
+            "load the model into memory, or leave LoRA out of the stack"
+        )
 
 
 def shown(key: str, adapter_name: str) -> str:

@@ -20,7 +20,13 @@ from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
 from foretoken.methods.stack import StackConfig, StackedEdit
 from foretoken.tuner.auxiliary import add_to_loss
-from foretoken.tuner.checks import check_names_apart, check_position_free, check_same_backbone, check_state_dict
+from foretoken.tuner.checks import (
+    check_lora_has_weights,
+    check_names_apart,
+    check_position_free,
+    check_same_backbone,
+    check_state_dict,
+)
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.filled import fill_in, is_new, with_heads
 from foretoken.tuner.initialise import sources, start
@@ -71,6 +77,7 @@ class ForetokenModel(BaseTuner):
             model.peft_config = own_configs
 
     def _prepare_model(self, peft_config: PeftConfig, model: nn.Module) -> None:
+        check_lora_has_weights(peft_config, model)
         backbone = find_backbone(model)
         body = body_of(model)
         head = backbone.head_names(model, body)
