@@ -10,7 +10,7 @@ WORKERS ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test test-slow test-oldest lint docs clean
+.PHONY: help install demo test test-slow test-quantised test-oldest lint docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -34,6 +34,10 @@ test: lint  ## lint, types, import contracts, and the default test suite
 test-slow: $(INSTALLED)  ## what takes longer than the default suite allows
 	$(BIN)/python -m pytest -m slow
 
+test-quantised: $(INSTALLED)  ## backbones with int8 weights; torchao stays out of .venv, as peft imports it wherever it is
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --target .quantised torchao
+	PYTHONPATH=.quantised $(BIN)/python -m pytest tests/conformance/test_quantised.py -W ignore
+
 test-oldest:  ## conformance and oracles with the oldest transformers and peft that are supported
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
@@ -53,4 +57,4 @@ docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment and everything that was built
-	rm -rf $(VENV) .venv-oldest site .coverage .coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-oldest .quantised site .coverage .coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

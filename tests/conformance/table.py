@@ -84,6 +84,19 @@ NO_BIASES = ("modernbert", "llama", "qwen3", "mistral", "gemma3_text", "t5")
 EMPTY = {("bitfit", family): "trains biases" for family in NO_BIASES}  # what cannot be, and part of the message
 EMPTY["head-only", "led"] = "trains the task's new head"  # transformers has no classification with LED any more
 CELLS = [(method, family) for family in tiny.FAMILIES for method in METHODS if (method, family) not in EMPTY]
+# what starts at the frozen model; a prefix, and a gate, take part from the start
+NEUTRAL = (
+    "bitfit",
+    "head-only",
+    "inducer-tuning",
+    "inducer-tuning, MAM",
+    "inducer-tuning, adaptive",
+    "aot-p-tuning, fc",
+    "aot-p-tuning, kronecker",
+    "bottleneck-adapter, houlsby",
+    "bottleneck-adapter, pfeiffer",
+    "bottleneck-adapter, parallel",
+)
 CHANGING = tuple(name for name in ROWS if name != "head-only")  # head-only leaves the body as it is
 
 
