@@ -24,5 +24,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         parameters = getattr(item, "callspec", None) and item.callspec.params
         is_cell = parameters and all(isinstance(parameters.get(name), str) for name in ("method", "family"))
-        if is_cell and not runs_by_default(parameters["method"], parameters["family"]):
+        left_out = is_cell and not runs_by_default(parameters["method"], parameters["family"])
+        compiles = "compile" in item.name and item.path.name != "test_lifecycle.py"  # ten seconds each
+        if left_out or compiles:
             item.add_marker(pytest.mark.slow)
