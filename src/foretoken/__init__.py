@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from peft import LoraConfig as LoraConfig
 
     from foretoken.lengthening import lengthen as lengthen
+    from foretoken.malloc import tune_malloc as tune_malloc
     from foretoken.methods import METHODS as METHODS
     from foretoken.methods import make_config as make_config
     from foretoken.methods.aot_p_tuning import AoTPTuningConfig as AoTPTuningConfig
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from foretoken.tuner.fuse import prefix_inputs as prefix_inputs
     from foretoken.tuner.initialise import initialise_prefix as initialise_prefix
     from foretoken.tuner.interop import from_peft as from_peft
+    from foretoken.tuner.speed import speed_up as speed_up
+    from foretoken.tuner.speed import undo_speed_up as undo_speed_up
 
 __version__ = "0.1.0"
 
@@ -65,9 +68,12 @@ _PUBLIC = {
     "fuse": "foretoken.tuner.fuse",
     "prefix_cache": "foretoken.tuner.fuse",
     "prefix_inputs": "foretoken.tuner.fuse",
+    "speed_up": "foretoken.tuner.speed",
+    "undo_speed_up": "foretoken.tuner.speed",
     "from_peft": "foretoken.tuner.interop",
     "to_peft": "foretoken.tuner.export",
     "lengthen": "foretoken.lengthening",
+    "tune_malloc": "foretoken.malloc",
 }
 __all__ = list(_PUBLIC)
 

@@ -1,4 +1,4 @@
-"""Writing files and folders whole or not at all.
+"""Files and folders: written whole or not at all, and never read where that could run code.
 
 Everything is written beside its target under a hidden temporary name and renamed onto it at the end. Whatever
 goes wrong before that, a full disk or Ctrl-C included, leaves the old content as it was and removes the new.
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from foretoken.errors import ForetokenError, SaveError
+from foretoken.errors import AdapterError, ForetokenError, SaveError
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -125,6 +125,24 @@ def check_writable(directory: PathLike) -> None:
         probe = place / _temporary_name()
         probe.touch(exist_ok=False)
         probe.unlink()
+
+
+def refuse_pickled_adapter(folder: PathLike) -> None:
+    """Raise :class:`~foretoken.errors.AdapterError` where the tensors of a folder's adapter are a pickle alone.
+
+    >>> folder = getfixture("tmp_path")
+    >>> write_text(folder / "adapter_model.bin", "")
+    >>> refuse_pickled_adapter(folder)
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.AdapterError: ...adapter_model.bin is a pickle, which can run code when it is loaded; ...
+    """
+    pickled = Path(folder) / "adapter_model.bin"
+    if pickled.exists() and not (Path(folder) / "adapter_model.safetensors").is_file():
+        raise AdapterError(
+            f"{pickled} is a pickle, which can run code when it is loaded; "
+            "save the adapter as safetensors (save_pretrained does) and load that"
+        )
 
 
 def _finite(obj: Any) -> Any:

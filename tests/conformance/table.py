@@ -1,6 +1,11 @@
-"""The rows of the conformance table: every method, with a small config. A new method adds one row here."""
+"""The rows of the conformance table: every method, with a small config. A new method adds one row here.
 
+Below them is what the tests of several families do alike.
+"""
+
+import torch
 from peft import LoraConfig, get_peft_model
+from transformers import Trainer, TrainingArguments
 
 from foretoken import (
     AoTPTuningConfig,
@@ -103,3 +108,36 @@ CHANGING = tuple(name for name in ROWS if name != "head-only")  # head-only leav
 def adapted(model, method, **options):
     """Return the model with an adapter of this method."""
     return get_peft_model(model, ROWS[method](**options)).eval()
+
+
+def train_with_checkpointing(model, inputs, folder, *, steps):
+    """Train on a batch with transformers' own Trainer, gradient checkpointing on."""
+    arguments = TrainingArguments(
+        folder,
+        max_steps=steps,
+        learning_rate=0.1,
+        warmup_steps=0,
+        gradient_checkpointing=True,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_strategy="no",
+        dataloader_pin_memory=False,
+    )
+    size = len(next(iter(inputs.values())))
+    data = [{name: values[row] for name, values in inputs.items()} for row in range(size)]
+    Trainer(model, arguments, train_dataset=data).train()
+
+
+def check_text_sees_text_as_without_rows(plain, inputs, num_rows):
+    """In the first layer the rows take a share of each token's attention; the rest is divided as it was."""
+    inputs = inputs | {"output_attentions": True}
+    with torch.no_grad():
+        frozen = plain(**inputs).attentions[0]
+        maps = tiny.shaken(adapted(plain, "prefix-propagation"))(**inputs).attentions[0]
+    text = maps[:, :, num_rows:, num_rows:]
+    assert text.sum(-1).max() < 1
+    real = inputs["attention_mask"].bool()
+    text, frozen = (x.transpose(1, 2)[real] for x in (text / text.sum(-1, keepdim=True), frozen))
+    torch.testing.assert_close(text, frozen, atol=1e-6, rtol=1e-4)

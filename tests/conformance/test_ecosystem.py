@@ -11,13 +11,12 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from torch.nn import functional
-from transformers import Trainer, TrainingArguments
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig, StackConfig
 from foretoken.errors import AdapterError
 
 import tiny
-from table import adapted
+from table import adapted, train_with_checkpointing
 
 CONFIGS = (PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig)
 ONE_PER_KIND = tuple(f for f in tiny.FAMILIES if f not in ("xlm-roberta", "camembert", "big_bird, full", "qwen2"))
@@ -49,24 +48,9 @@ def assert_close(one, other, atol=2e-5):
 @pytest.mark.parametrize("family", [f for f in ONE_PER_KIND if f != "mpnet"])  # transformers cannot checkpoint it
 def test_s1_the_trainer_with_checkpointing_trains_every_prefix(family, tmp_path):
     """peft: an encoder's prefix changes by exactly 0, silently; decoders crash."""
-    inputs = tiny.batch(family)
     model = prefixed(family)
     before = {name: parameter.detach().clone() for name, parameter in own(model).items()}
-    arguments = TrainingArguments(
-        tmp_path,
-        max_steps=1,
-        learning_rate=0.1,
-        warmup_steps=0,
-        gradient_checkpointing=True,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-        logging_strategy="no",
-        dataloader_pin_memory=False,
-    )
-    data = [{name: values[row] for name, values in inputs.items()} for row in range(3)]
-    Trainer(model, arguments, train_dataset=data).train()
+    train_with_checkpointing(model, tiny.batch(family), tmp_path, steps=1)
     for name, parameter in own(model).items():
         assert (parameter - before[name]).abs().max() > 1e-2, name
 

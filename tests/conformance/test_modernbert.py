@@ -10,7 +10,7 @@ from transformers.models.modernbert import modeling_modernbert
 
 import tiny
 from naive_functions import gelu, layer_norm, rotated, softmax
-from table import CHANGING, EMPTY, adapted
+from table import CHANGING, EMPTY, adapted, check_text_sees_text_as_without_rows
 
 P, HEADS, WIDTH = 3, 4, 8
 REACH = 2  # half of the tiny model's window
@@ -214,18 +214,9 @@ def test_a_token_masked_in_the_midst_moves_no_other(method):
 
 
 def test_text_sees_text_as_without_rows():
-    """In the first layer the rows take a share of each token's attention; the rest is divided as it was."""
     plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
     plain.set_attn_implementation("eager")
-    inputs = tiny.batch("modernbert", "FEATURE_EXTRACTION") | {"output_attentions": True}
-    with torch.no_grad():
-        frozen = plain(**inputs).attentions[0]
-        maps = tiny.shaken(adapted(plain, "prefix-propagation"))(**inputs).attentions[0]
-    text = maps[:, :, P:, P:]
-    assert text.sum(-1).max() < 1
-    real = inputs["attention_mask"].bool()
-    text, frozen = (x.transpose(1, 2)[real] for x in (text / text.sum(-1, keepdim=True), frozen))
-    torch.testing.assert_close(text, frozen, atol=1e-6, rtol=1e-4)
+    check_text_sees_text_as_without_rows(plain, tiny.batch("modernbert", "FEATURE_EXTRACTION"), P)
 
 
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])

@@ -10,7 +10,7 @@ from foretoken import BitFitConfig, PrefixPropagationConfig, StackConfig
 
 import tiny
 from naive_functions import gelu, layer_norm, softmax
-from table import adapted
+from table import adapted, check_text_sees_text_as_without_rows
 
 P, HEADS, WIDTH = 3, 4, 8
 VARIANTS = {  # of DeBERTa, changes of the tiny one
@@ -225,17 +225,7 @@ def test_text_without_an_adapter_is_as_in_the_frozen_model(method, family, varia
 
 @pytest.mark.parametrize(("family", "variant"), MODELS)
 def test_text_sees_text_as_without_rows(family, variant):
-    """In the first layer the rows take a share of each token's attention; the rest is divided as it was."""
-    plain = bare(family, variant)
-    inputs = tiny.batch(family, "FEATURE_EXTRACTION") | {"output_attentions": True}
-    with torch.no_grad():
-        frozen = plain(**inputs).attentions[0]
-        maps = tiny.shaken(adapted(plain, "prefix-propagation"))(**inputs).attentions[0]
-    text = maps[:, :, P:, P:]
-    assert text.sum(-1).max() < 1
-    real = inputs["attention_mask"].bool()
-    text, frozen = (x.transpose(1, 2)[real] for x in (text / text.sum(-1, keepdim=True), frozen))
-    torch.testing.assert_close(text, frozen, atol=1e-6, rtol=1e-4)
+    check_text_sees_text_as_without_rows(bare(family, variant), tiny.batch(family, "FEATURE_EXTRACTION"), P)
 
 
 @pytest.mark.parametrize(("family", "variant"), MODELS)

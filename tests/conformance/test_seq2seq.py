@@ -10,6 +10,8 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from foretoken import (
     AoTPTuningConfig,
+    BitFitConfig,
+    BottleneckAdapterConfig,
     InducerTuningConfig,
     PrefixPropagationConfig,
     PrefixTuningConfig,
@@ -17,7 +19,7 @@ from foretoken import (
     StackConfig,
 )
 from foretoken.backbones.seq2seq import MASK_IN_BIAS
-from foretoken.errors import BackboneError
+from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.tuner import use_fast_attention
 
 import tiny
@@ -232,6 +234,20 @@ def test_eager_attention_agrees_and_gives_back_weights(family, method):
     below_one = method == "prefix-tuning" or (method == "prefix-propagation")
     assert (out.decoder_attentions[0].sum(-1).max() < 0.999999) == below_one
     assert out.cross_attentions[0][1, ..., 14:].abs().max() == 0  # padding
+
+
+@pytest.mark.parametrize("family", ["bart", "led"])
+class TestTwoEditsOfOneMap:
+    """A bias of `fc1` is an edit of its output; a bottleneck adapter goes from its input to the output of `fc2`."""
+
+    def test_in_one_stack(self, family):
+        with pytest.raises(ConfigError, match="two members of the stack act at one module in different ways"):
+            get_peft_model(language_model(family), StackConfig(configs=[BitFitConfig(), BottleneckAdapterConfig()]))
+
+    def test_in_two_adapters(self, family):
+        model = get_peft_model(language_model(family), StackConfig(configs=[BitFitConfig()]))
+        with pytest.raises(AdapterError, match="adapter 'b' and an earlier one edit different outputs at one module"):
+            model.add_adapter("b", StackConfig(configs=[BottleneckAdapterConfig()]))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import Window, attend, engines
+from foretoken.attention import attend, engines
 from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention
 from foretoken.errors import ConfigError
 
@@ -32,12 +32,12 @@ def window(one_sided, globals_, lengths, size=N):
     """Build a Window from lists of positions per document, and the rule it stands for."""
     real = torch.tensor([[i < length for i in range(size)] for length in lengths])
     is_global = torch.tensor([[i in positions for i in range(size)] for positions in globals_])
-    index, mask = FoundGlobals().of(is_global, ~real)
+    found = FoundGlobals().of(is_global, ~real, one_sided)
 
     def sees(b):
         return lambda i, j: bool(real[b, j]) and (abs(i - j) <= one_sided or bool(is_global[b, j]))
 
-    return Window(one_sided, real, index, mask), sees, real
+    return found, sees, real
 
 
 def by_loops(q, k, v, extra, sees):
@@ -188,5 +188,5 @@ def test_unknown_engine_is_named():
     with pytest.raises(ConfigError, match=r"'sdpaa' is not known \(did you mean 'sdpa'\?\)"):
         attend(q, k, v, scale=0.5, engine="sdpaa")
     masks, _, _ = window(2, [[], []], [N, N])
-    with pytest.raises(ConfigError, match="leave out `mask`"):
+    with pytest.raises(ConfigError, match="one kind of mask"):
         attend(q, k, v, scale=0.5, window=masks, is_causal=True)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.attention.columns import softmax_with_columns
 from foretoken.attention.kernels import as_exponential, kernel_attention
 
 
@@ -38,6 +39,7 @@ def attend_reference(
     extra_scores: Tensor | None,
     kernel: str,
     dropout: float,
+    kept: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """Write the definition down with the whole score matrix; the test's yardstick."""
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
@@ -48,11 +50,14 @@ def attend_reference(
     scores = query @ key.transpose(-1, -2) * scale
     if mask is not None:
         scores = scores + additive(mask, scores.dtype)
-    if extra_scores is not None:
-        scores = torch.cat([scores, extra_scores], dim=-1)
-    weights = F.dropout(torch.softmax(scores, dim=-1), dropout, training=dropout > 0)
-    own, extra = weights.split([key.shape[-2], weights.shape[-1] - key.shape[-2]], dim=-1)
-    return own @ value, None if extra_scores is None else extra
+    own, extra = softmax_with_columns(scores, extra_scores, kept)
+    if not dropout:
+        return own @ value, extra
+    shared = own.shape[-1] if extra is None else own.shape[-1] + extra.shape[-1] - kept
+    weights = own if extra is None else torch.cat([own, extra], dim=-1)
+    weights = torch.cat([F.dropout(weights[..., :shared], dropout), weights[..., shared:]], dim=-1)
+    own, dropped = weights.split([own.shape[-1], weights.shape[-1] - own.shape[-1]], dim=-1)
+    return own @ value, None if extra is None else dropped
 
 
 def attend_sdpa(
@@ -66,14 +71,19 @@ def attend_sdpa(
     extra_scores: Tensor | None,
     kernel: str,
     dropout: float,
+    front: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run PyTorch's fused kernels, the extra columns included.
+    """Run PyTorch's fused kernels, keys in front and the extra columns included.
 
     A column of arbitrary scores becomes an ordinary key: X dimensions are appended to the queries, holding
     ``e / scale``, and the X new keys are one-hot there and zero elsewhere; the values get X dimensions in which the
     new keys are one-hot, so that the kernel's own output carries ``p_extra``. Autograd needs nothing more.
     """
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+    if front is not None:
+        if is_causal:
+            mask, is_causal = causal_mask(query.shape[-2], key.shape[-2], query.device), False
+        key, value, mask = fronted(key, value, mask, front)
     if kernel == "rbf":
         query, key = as_exponential(query, key)
     elif kernel != "exponential":
@@ -93,6 +103,16 @@ def attend_sdpa(
         *with_columns(query, key, value, extra_scores, scale), attn_mask=mask, dropout_p=dropout, scale=scale
     )
     return out[..., :-columns], out[..., -columns:]
+
+
+def fronted(
+    key: Tensor, value: Tensor, mask: Tensor | None, front: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Put keys and values (B, H_kv, F, K) that every query sees before the backbone's own."""
+    front_key, front_value = (repeat_heads(x.to(key.dtype), key.shape[1]) for x in front)
+    if mask is not None:
+        mask = F.pad(mask, (front_key.shape[-2], 0), value=True if mask.dtype == torch.bool else 0.0)
+    return torch.cat([front_key, key], dim=-2), torch.cat([front_value, value], dim=-2), mask
 
 
 def with_columns(

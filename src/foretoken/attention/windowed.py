@@ -1,4 +1,8 @@
-"""Sliding window + global keys (Longformer). Engines ``gather-sdpa`` and ``reference``."""
+"""Sliding window + global keys (Longformer). Engines ``block``, ``gather-sdpa``, ``flex`` and ``reference``.
+
+Shapes: B batch, H heads, N queries, K head width, X extra columns, G global keys, F keys in front; packed: T tokens of
+all documents, P rows in front of each.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 from foretoken.attention import dense
+from foretoken.attention.block import attend_documents
+from foretoken.attention.columns import merged
 
 if TYPE_CHECKING:
-    from foretoken.attention.contract import Window
+    from foretoken.attention.contract import Packed, Window
 
 BLOCK = 128
 
@@ -39,6 +45,7 @@ def attend_reference(
     extra_scores: Tensor | None,
     kernel: str,
     dropout: float,
+    kept: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """Dense attention under the mask that defines the window; the test's yardstick. Masked queries get zero."""
     real = window.key_mask[:, None, :, None]
@@ -54,6 +61,7 @@ def attend_reference(
         extra_scores=extra_scores,
         kernel=kernel,
         dropout=dropout,
+        kept=kept,
     )
     return out * real, None if extra is None else extra * real
 
@@ -135,3 +143,134 @@ def block_mask(window: Window, block: int, reach: int, pad: int, blocks: int) ->
     band = (near & local[:, :, None]) | (own & empty[..., None])
     front = window.global_mask[:, None, None].expand(-1, blocks, block, -1)
     return torch.cat([front, band], dim=-1).flatten(0, 1)[:, None]
+
+
+def attend_block(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    window: Window,
+    extra_scores: Tensor | None,
+    kernel: str,
+    dropout: float,
+    kept: int = 0,
+    front: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Block after block in the CPU's cache: :mod:`foretoken.attention.block`. Masked queries get zero."""
+    size, heads = query.shape[:2]
+    if front is not None:
+        expanded = (dense.repeat_heads(x, heads).expand(size, -1, -1, -1) for x in front)
+        front = next(expanded), next(expanded)
+    columns = None if extra_scores is None else extra_scores.transpose(0, 1).flatten(1, 2)
+    out, extra = attend_documents(
+        *(run_of(dense.repeat_heads(x, heads)) for x in (query, key, value)),
+        scale=scale,
+        documents=window.documents,
+        one_sided=window.one_sided,
+        front=front,
+        extra_scores=columns,
+        kept=kept,
+    )
+    out = out.unflatten(0, (size, -1)).transpose(1, 2)
+    if extra is None:
+        return out, None
+    return out, extra.unflatten(1, (size, -1)).transpose(0, 1) * window.key_mask[:, None, :, None]
+
+
+def attend_packed_block(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    packed: Packed,
+    extra_scores: Tensor | None,
+    kernel: str,
+    dropout: float,
+    kept: int = 0,
+    front: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Do the same for documents without padding: (1, H, T, K)."""
+    columns = None if extra_scores is None else extra_scores[0]
+    out, extra = attend_documents(
+        *(run_of(x) for x in (query, key, value)),
+        scale=scale,
+        documents=packed.stream.documents,
+        one_sided=packed.one_sided,
+        front=with_rows(packed, front),
+        extra_scores=columns,
+        kept=kept,
+    )
+    return out.transpose(0, 1)[None], None if extra is None else extra[None]
+
+
+def with_rows(packed: Packed, front: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
+    """Return the keys and values (B, H, P + F, K) that all of a document's tokens see."""
+    if front is None:
+        return packed.rows
+    size = packed.stream.size
+    key, value = (x.expand(size, -1, -1, -1) for x in front)
+    if packed.rows is None:
+        return key, value
+    return torch.cat([packed.rows[0], key], dim=2), torch.cat([packed.rows[1], value], dim=2)
+
+
+def run_of(x: Tensor) -> Tensor:
+    """(B, H, N, K) -> (B N, H, K); no copy where the heads are views of one projection."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def attend_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    window: Window,
+    extra_scores: Tensor | None,
+    kernel: str,
+    dropout: float,
+    kept: int = 0,
+) -> tuple[Tensor, Tensor | None]:
+    """Run PyTorch's FlexAttention: :mod:`foretoken.attention.flex`. Masked queries get zero."""
+    from foretoken.attention import flex  # imported late: it takes a moment, and most do without
+
+    f, lse = flex.attend_flex(query, key, value, scale=scale, window=window, kernel=kernel, dropout=dropout)
+    real = window.key_mask[:, None, :]
+    out, extra = merged(f, lse.masked_fill(~real, 0.0), extra_scores, kept)
+    return out, None if extra is None else extra * real[..., None]
+
+
+def attend_packed_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    packed: Packed,
+    extra_scores: Tensor | None,
+    kernel: str,
+    dropout: float,
+    kept: int = 0,
+    front: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Do the same for documents without padding; the rows are keys in front of the run that ask nothing themselves."""
+    from foretoken.attention import flex
+    from foretoken.attention.flex_masks import Documents
+
+    stream, before = packed.stream, with_rows(packed, front)
+    if front is not None:
+        stream = stream.with_more_rows(front[0].shape[2])
+    rows = stream.front
+    if before is not None:
+        key, value = (
+            torch.cat([part.transpose(0, 1).flatten(1, 2)[None].to(x.dtype), x], dim=2)
+            for part, x in zip(before, (key, value), strict=True)
+        )
+        query = F.pad(query, (0, 0, rows, 0))
+    documents = Documents(*stream.places, packed.one_sided)
+    f, lse = flex.attend_flex(query, key, value, scale=scale, documents=documents, kernel=kernel, dropout=dropout)
+    f, lse = f[:, :, rows:], lse[:, :, rows:]
+    return merged(f, lse.masked_fill(lse == float("-inf"), 0.0), extra_scores, kept)

@@ -6,11 +6,13 @@ Shapes: B batch, N text tokens, P rows in front of the text, D model width, H he
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from foretoken.attention.packed import Stream
 from foretoken.backbones.masks import RowsInFront
 
 PORT = "foretoken_port"  # where an attention module finds its branch
@@ -39,8 +41,19 @@ class Branch(Protocol):
     def mixed_size(self) -> int | None:
         """Return B where each document names its adapter, so that nothing can be projected once for all; else None."""
 
+    @property
+    def needs_keys(self) -> bool:
+        """Tell whether some part asks for the keys and values themselves, and for the batch as it was given."""
+
+    @property
+    def text_is_frozen(self) -> bool:
+        """Tell whether the text that enters this attention depends on nothing that is trained, unlike the rows."""
+
+    def packed(self, stream: Stream) -> AbstractContextManager[None]:
+        """Take note, for a while, that the hidden states are packed."""
+
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
     ) -> tuple[Tensor, Tensor | None]:
         """:func:`foretoken.attention.attend` with the adapters' part in it.
 
@@ -50,13 +63,21 @@ class Branch(Protocol):
     def deliver(self, vector: Tensor | None) -> None:
         """Take the (B, N, D) vector that is added after this attention's output projection."""
 
+    def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Change the vector that was delivered."""
+
     def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
         """Return the (B, H, N, M) weights of the own keys, which eager attention gives back."""
 
 
+def port_of(module: nn.Module) -> Branch | None:
+    """Return the branch of an attention whether or not it acts in the current pass; None for a model without any."""
+    return module.__dict__.get(PORT)
+
+
 def branch_of(module: nn.Module) -> Branch | None:
     """Return what the adapters add to this attention in the current pass; None when it stays as it is."""
-    port = module.__dict__.get(PORT)
+    port = port_of(module)
     return port if port is not None and port.acts else None
 
 
@@ -158,6 +179,7 @@ class Backbone:
         pooled_heads: model classes (by ending) whose pooler belongs to the head.
         pretrained_heads: model classes (by ending) whose head came with the backbone and stays frozen.
         idle_poolers: model classes (by ending) whose body has a pooler that the head does not read.
+        first_token_heads: model classes (by ending) whose head reads the first token's last hidden state alone.
         projections: names of the query and value projections, LoRA's usual targets.
         dimensions: config -> the numbers that methods need.
         cannot_cache: config -> why a key-value cache of transformers' own cannot keep a prefix in front of every text;
@@ -179,6 +201,7 @@ class Backbone:
     is_attached: Callable[[nn.Module], bool] = always
     pretrained_heads: tuple[str, ...] = ()
     idle_poolers: tuple[str, ...] = ()
+    first_token_heads: tuple[str, ...] = ()
 
     def stacks_of(self, body: nn.Module) -> list[Stack]:
         """Return the stacks that this body has."""

@@ -7,7 +7,7 @@ modules with one go through :func:`foretoken.attention.attend`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -24,6 +24,7 @@ from foretoken.errors import BackboneError
 MARK = "foretoken_"
 WITH_MASKS = ("eager", "sdpa")
 REGISTERED = "_foretoken_registered"  # where a body keeps the implementations that it needs
+PARTS = "_foretoken_parts"  # where a body keeps its modules that have a config: every pass asks, and a walk is slow
 ATTACHED: WeakSet[nn.Module] = WeakSet()  # the bodies that were switched; some may share a config object
 
 
@@ -98,7 +99,8 @@ def interface_dimensions(config: Any) -> Mapping[str, int]:
 
 def is_attached(body: nn.Module) -> bool:
     """Tell whether the model still asks branches: ``set_attn_implementation`` makes it forget."""
-    return all((config._attn_implementation or "").startswith(MARK) for config in configs_of(body))
+    parts = body.__dict__.get(PARTS)
+    return parts is not None and all((c._attn_implementation or "").startswith(MARK) for c in configs_of(parts))
 
 
 class Registered:
@@ -118,7 +120,8 @@ class Registered:
 def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Switch the model to the implementation that asks branches."""
     ATTACHED.add(body)
-    configs = configs_of(body)
+    parts = body.__dict__[PARTS] = [module for module in body.modules() if configs_of([module])]
+    configs = configs_of(parts)
     names = {(config._attn_implementation or "sdpa").removeprefix(MARK) for config in configs}
     body.__dict__[REGISTERED] = [Registered(name) for name in sorted(names)]
     for config in configs:  # another model with the same config object may have switched it
@@ -129,13 +132,14 @@ def detach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Switch back, unless another model with the same config object still asks its branches."""
     ATTACHED.discard(body)
     body.__dict__.pop(REGISTERED, None)
-    shared = {id(config) for other in ATTACHED for config in configs_of(other)}
-    for config in configs_of(body):
+    body.__dict__.pop(PARTS, None)
+    shared = {id(config) for other in ATTACHED for config in configs_of(other.modules())}
+    for config in configs_of(body.modules()):
         if id(config) not in shared:
             config._attn_implementation = config._attn_implementation.removeprefix(MARK)
 
 
-def configs_of(body: nn.Module) -> list[PreTrainedConfig]:
-    """Return the config objects of the body and its parts (the stacks of an encoder-decoder may have their own)."""
-    configs = (getattr(module, "config", None) for module in body.modules())
+def configs_of(modules: Iterable[nn.Module]) -> list[PreTrainedConfig]:
+    """Return the config objects of modules (the stacks of an encoder-decoder may have their own)."""
+    configs = (getattr(module, "config", None) for module in modules)
     return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 
+from foretoken.attention.packed import Stream
 from foretoken.backbones.base import Attention, Backbone, Stack, branch_of
 from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention
 from foretoken.backbones.masks import RowsInFront
@@ -28,7 +29,7 @@ class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | Stream | None = None,
         is_index_masked: Tensor | None = None,
         is_index_global_attn: Tensor | None = None,
         is_global_attn: bool | None = None,

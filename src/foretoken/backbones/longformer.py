@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from foretoken.attention import Window, attend
+from foretoken.attention.packed import Stream
+from foretoken.attention.projected import Projected, pays
 from foretoken.backbones.absolute import HEADS
 from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, text_dimensions
+from foretoken.backbones.longformer_packed import PackedAttention, restore_encoder, swap_encoder
 from foretoken.backbones.masks import extend_text_mask
 from foretoken.errors import BackboneError
 
@@ -23,14 +26,17 @@ class FoundGlobals:
 
     def __init__(self) -> None:
         self._of: Callable[[], Tensor | None] = lambda: None
-        self._found: tuple[Tensor, Tensor] | None = None
+        self._found: dict[int, Window] = {}
 
-    def of(self, is_global: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return :func:`global_positions` of a batch; the layers of one pass all hand in the same tensor."""
-        if self._found is None or self._of() is not is_global:
-            self._found = global_positions(is_global & ~masked)
-            self._of = weakref.ref(is_global)
-        return self._found
+    def of(self, is_global: Tensor, masked: Tensor, one_sided: int) -> Window:
+        """Return the window of (B, N) masks; the layers of one pass all hand in the same tensors."""
+        if self._of() is not is_global:
+            self._found, self._of = {}, weakref.ref(is_global)
+        window = self._found.get(one_sided)
+        if window is None:
+            window = Window(one_sided, ~masked, *global_positions(is_global & ~masked))
+            self._found[one_sided] = window
+        return window
 
     def __reduce__(self) -> tuple[type[FoundGlobals], tuple[()]]:
         """Let a copy of the model, and one read from a pickle, look for itself."""
@@ -49,31 +55,38 @@ class WindowedSelfAttention(LongformerSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | Stream | None = None,
         is_index_masked: Tensor | None = None,
         is_index_global_attn: Tensor | None = None,
         is_global_attn: bool | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
-        """(B, N, D) -> ((B, N, D),); masks (B, N), True for a masked or a global token."""
+        """(B, N, D) -> ((B, N, D),); masks (B, N), True for a masked or a global token. Packed: (1, S, D)."""
         if output_attentions:
             raise BackboneError(
                 "Longformer with an adapter does not return attention maps; leave out output_attentions"
             )
+        if isinstance(attention_mask, Stream):
+            return (PackedAttention(self, attention_mask)(hidden_states),)
         window = self.window(is_index_masked, is_index_global_attn)
-        out, after = self.attended(
-            self.heads(self.query(hidden_states)),
-            self.heads(self.key(hidden_states)),
-            self.heads(self.value(hidden_states)),
-            window=window,
-        )
+        out, after = self.attended(*self.projected(hidden_states), window=window)
         if window.global_index.shape[1]:
             out, after = self.with_global_rows(out, after, hidden_states, window)
-        if (branch := branch_of(self)) is not None:
-            branch.deliver(after)
+        self.deliver(after)
         return (out * window.key_mask[..., None],)
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> tuple[Tensor, Tensor | None]:
+    def deliver(self, after: Tensor | None) -> None:
+        """Hand the branch its vector for after the output projection."""
+        if (branch := branch_of(self)) is not None:
+            branch.deliver(after)
+
+    def projected(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, N, D) -> local queries, keys and values (B, H, N, K)."""
+        return tuple(self.heads(part(hidden_states)) for part in (self.query, self.key, self.value))  # type: ignore[return-value]
+
+    def attended(
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, **masks: Any
+    ) -> tuple[Tensor, Tensor | None]:
         """Attention with the branch's part: (B, H, N, K) each -> (B, N, D), and a vector for after W_o."""
         scale, dropout = 1 / math.sqrt(self.head_dim), self.dropout if self.training else 0.0
         branch = branch_of(self)
@@ -88,15 +101,23 @@ class WindowedSelfAttention(LongformerSelfAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Replace the rows of the global tokens: they see everything, through projections of their own."""
         index = window.global_index[..., None].expand(-1, -1, hidden_states.shape[-1])
-        rows, rows_after = self.attended(
-            self.heads(self.query_global(hidden_states.gather(1, index))),
-            self.heads(self.key_global(hidden_states)),
-            self.heads(self.value_global(hidden_states)),
-            mask=window.key_mask[:, None, None, :],
-        )
+        query = self.heads(self.query_global(hidden_states.gather(1, index)))
+        rows, rows_after = self.answered(query, (hidden_states,), window.key_mask, self.key_global, self.value_global)
         if after is not None and rows_after is not None:
             after = with_rows(after, rows_after, index, window.global_mask)
         return with_rows(out, rows, index, window.global_mask), after
+
+    def answered(
+        self, query: Tensor, hidden: tuple[Tensor, ...], mask: Tensor | None, key: nn.Module, value: nn.Module
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from few queries (B, H, G, K) to all of some hidden states (B, M_i, D), masked by (B, M)."""
+        branch = branch_of(self)
+        few = pays(query.shape[2], self.num_heads, hidden[0].shape[-1])
+        if few and (branch is None or not branch.needs_keys) and is_plain(key) and is_plain(value):
+            maps: Any = {"key": (key.weight, key.bias), "value": (value.weight, value.bias)}
+            return self.attended(query, None, None, projected=Projected(hidden, mask=mask, **maps))
+        keys, values = (torch.cat([self.heads(part(x)) for x in hidden], dim=2) for part in (key, value))
+        return self.attended(query, keys, values, mask=None if mask is None else mask[:, None, None, :])
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, H, N, K)."""
@@ -106,8 +127,17 @@ class WindowedSelfAttention(LongformerSelfAttention):
         """Return the window of this call; LongformerEncoder always passes both masks."""
         assert masked is not None
         assert is_global is not None
-        index, mask = self.found_globals.of(is_global, masked)
-        return Window(self.one_sided_attn_window_size, ~masked, index, mask)
+        return self.found_globals.of(is_global, masked, self.one_sided_attn_window_size)
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Tell whether a module is a linear map and nothing else: no LoRA, no edit of its output, no quantised weight."""
+    return (
+        type(module) is nn.Linear
+        and type(module.weight) is nn.Parameter
+        and module.weight.is_floating_point()
+        and not (module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
+    )
 
 
 def with_rows(x: Tensor, rows: Tensor, index: Tensor, counts: Tensor) -> Tensor:
@@ -139,6 +169,7 @@ def attach_windowed(body: nn.Module, attentions: list[nn.Module]) -> None:
     for attention in attentions:
         attention.__class__ = WindowedSelfAttention
         attention.found_globals = found  # type: ignore[assignment]
+    swap_encoder(body.get_submodule("encoder"))
 
 
 def detach_windowed(body: nn.Module, attentions: list[nn.Module]) -> None:
@@ -146,6 +177,7 @@ def detach_windowed(body: nn.Module, attentions: list[nn.Module]) -> None:
     for attention in attentions:
         del attention.found_globals
         attention.__class__ = LongformerSelfAttention
+    restore_encoder(body.get_submodule("encoder"))
 
 
 LONGFORMER = Backbone(
@@ -167,6 +199,7 @@ LONGFORMER = Backbone(
     ),
     heads=HEADS,
     pooled_heads=("ForMultipleChoice",),
+    first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("query", "value", "query_global", "value_global"),
     dimensions=text_dimensions,
     attach_attention=attach_windowed,

@@ -5,28 +5,53 @@ Shapes: B batch, N text tokens, U distinct tokens of the batch, V vocabulary, D 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
+from foretoken.methods.activations import ACTIVATIONS
 from foretoken.methods.aot_table import FusedTable
 from foretoken.methods.base import LayerEntry
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": nn.functional.gelu,
-    "relu": nn.functional.relu,
-    "tanh": torch.tanh,
-}
+REMEMBERED = 4  # batches in flight, e.g. of threads that serve one model
+
+
+class Known(NamedTuple):
+    """Tokens that were seen, and what was found for them."""
+
+    token_ids: Tensor
+    version: int | None
+    content: Tensor
+    found: tuple[Tensor, Tensor]
+
+    def is_of(self, token_ids: Tensor) -> bool:
+        """Tell whether these are the same tokens: the same tensor, not written to since, or one with equal numbers."""
+        if token_ids is self.token_ids and self.version is not None and self.version == version(token_ids):
+            return True
+        content = self.content
+        if (token_ids.shape, token_ids.device, token_ids.dtype) != (content.shape, content.device, content.dtype):
+            return False
+        return torch.equal(token_ids, content)
 
 
 class TokensOfBatch:
-    """The distinct tokens of a batch, found once for all layers of an adapter."""
+    """The distinct tokens of a batch, found once for all layers of an adapter.
 
-    def __init__(self, limit: int | None) -> None:
+    Args:
+        limit: how many tokens the adapter knows; None for all.
+        device: where the distinct tokens are wanted; default: where the tokens are.
+    """
+
+    def __init__(self, limit: int | None, *, device: str | None = None) -> None:
         self.limit = limit
-        self._latest: tuple[Tensor, int, tuple[Tensor, Tensor]] | None = None
+        self.device = device
+        self._known: tuple[Known, ...] = ()  # replaced as a whole: threads see one state or the other
+
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave out the batches
+        return partial(type(self), device=self.device), (self.limit,)
 
     def __call__(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N) ids -> (U,) distinct ones in ascending order, and the (B, N) place of each id among them.
@@ -36,22 +61,29 @@ class TokensOfBatch:
         """
         if torch.compiler.is_compiling():  # the number of distinct tokens is no shape that a graph could know
             return token_ids.flatten(), torch.arange(token_ids.numel(), device=token_ids.device).view_as(token_ids)
-        if token_ids.is_inference():  # no version counter tells whether it was written to since
-            return self.split(token_ids)
-        latest = self._latest
-        if latest is None or latest[0] is not token_ids or latest[1] != token_ids._version:
-            latest = self._latest = token_ids, token_ids._version, self.split(token_ids)
-        return latest[2]
+        for known in self._known:
+            if known.is_of(token_ids):
+                return known.found
+        with torch.inference_mode(False):  # what inference mode makes could not be used in training later
+            known = Known(token_ids, version(token_ids), token_ids.clone(), self.split(token_ids))
+        self._known = (known, *self._known[: REMEMBERED - 1])
+        return known.found
 
     def split(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the distinct ids and the places."""
         distinct, places = token_ids.unique(return_inverse=True)
+        distinct = distinct if self.device is None else distinct.to(self.device)
         if self.limit is not None and distinct.numel() and int(distinct[-1]) >= self.limit:
             raise AdapterError(
                 f"token {int(distinct[-1])} is beyond the {self.limit} tokens that the adapter knows; "
                 "resize the model's embeddings first, then attach a new adapter"
             )
         return distinct, places
+
+
+def version(token_ids: Tensor) -> int | None:
+    """Return how often a tensor was written to, None in inference mode, where nobody counts."""
+    return None if token_ids.is_inference() else token_ids._version
 
 
 class TokenEntry(LayerEntry):
@@ -75,8 +107,18 @@ class TokenEntry(LayerEntry):
                 "give it input_ids"
             )
         distinct, places = self.batch(token_ids)
-        rows = self.shift(distinct).to(text.device).to(text.dtype)  # fewer rows than tokens: converted before spread
-        return text + self.dropout(nn.functional.embedding(places.to(text.device), rows))
+        rows = moved(self.shift(distinct), text.device).to(
+            text.dtype
+        )  # fewer rows than tokens: converted before spread
+        spread = self.dropout(nn.functional.embedding(places.to(text.device), rows))
+        return spread.add_(text)  # nobody else's memory: a fresh tensor of this size costs as much as the lookup
+
+
+def moved(rows: Tensor, device: torch.device) -> Tensor:
+    """Return rows on a device; from the CPU to a GPU through pinned memory, so that nobody waits for the copy."""
+    if device.type != "cuda" or rows.device.type != "cpu" or torch.compiler.is_compiling():
+        return rows.to(device)
+    return rows.pin_memory().to(device, non_blocking=True)
 
 
 class FullyConnected(nn.Module):

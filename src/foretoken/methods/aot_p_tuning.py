@@ -16,7 +16,8 @@ from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.files import PathLike
 from foretoken.methods.aot_modules import FullyConnected, Fused, Kronecker, TokenEntry, TokensOfBatch
 from foretoken.methods.aot_table import FILE_NAME, FusedTable, copy_table, find_table, write_table
-from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int
 
 Variant: TypeAlias = Literal["fc", "kronecker"]
@@ -96,7 +97,7 @@ class AoTPTuningConfig(ForetokenConfig):
         layers = range(dimensions.num_layers)
         if self.fused_table is not None:
             table = FusedTable(self.fused_table, table_shape(dimensions))
-            batch = TokensOfBatch(dimensions.vocab_size)
+            batch = TokensOfBatch(dimensions.vocab_size, device="cpu")
             return Sites(layers={layer: TokenEntry(Fused(table, layer), batch, dropout=0.0) for layer in layers})
         make = self.make_fc if self.variant == "fc" else self.make_kronecker
         batch = TokensOfBatch(None if self.variant == "fc" else math.prod(self.factors_for(dimensions.vocab_size)))
@@ -167,8 +168,9 @@ class AoTPTuningConfig(ForetokenConfig):
         entries = {layer: entry for layer, entry in sites.layers.items() if isinstance(entry, TokenEntry)}
         config = write_fused_table(self, dimensions, entries, folder, dtype=dtype)
         table = FusedTable(str(config.fused_table), table_shape(dimensions))
+        batch = TokensOfBatch(dimensions.vocab_size, device="cpu")
         for layer, entry in entries.items():
-            entry.shift, entry.dropout.p = Fused(table, layer), 0.0
+            entry.shift, entry.batch, entry.dropout.p = Fused(table, layer), batch, 0.0
         return config, sites
 
 

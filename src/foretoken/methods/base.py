@@ -1,6 +1,7 @@
 """What a method may define: a config, and modules for the sites where it meets a backbone.
 
-A method knows no backbone: it gets :class:`Dimensions` (numbers) and returns :class:`Sites` (modules). It may act
+A method knows no backbone: it gets :class:`~foretoken.methods.dimensions.Dimensions` (numbers) and returns
+:class:`Sites` (modules). It may act
 
 - at a **layer entry**: rows put in front of the text before the first layer of a stack, an edit of those rows or of the
   text before any layer (:class:`LayerEntry`);
@@ -15,87 +16,18 @@ Shapes: B batch, N text tokens, P rows of this adapter, D model width, H heads, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from peft import PeftConfig
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
-from foretoken.files import PathLike
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """One attention module: of a layer's self-attention, or of a decoder's attention to the encoder.
-
-    Attributes:
-        num_heads: H.
-        num_key_value_heads: H_kv, which divides H.
-        head_dim: K.
-        query_maps: how many query projections it has (Longformer has one more for its global tokens).
-        is_cross: the keys are the encoder's; rows in front of the text are not among them.
-        has_global: some keys are seen by every query while the others are seen in a window.
-    """
-
-    num_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    query_maps: int = 1
-    is_cross: bool = False
-    has_global: bool = False
-
-
-@dataclass(frozen=True)
-class Dimensions:
-    """The numbers of a backbone that a method may depend on, and its frozen token embeddings.
-
-    Layers are counted through all stacks: an encoder-decoder's decoder goes on where its encoder ends.
-
-    Attributes:
-        first_layers: the layers that open a stack; rows in front of the text enter there.
-        attentions: entry i < num_layers is layer i's self-attention; the decoder's attentions to the encoder follow.
-        embedding: the frozen (V, E) token embeddings; E is the model's width in most families.
-        biases: the path of every module of the body that adds a bias -> the bias's length.
-        heads: the modules that the task adds to the body; they are trained in full and saved.
-    """
-
-    model_type: str
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
-    first_layers: tuple[int, ...] = (0,)
-    attentions: tuple[AttentionShape, ...] = ()
-    embedding: nn.Embedding | None = None
-    biases: Mapping[str, int] = field(default_factory=dict)
-    heads: tuple[str, ...] = ()
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what a saved adapter remembers of its backbone."""
-        numbers = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "head_dim", "vocab_size")
-        return {name: getattr(self, name) for name in ("model_type", *numbers)}
-
-
-@dataclass(frozen=True)
-class Place:
-    """A module that every family has, under a name that is the same in all of them.
-
-    Attributes:
-        kind: ``query`` (a query projection), ``attention`` (an attention's output projection) or ``feed_forward``
-            (from what enters a layer's feed-forward block to what leaves it, before the residual sum).
-        index: the attention's index in ``Dimensions.attentions``, or the layer's for ``feed_forward``.
-        part: which of the attention's query projections.
-    """
-
-    kind: Literal["query", "attention", "feed_forward"]
-    index: int
-    part: int = 0
+from foretoken.files import PathLike, refuse_pickled_adapter
+from foretoken.methods.dimensions import Dimensions, Place
 
 
 class LayerEntry(nn.Module):
@@ -152,6 +84,13 @@ class AttentionBranch(AttentionPart):
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
         """Return a (B, N, D) vector to add after the output projection, or None."""
+        return None
+
+    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+        """Return keys and values, where that is all there is to ``scores`` and ``combine``: (B, H or H_kv, X, K) each.
+
+        Keys are cheaper than score columns. ``query`` is (1, H, N, K) where the B ``documents`` are packed.
+        """
         return None
 
     def members(self) -> Iterable[AttentionBranch | RowsApart]:
@@ -212,6 +151,16 @@ class Sites:
     outputs: Mapping[str | Place, OutputEdit] = field(default_factory=dict)
     members: tuple[tuple[ForetokenConfig, Sites], ...] = ()  # of a stack: each config with what it built
 
+    def items(self) -> Iterator[tuple[int | str | Place, nn.Module]]:
+        """Yield every module with its key: by layer, then by attention, then the edits of outputs."""
+        yield from self.layers.items()
+        yield from self.attention.items()
+        yield from self.outputs.items()
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Yield every module, in the order of :meth:`items`."""
+        return (module for _, module in self.items())
+
 
 class MethodName(str):
     """A peft type from outside peft's own enumeration: a string that also answers ``.value`` and ``.name``."""
@@ -265,13 +214,7 @@ class ForetokenConfig(PeftConfig, ABC):
         Raises:
             AdapterError: the folder holds a pickle instead of safetensors.
         """
-        folder = Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or "")
-        pickled = folder / "adapter_model.bin"
-        if pickled.exists() and not (folder / "adapter_model.safetensors").exists():
-            raise AdapterError(
-                f"{pickled} is a pickle, which can run code when it is loaded; "
-                "save the adapter as safetensors (save_pretrained does) and load that"
-            )
+        refuse_pickled_adapter(Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or ""))
         config = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         subfolder = args[0] if args else kwargs.pop("subfolder", None)
         return config.with_files_of(pretrained_model_name_or_path, subfolder=subfolder, **kwargs)

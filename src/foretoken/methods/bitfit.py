@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.errors import BackboneError
-from foretoken.methods.base import Dimensions, ForetokenConfig, OutputShift, Sites
+from foretoken.methods.base import ForetokenConfig, OutputShift, Sites
+from foretoken.methods.dimensions import Dimensions
 
 
 @dataclass

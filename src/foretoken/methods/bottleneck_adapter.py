@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.methods.base import Dimensions, ForetokenConfig, OutputEdit, Place, Sites
+from foretoken.methods.activations import ACTIVATIONS
+from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
+from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
 Variant = Literal["houlsby", "pfeiffer", "parallel"]
 Activation = Literal["relu", "gelu", "silu", "tanh"]
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "tanh": torch.tanh,
-}
 PARALLEL_SCALE = 4.0  # what He et al. 2022 use for XSum and en-ro
 
 

@@ -10,16 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import (
-    AttentionBranch,
-    AttentionShape,
-    Dimensions,
-    ForetokenConfig,
-    OutputEdit,
-    Place,
-    Sites,
-)
+from foretoken.methods.base import AttentionBranch, ForetokenConfig, OutputEdit, Sites
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
+from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.require import require_choice, require_int, require_positive
 
 Variant = Literal["inducer", "extension", "adaptive", "gating"]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.methods.base import AttentionShape, Dimensions, RowsApart, Sites
+from foretoken.methods.base import RowsApart, Sites
+from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.methods.prefix_propagation import propagated_rows
 from foretoken.methods.require import require_choice

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from peft import PeftConfig
 
-from foretoken.methods.base import Dimensions, Sites
+from foretoken.methods.base import Sites
 from foretoken.methods.bottleneck_adapter import PARALLEL_SCALE, Activation, BottleneckAdapterConfig
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.methods.prefix_tuning import PrefixTuningConfig
 from foretoken.methods.require import require_positive

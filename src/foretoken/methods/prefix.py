@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
 Start: TypeAlias = Literal["random", "vocabulary", "text", "adapter"]

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from foretoken.methods.base import Dimensions, LayerEntry, Sites
+from foretoken.methods.base import LayerEntry, Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes
 
 

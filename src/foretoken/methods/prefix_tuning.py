@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from foretoken.methods.base import AttentionBranch, Dimensions, Sites
+from foretoken.attention.dense import repeat_heads
+from foretoken.methods.base import AttentionBranch, Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths
 
 
@@ -84,18 +86,21 @@ class PrefixBranch(AttentionBranch):
         """Return P_k and P_v: (2, H_kv, P, K)."""
         return self.prefix().view(self.num_columns, 2, self.heads, self.head_dim).permute(1, 2, 0, 3)
 
-    def halves(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Return P_k and P_v as (B, H, P, K) each, in the query's type, repeated over grouped heads."""
-        both = self.pair().to(query.dtype).repeat_interleave(query.shape[1] // self.heads, dim=1)
-        keys, values = both[:, None].expand(-1, query.shape[0], -1, -1, -1)
+    def halves(self, like: Tensor, documents: int) -> tuple[Tensor, Tensor]:
+        """Return P_k and P_v as (B, H_kv, P, K) each, in the type of ``like``."""
+        keys, values = self.pair().to(like.dtype)[:, None].expand(-1, documents, -1, -1, -1)
         return self.dropout(keys), self.dropout(values)
+
+    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+        """Return P_k and P_v: (B, H_kv, P, K)."""
+        return self.halves(query, documents)
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale."""
-        keys, _ = self.halves(query)
-        return query @ keys.transpose(-1, -2) * scale
+        keys, _ = self.halves(query, query.shape[0])
+        return query @ repeat_heads(keys, query.shape[1]).transpose(-1, -2) * scale
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Add ``p P_v``."""
-        _, values = self.halves(query)
-        return out + probabilities.to(out.dtype) @ values
+        _, values = self.halves(query, query.shape[0])
+        return out + probabilities.to(out.dtype) @ repeat_heads(values, query.shape[1])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foretoken.methods.base import Dimensions, Sites
+from foretoken.methods.base import Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import PrefixConfig, make_prefixes
 from foretoken.methods.prefix_propagation import PropagatedRows
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import Dimensions, Sites
+from foretoken.methods.base import Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix
 from foretoken.methods.prefix_tuning import PrefixBranch, prefix_sites
 
@@ -87,6 +88,9 @@ class SelectiveBranch(PrefixBranch):
     def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.alpha = alpha
+
+    def keys(self, query: Tensor, documents: int) -> None:
+        """Return nothing: the scores are no keys' own."""
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P): ``s + log m(s)``, which the softmax makes ``m(s) exp(s)`` (eq. 6)."""

@@ -17,13 +17,13 @@ from foretoken.files import PathLike
 from foretoken.methods.base import (
     AttentionBranch,
     AttentionPart,
-    Dimensions,
     ForetokenConfig,
     LayerEntry,
     OutputEdit,
     RowsApart,
     Sites,
 )
+from foretoken.methods.dimensions import Dimensions
 
 
 @dataclass

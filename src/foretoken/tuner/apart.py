@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from foretoken.attention import Blocks, Window
+from foretoken.attention.dense import causal_mask, repeat_heads
 from foretoken.attention.kernels import kernel_attention
+from foretoken.attention.windowed import gathered, is_global
 from foretoken.errors import AdapterError
 from foretoken.methods.base import RowsApart
 from foretoken.tuner.columns import Columns, Part, RowPart, attend_columns
@@ -42,7 +44,7 @@ class Rows:
 
     def attended(self, query: Tensor, *, kernel: str, scale: float, dropout: float) -> Tensor:
         """Return the attention to the rows alone: (B, H, N, K)."""
-        key, value = RowPart.repeated(self.key, query), RowPart.repeated(self.value, query)
+        key, value = (repeat_heads(x.to(query.dtype), query.shape[1]) for x in (self.key, self.value))
         query = met_by(query, self.rotation)
         return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=self.mask, dropout=dropout)
 
@@ -57,7 +59,8 @@ class AsLambda:
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """Return the logarithm of the rows' summed exponentials: (B, H, N, 1)."""
-        scores = met_by(query, self.rows.rotation) @ RowPart.repeated(self.rows.key, query).transpose(-1, -2) * scale
+        key = repeat_heads(self.rows.key.to(query.dtype), query.shape[1])
+        scores = met_by(query, self.rows.rotation) @ key.transpose(-1, -2) * scale
         if self.rows.mask is not None:
             scores = scores.masked_fill(~self.rows.mask, float("-inf"))
         return scores.logsumexp(dim=-1, keepdim=True)
@@ -69,6 +72,9 @@ class AsLambda:
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> None:
         """Add nothing after the projection."""
+
+    def keys(self, query: Tensor, documents: int) -> None:
+        """Return nothing: the column's score is no key's own."""
 
 
 def attend_apart(
@@ -153,7 +159,7 @@ def rows_seen(plan: Plan, rows: RowPart | None, key: Tensor, value: Tensor) -> R
     here = plan.rows_here
     mask = None if plan.all_rows_everywhere else plan.row_mask()[:, None, None]
     if plan.phase is Phase.ALONE:
-        earlier = torch.ones(here, here, dtype=torch.bool, device=key.device).tril()
+        earlier = causal_mask(here, here, key.device)
         mask = earlier if mask is None else mask & earlier
     return Rows(key[:, :, :here], value[:, :, :here], mask)
 
@@ -188,16 +194,14 @@ def without_globals(masks: dict[str, Any]) -> dict[str, Any]:
     window: Window | None = masks.get("window")
     if window is None:
         return masks
-    marks = torch.zeros_like(window.key_mask, dtype=torch.int32)
-    is_global = marks.scatter_add(1, window.global_index, window.global_mask.int()) > 0
-    local = replace(window, key_mask=window.key_mask & ~is_global, global_mask=torch.zeros_like(window.global_mask))
+    key_mask = window.key_mask & ~is_global(window)
+    local = replace(window, key_mask=key_mask, global_mask=torch.zeros_like(window.global_mask))
     return {**masks, "window": local}
 
 
 def global_attention(query: Tensor, key: Tensor, value: Tensor, window: Window, **options: Any) -> Tensor:
     """Return the attention to the text's global keys alone: (B, H, N, K)."""
-    index = window.global_index[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[-1])
-    key, value = key.gather(2, index), value.gather(2, index)
+    key, value = gathered(key, window.global_index), gathered(value, window.global_index)
     return kernel_attention(query, key, value, mask=window.global_mask[:, None, None], **options)
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError, BackboneError
-from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.stack import StackConfig
 from foretoken.tuner.runtime import Plan
 from foretoken.tuner.sites import NAME
@@ -41,8 +42,7 @@ def check_names_apart(names: Iterable[str], model: nn.Module, sites: Sites) -> N
 
     peft leaves out what has another adapter's name in its own when it saves one, and the file would lack tensors.
     """
-    modules = (*sites.layers.values(), *sites.attention.values(), *sites.outputs.values())
-    inner = (name for module in modules for name, _ in module.named_parameters())
+    inner = (name for module in sites.modules() for name, _ in module.named_parameters())
     outer = (ADAPTERS_NAME.sub(r".\1", name) for name, _ in model.named_parameters())
     parts = PEFTS_PARTS.union(*(name.split(".") for name in (*inner, *outer)))
     if clashing := sorted(parts.intersection(names)):

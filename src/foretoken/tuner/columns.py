@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from foretoken.attention import attend
+from foretoken.attention.dense import repeat_heads
 from foretoken.methods.base import AttentionBranch
 from foretoken.tuner.rotation import Rotation, met_by
 from foretoken.tuner.runtime import Group
@@ -33,6 +34,9 @@ class Columns(Protocol):
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
         """Return a (B, N, D) vector for after the output projection, or None."""
+
+    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+        """Return keys and values (B, H_kv, X, K) instead, where that is all there is to them; else None."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,12 @@ class Part:
             return vector
         return self.group.put(vector.new_zeros(query.shape[0], *vector.shape[1:]), vector)
 
+    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+        """Return the branch's keys where every document sees them as they are."""
+        if self.group.index is not None or self.rotation is not None:
+            return None
+        return self.branch.keys(query, documents)
+
 
 @dataclass(frozen=True)
 class RowPart:
@@ -81,56 +91,67 @@ class RowPart:
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P)."""
-        scores = met_by(query, self.rotation) @ self.repeated(self.key, query).transpose(-1, -2) * scale
+        key = repeat_heads(self.key.to(query.dtype), query.shape[1])
+        scores = met_by(query, self.rotation) @ key.transpose(-1, -2) * scale
         if self.hidden is None:
             return scores
         return scores.masked_fill(self.hidden[:, None, None], float("-inf"))
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Add ``p V``."""
-        return out + probabilities.to(out.dtype) @ self.repeated(self.value, query)
+        return out + probabilities.to(out.dtype) @ repeat_heads(self.value.to(query.dtype), query.shape[1])
 
     def after_projection(self, probabilities: Tensor, query: Tensor) -> None:
         """Rows add nothing after the projection."""
 
-    @staticmethod
-    def repeated(x: Tensor, query: Tensor) -> Tensor:
-        """Repeat the (B or 1, H_kv, P, K) heads for grouped queries."""
-        return x.to(query.dtype).repeat_interleave(query.shape[1] // x.shape[1], dim=1)
+    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+        """Return the rows' keys where every document sees them as they are."""
+        if self.hidden is not None or self.rotation is not None:
+            return None
+        return self.key.expand(documents, -1, -1, -1), self.value.expand(documents, -1, -1, -1)
 
 
 def attend_columns(
     parts: Sequence[Columns],
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
     *,
     scale: float,
     dropout: float,
     **masks: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the parts' columns in its softmax, and a (B, N, D) vector for after W_o or None."""
-    sharing = [part for part in parts if not part.keeps_out]
-    keeping = [part for part in parts if part.keeps_out]
+    documents = masks["packed"].stream.size if "packed" in masks else query.shape[0]
+    keys = [part.keys(query, documents) for part in parts]
+    plain = [pair for pair in keys if pair is not None]
+    others = [part for part, pair in zip(parts, keys, strict=True) if pair is None]
+    sharing = [part for part in others if not part.keeps_out]
+    keeping = [part for part in others if part.keeps_out]
     shared = [part.scores(query, scale) for part in sharing]
     kept = [part.scores(query, scale) for part in keeping]
-
-    def run(columns: list[Tensor], value: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
-        extra = torch.cat(columns, dim=-1) if columns else None
-        return attend(query, key, value, scale=scale, extra_scores=extra, **options, **masks)
-
-    if not kept:
-        out, p_shared = run(shared, value, dropout=dropout)
-        return combined(sharing, shared, out, p_shared, query)
-    # f by itself, not out / (1 - lambda): where lambda rounds to 1 nothing of f is left in out. And the kept
-    # columns' probabilities know no dropout: they scale values, they select no keys.
-    out, p_shared = run(shared, value, dropout=dropout)
-    out, after = combined(sharing, shared, out, p_shared, query)
-    _, everything = run([*shared, *kept], value)
-    assert everything is not None
+    out, p = attend(
+        query,
+        key,
+        value,
+        scale=scale,
+        dropout=dropout,
+        front=in_front(plain),
+        extra_scores=torch.cat([*shared, *kept], dim=-1) if others else None,
+        kept=sum(column.shape[-1] for column in kept),
+        **masks,
+    )
+    out, after = combined(sharing, shared, out, p, query)
     width = sum(column.shape[-1] for column in shared)
-    out, more = combined(keeping, kept, out, everything[..., width:], query)
+    out, more = combined(keeping, kept, out, None if p is None else p[..., width:], query)
     return out, added(after, more)
+
+
+def in_front(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """Join the keys and values of several parts."""
+    if len(pairs) < 2:
+        return pairs[0] if pairs else None
+    return torch.cat([key for key, _ in pairs], dim=2), torch.cat([value for _, value in pairs], dim=2)
 
 
 def combined(

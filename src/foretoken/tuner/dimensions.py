@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from foretoken.backbones.base import Attention, Backbone, Stack
-from foretoken.methods.base import AttentionShape, Dimensions
+from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.tuner.sites import NAME
 
 

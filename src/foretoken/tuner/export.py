@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
 from foretoken.files import PathLike, atomic_file, write_json
-from foretoken.methods.base import Dimensions, Sites
+from foretoken.methods.base import Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.methods.prefix_propagation import PrefixPropagationConfig, PropagatedRows
 from foretoken.methods.prefix_tuning import PrefixBranch, PrefixTuningConfig

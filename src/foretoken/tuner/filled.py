@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from peft import LoraConfig
 
-from foretoken.methods.base import Dimensions, ForetokenConfig
+from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.dimensions import Dimensions
 
 FILLED_IN = "_foretoken_filled_in"  # on a config that a model filled in, and no file: the heads that it added
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from foretoken.errors import AdapterError
-from foretoken.files import PathLike
+from foretoken.files import PathLike, refuse_pickled_adapter
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -52,16 +52,13 @@ def find(source: PathLike, name: str) -> Path:
     """Return a file of a folder, or of a repository of the hub.
 
     Raises:
-        AdapterError: there is no such file.
+        AdapterError: there is no such file, or a pickle in place of it.
     """
     folder = Path(source)
     if (folder / name).is_file():
         return folder / name
-    if (folder / "adapter_model.bin").is_file() and name == TENSORS:
-        raise AdapterError(
-            f"{folder / 'adapter_model.bin'} is a pickle, which can run code when it is loaded; "
-            "save the adapter as safetensors (save_pretrained does) and load that"
-        )
+    if name == TENSORS:
+        refuse_pickled_adapter(folder)
     if folder.is_dir():
         raise AdapterError(f"{folder} has no {name}; expected the folder of a saved adapter")
     try:

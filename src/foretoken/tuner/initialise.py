@@ -5,7 +5,7 @@ Shapes: P prefix length, D model width, W width of an attention's keys (H_kv K).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import TypeAlias
 
@@ -15,7 +15,8 @@ from transformers import AutoTokenizer
 
 from foretoken.errors import AdapterError, ConfigError, did_you_mean
 from foretoken.methods import METHODS
-from foretoken.methods.base import Dimensions, ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig
 from foretoken.methods.prefix_propagation import PropagatedRows
 from foretoken.methods.prefix_tuning import PrefixBranch
@@ -59,7 +60,7 @@ def start(wiring: Wiring, adapter_name: str, found: list[Source]) -> None:
         AdapterError: a saved adapter's options differ from those of the new one.
     """
     for (config, sites), source in zip(members(*wiring.built[adapter_name]), found, strict=True):
-        if source is None or any(p.is_meta for module in modules(sites) for p in module.parameters()):
+        if source is None or any(p.is_meta for module in sites.modules() for p in module.parameters()):
             continue
         assert isinstance(config, PrefixConfig)
         if isinstance(source, Saved):
@@ -186,11 +187,6 @@ def checked_tokens(tokens: list[int], dimensions: Dimensions) -> list[int]:
 def members(config: ForetokenConfig, sites: Sites) -> Sequence[tuple[ForetokenConfig, Sites]]:
     """Return the methods of an adapter with what they built: the members of a stack, or the adapter itself."""
     return sites.members or ((config, sites),)
-
-
-def modules(sites: Sites) -> Iterator[nn.Module]:
-    """Yield every module of one method."""
-    yield from (*sites.layers.values(), *sites.attention.values(), *sites.outputs.values())
 
 
 def prefix_methods() -> str:

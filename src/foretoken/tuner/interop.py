@@ -21,7 +21,8 @@ from foretoken.backbones import find_backbone
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError
 from foretoken.files import PathLike
-from foretoken.methods.base import Dimensions, ForetokenConfig
+from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix_propagation import PropagatedRows
 from foretoken.methods.prefix_tuning import PrefixBranch, PrefixTuningConfig
 from foretoken.methods.prompt_tuning import PromptTuningConfig

@@ -73,6 +73,7 @@ class StackWiring:
             return None
         kwargs = {**kwargs, **dict(zip(self.argument_names, args, strict=False))}
         plan = self.runtime.plan = self.make_plan(kwargs)
+        self.runtime.text_is_frozen = False
         self.wiring.stay_attached()
         self.replay_checkpoints()
         if plan is not None and self.stack.takes_positions:

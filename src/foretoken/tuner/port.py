@@ -5,7 +5,8 @@ Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention import attend
+from foretoken.attention.packed import Stream
 from foretoken.backbones.base import PORT
 from foretoken.backbones.masks import RowsInFront
 from foretoken.methods.base import RowsApart
@@ -72,6 +74,23 @@ class Port:
         """B where each document names its adapter, else None."""
         return self.plan.batch_size if self.plan is not None and self.plan.is_mixed else None
 
+    @property
+    def needs_keys(self) -> bool:
+        """Tell whether a part attends to rows and text apart."""
+        return self.plan is not None and any(isinstance(part, PartApart) for part in self.parts(self.plan))
+
+    @property
+    def text_is_frozen(self) -> bool:
+        """Tell whether the text that enters this attention depends on nothing that is trained."""
+        return self.layer == 0 and self.runtime.text_is_frozen
+
+    @contextmanager
+    def packed(self, stream: Stream) -> Iterator[None]:
+        """Let the plan know that the hidden states are packed."""
+        plan = self.plan
+        with self.runtime.using(None if plan is None else replace(plan, stream=stream)):
+            yield
+
     def parts(self, plan: Plan) -> Iterator[Part | PartApart]:
         """Yield the members at work here."""
         site: Any = getattr(self.module, NAME, {})
@@ -94,18 +113,22 @@ class Port:
         return RowPart(key, value, hidden, self.rotation if free is True else replace(self.rotation, documents=free))
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Attention with every part's columns in one softmax; see :class:`foretoken.backbones.base.Branch`."""
         plan = self.plan
         assert plan is not None
         if plan.phase is Phase.ALONE and not self.is_cross:
+            assert key is not None
+            assert value is not None
             plan.row_states[self.layer] = (key, value)
         found, rows = list(self.parts(plan)), self.row_part(plan)
         parts = [part for part in found if isinstance(part, Part)]
         apart = [part for part in found if isinstance(part, PartApart)]
         options = {"scale": scale, "dropout": dropout, **masks}
         if apart:
+            assert key is not None
+            assert value is not None
             return attend_apart(plan, rows, parts, apart, query, key, value, **options)
         return attend_columns([*([] if rows is None else [rows]), *parts], query, key, value, **options)
 
@@ -116,6 +139,11 @@ class Port:
     def deliver(self, vector: Tensor | None) -> None:
         """Take the vector that is added after this attention's output projection."""
         self.delivered = vector
+
+    def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Change the vector that was delivered."""
+        if self.delivered is not None:
+            self.delivered = change(self.delivered)
 
     def after_projection(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
         """Add the delivered vector: a forward hook of the output projection."""

@@ -10,6 +10,7 @@ from enum import Enum, auto
 import torch
 from torch import Tensor
 
+from foretoken.attention.packed import Stream
 from foretoken.errors import AdapterError, did_you_mean
 
 BASE = "__base__"  # peft's name for "no adapter" in adapter_names
@@ -65,6 +66,7 @@ class Plan:
         row_states: in phase BEFORE, each layer's keys and values (B or 1, H_kv, P, K) of the rows, by layer.
         memo: masks extended in this pass.
         is_mixed: each document names its adapter.
+        stream: how the hidden states are packed; None where they are padded.
         free: the adapters whose rows are met by queries without their rotation.
     """
 
@@ -79,17 +81,24 @@ class Plan:
     row_states: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     is_mixed: bool = False
+    stream: Stream | None = None
     free: frozenset[str] = frozenset()
 
     def ids_for(self, text: Tensor) -> Tensor | None:
         """Return the token ids of the (B, N, D) text. LED pads it after its embeddings; any id will do for those."""
         ids = self.token_ids
+        if ids is not None and self.stream is not None:
+            return self.remembered(ids, self.stream.pack_text)
         missing = 0 if ids is None else text.shape[1] - ids.shape[1]
         if ids is None or not missing:
             return ids
+        return self.remembered(ids, lambda ids: torch.nn.functional.pad(ids, (0, missing)))
+
+    def remembered(self, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor | None:
+        """Return changed token ids, the same tensor for all layers."""
         known = self.memo.get(id(ids))
         if known is None:
-            known = self.memo[id(ids)] = (ids, torch.nn.functional.pad(ids, (0, missing)))
+            known = self.memo[id(ids)] = (ids, change(ids))
         return known[1]
 
     @property
@@ -124,10 +133,16 @@ class Plan:
 
 
 class Runtime:
-    """The plan of the pass that is under way in one stack; shared by its sites."""
+    """The plan of the pass that is under way in one stack; shared by its sites.
+
+    Attributes:
+        plan: the plan, or None between passes.
+        text_is_frozen: rows that are trained were put before a text that depends on nothing trained.
+    """
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
+        self.text_is_frozen = False
 
     @contextmanager
     def using(self, plan: Plan | None) -> Iterator[None]:

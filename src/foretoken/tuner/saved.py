@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
 from foretoken.methods import METHODS
-from foretoken.methods.base import Dimensions, Sites
+from foretoken.methods.base import Sites
+from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.tuner.checks import check_same_backbone
 from foretoken.tuner.folders import read_config, read_tensors
@@ -101,7 +102,7 @@ def fitted(x: Tensor, shape: Sequence[int], length: int, wanted: int, *, name: s
 def named_parameters(sites: Sites, wiring: Wiring) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the parameters of one method as they are called in a file, below the body."""
     paths = {module: path for path, module in wiring.body.named_modules()}
-    for key, module in [*sites.layers.items(), *sites.attention.items(), *sites.outputs.items()]:
+    for key, module in sites.items():
         path = paths[wiring.target(key, module).holder]
         for name, parameter in module.named_parameters():
             yield f"{path}.{NAME}.{name}", parameter

@@ -55,13 +55,13 @@ class EntrySite(Site):
     is_first = False  # of its stack: its rows are what the adapters bring, whatever stands there
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, P + N, D) -> (B, P + N, D); P = 0 where the rows are not in the hidden states."""
+        """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D); P = 0 where the rows are not in the hidden states."""
         plan = self.runtime.plan
         parts = list(self.parts())
         if plan is None or not parts:
             return hidden
-        here = plan.rows_here
-        rows, text = hidden[:, :here], hidden[:, here:]
+        here, stream = plan.rows_here, plan.stream
+        rows, text = (hidden[:, :here], hidden[:, here:]) if stream is None else stream.split(hidden)
         if here and self.is_first:
             rows = self.first_rows(plan, hidden)
         for group, entry in parts:
@@ -71,6 +71,10 @@ class EntrySite(Site):
                 ids = plan.ids_for(text)
                 ids = None if ids is None else group.take(ids)
                 text = group.put(text, entry.on_text(group.take(text), ids))
+        if self.is_first:
+            self.runtime.text_is_frozen = bool(here) and not text.requires_grad
+        if stream is not None:
+            return stream.join(rows, text)
         return torch.cat([rows, text], dim=1) if here else text
 
     def with_rows(self, rows: Tensor, group: Any, entry: LayerEntry) -> Tensor:

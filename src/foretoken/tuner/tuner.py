@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.backbones import BACKBONES, find_backbone
+from foretoken.backbones.packing import watch
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
 from foretoken.methods.stack import StackConfig, StackedEdit
@@ -95,7 +96,7 @@ class ForetokenModel(BaseTuner):
         check_trainable(model, config.modules_to_save or ())
         if body.__dict__.get(WIRING) is None:
             body.__dict__[WIRING] = wiring = Wiring(body, backbone, dimensions)
-            wiring.handles.append(add_to_loss(model, wiring.auxiliary_loss))
+            wiring.handles += [add_to_loss(model, wiring.auxiliary_loss), *watch(model, body, backbone)]
         self.__dict__["_built"] = built
         self.__dict__["_pending"] = pending(built, self.wiring, {m: path for path, m in model.named_modules()})
 
@@ -210,9 +211,8 @@ class ForetokenModel(BaseTuner):
 
 def pending(sites: Sites, wiring: Wiring, paths: Mapping[nn.Module, str]) -> dict[str, tuple[Target, nn.Module]]:
     """Return where each module of an adapter goes, by the path of the module that will carry it."""
-    modules = [*sites.layers.items(), *sites.attention.items(), *sites.outputs.items()]
     found: dict[str, tuple[Target, nn.Module]] = {}
-    for key, module in modules:
+    for key, module in sites.items():
         target = wiring.target(key, module)
         path = paths[target.holder]
         if path in found:  # a bias and an adapter of one stack at the same map
@@ -279,14 +279,6 @@ def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
     """Return what a model's adapters add to its loss in training; None for nothing, and for a model without any."""
     wiring = find_wiring(model)
     return None if wiring is None else wiring.auxiliary_loss()
-
-
-def use_fast_attention(model: nn.Module) -> None:
-    """Let a model without an adapter compute attention as those with one do; other families stay as they are."""
-    backbone = BACKBONES.get(getattr(model.config, "model_type", ""))
-    if backbone is not None:
-        body = body_of(model)
-        backbone.attach_attention(body, backbone.attention_modules(body))
 
 
 def on_device(module: nn.Module, target: nn.Module) -> nn.Module:

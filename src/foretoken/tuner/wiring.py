@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from foretoken.backbones.base import PORT, Attention, Backbone, Stack
 from foretoken.errors import AdapterError
-from foretoken.methods.base import Dimensions, ForetokenConfig, Place, Sites
+from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.tuner.auxiliary import summed
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward import ThroughHooks, follow_class
@@ -24,6 +25,7 @@ from foretoken.tuner.port import Port
 from foretoken.tuner.sites import NAME, EntrySite, OutputSite, Site, site_class
 
 WIRING = "_foretoken_wiring"
+FAST = "_foretoken_fast"  # where a model that was sped up without an adapter keeps its hooks
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,18 @@ class Wiring:
         return next((number for number, wired in enumerate(self.stacks) if id(module) in wired.inner), 0)
 
     def attach(self, target: Target, module: nn.Module, adapter: str) -> None:
-        """Put an adapter's module where it belongs."""
+        """Put an adapter's module where it belongs.
+
+        Raises:
+            AdapterError: an earlier adapter edits another output there.
+        """
         site = getattr(target.holder, NAME, None)
         if site is None:
             site = self.new_site(target, module)
         elif site.output is not target.output:
             raise AdapterError(
-                "two members of the stack edit different outputs at one module of this model; leave out one of them"
+                f"adapter {adapter!r} and an earlier one edit different outputs at one module of this model; "
+                f"attach {adapter!r} to another copy of the model, or unload() the earlier ones first"
             )
         site[adapter] = module
 
@@ -161,7 +168,8 @@ class Wiring:
         attentions = self.backbone.attention_modules(self.body)
         for attention in attentions:
             attention.__dict__.pop(PORT, None)
-        self.backbone.detach_attention(self.body, attentions)
+        if FAST not in self.body.__dict__:
+            self.backbone.detach_attention(self.body, attentions)
 
 
 def find_wiring(model: nn.Module) -> Wiring | None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.methods.aot_p_tuning import AoTPTuningConfig
-from foretoken.methods.base import Dimensions
+from foretoken.methods.dimensions import Dimensions
 
 V, D, L = 23, 8, 3
 IDS = torch.tensor([[4, 1, 4, 22, 0], [1, 1, 7, 0, 0]])  # 5 distinct tokens in 10 places

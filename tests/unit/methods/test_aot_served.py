@@ -11,7 +11,7 @@ from foretoken import PromptTuningConfig, StackConfig, fuse
 from foretoken.errors import AdapterError
 from foretoken.methods.aot_p_tuning import AoTPTuningConfig, write_fused_table
 from foretoken.methods.aot_table import FILE_NAME
-from foretoken.methods.base import Dimensions
+from foretoken.methods.dimensions import Dimensions
 
 import tiny
 

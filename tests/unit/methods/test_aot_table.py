@@ -20,7 +20,7 @@ from foretoken.errors import AdapterError, ConfigError, SaveError
 from foretoken.methods import aot_table
 from foretoken.methods.aot_p_tuning import AoTPTuningConfig, write_fused_table
 from foretoken.methods.aot_table import FILE_NAME, TENSOR, FusedTable
-from foretoken.methods.base import Dimensions
+from foretoken.methods.dimensions import Dimensions
 
 V, D, L = 23, 8, 3
 IDS = torch.tensor([[4, 1, 4, 22, 0], [1, 1, 7, 0, 0]])

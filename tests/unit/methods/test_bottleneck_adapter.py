@@ -1,14 +1,16 @@
 """Bottleneck adapters and the MAM adapter alone: places, equations, counts, start, types."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import AttentionShape, Dimensions, Place
-from foretoken.methods.bottleneck_adapter import ACTIVATIONS, BottleneckAdapterConfig
+from foretoken.methods.activations import ACTIVATIONS
+from foretoken.methods.bottleneck_adapter import Activation, BottleneckAdapterConfig
+from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.mam_adapter import MAMAdapterConfig
 from foretoken.methods.prefix_tuning import PrefixTuningConfig
 
@@ -76,7 +78,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", get_args(Activation))
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_equations(variant, activation):
     output, given = vectors()

@@ -9,8 +9,8 @@ from transformers import GPT2Config, GPT2Model, RobertaConfig, RobertaModel
 
 from foretoken.attention import attend
 from foretoken.errors import ConfigError
-from foretoken.methods.base import AttentionShape, Dimensions, Place
 from foretoken.methods.bottleneck_adapter import PARALLEL_SCALE
+from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.inducer_tuning import InducerTuningConfig
 
 VARIANTS = ("inducer", "extension", "adaptive", "gating")

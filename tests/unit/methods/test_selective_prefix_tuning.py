@@ -9,7 +9,7 @@ from peft import get_peft_model
 
 from foretoken import PrefixTuningConfig, SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
-from foretoken.methods.base import AttentionShape, Dimensions
+from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.prefix_tuning import PrefixBranch
 from foretoken.methods.selective_prefix_tuning import SelectiveBranch
 

@@ -1,0 +1,192 @@
+"""A batch of documents as one run of tokens without padding.
+
+Rows in front of the texts stand first, all documents' together, and then document after document. Every row and every
+global token of a document is seen by all of its tokens.
+
+Shapes: B documents, P rows in front of each, N tokens of the padded texts, T real tokens of all, S = B P + T, G global
+tokens of a document, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A stretch of tokens that see nothing of the others.
+
+    Attributes:
+        start: where it begins.
+        stop: where it ends; ``start`` for a document without tokens.
+        everywhere: (G,) places of its global tokens.
+        outside: (stop - start,) bool, True for keys that the window leaves out: masked ones, and global ones, which
+            are seen anyhow; None where there is none.
+        masked: (stop - start,) bool, True for masked tokens in its midst; None where there is none.
+        opens_global: its first token is global.
+    """
+
+    start: int
+    stop: int
+    everywhere: Tensor
+    outside: Tensor | None = None
+    masked: Tensor | None = None
+    opens_global: bool = False
+
+
+def documents_of(masked: Tensor, is_global: Tensor, *, starts: list[int] | None = None) -> tuple[Document, ...]:
+    """Find the documents of a padded batch: from each one's first real token to its last.
+
+    Args:
+        masked: (B, N) bool, True for padding.
+        is_global: (B, N) bool, True for global tokens.
+        starts: where each document begins in the run; default: where it stands in the flattened (B N) batch.
+    """
+    length = masked.shape[1]
+    real = (~masked).cpu()
+    found = is_global.cpu() & real
+    any_global = found.any(dim=1).tolist()
+    documents = []
+    for number, (first, stop) in enumerate(spans(real)):
+        start = number * length + first if starts is None else starts[number]
+        inside = real[number, first:stop]
+        whole = bool(inside.all())
+        marks = found[number, first:stop]
+        here = any_global[number]
+        documents.append(
+            Document(
+                start,
+                start + stop - first,
+                marks.nonzero()[:, 0].to(masked.device) + start if here else marks.new_empty(0, dtype=torch.long),
+                None if whole and not here else (marks | ~inside).to(masked.device),
+                None if whole else (~inside).to(masked.device),
+                here and bool(marks[:1].any()),
+            )
+        )
+    return tuple(documents)
+
+
+def spans(real: Tensor) -> list[tuple[int, int]]:
+    """(B, N) bool -> each document's first real token and the place behind its last; (0, 0) where it has none."""
+    length, counts = real.shape[1], real.to(torch.uint8)
+    first = counts.argmax(dim=1).tolist()
+    last = (length - counts.flip(1).argmax(dim=1)).tolist()
+    return [(a, b) if some else (0, 0) for a, b, some in zip(first, last, real.any(dim=1).tolist(), strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """How a padded batch (B, P + N, ...) and its run of tokens (1, S, ...) belong together.
+
+    Attributes:
+        rows: P.
+        length: N.
+        documents: where the documents are among the T tokens.
+        index: (T,) where each token stands in the flattened (B N) texts.
+        only: (B,) the tokens, one of each document, whose states after the last layer are wanted; None: all.
+    """
+
+    rows: int
+    length: int
+    documents: tuple[Document, ...]
+    index: Tensor
+    only: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return len(self.documents)
+
+    @property
+    def front(self) -> int:
+        """B P, where the texts begin."""
+        return self.size * self.rows
+
+    @cached_property
+    def places(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(S,) each: the document that a place belongs to (-1: masked), the position in it, and whether all see it."""
+        rows = torch.arange(self.size, device=self.index.device).repeat_interleave(self.rows)
+        document, position = torch.full_like(self.index, -1), self.index % self.length
+        is_global = torch.zeros_like(self.index, dtype=torch.bool)
+        for number, part in enumerate(self.documents):
+            inside = document[part.start : part.stop]
+            inside.fill_(number) if part.masked is None else inside.masked_fill_(~part.masked, number)
+            is_global[part.everywhere] = True
+        return (
+            torch.cat([rows, document]),
+            torch.cat([torch.zeros_like(rows), position]),
+            torch.cat([torch.ones_like(rows, dtype=torch.bool), is_global]),
+        )
+
+    @cached_property
+    def _wider(self) -> dict[int, Stream]:
+        return {}
+
+    def with_more_rows(self, count: int) -> Stream:
+        """Return the stream with more rows in front of each document: the same one for all layers, as masks are."""
+        if count not in self._wider:
+            self._wider[count] = replace(self, rows=self.rows + count)
+        return self._wider[count]
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(B, P + N, ...) -> (1, S, ...)."""
+        text = self.pack_text(x[:, self.rows :])
+        return text if not self.rows else torch.cat([x[:, : self.rows].flatten(0, 1)[None], text], dim=1)
+
+    def pack_text(self, x: Tensor) -> Tensor:
+        """(B, N, ...) -> (1, T, ...)."""
+        return x.flatten(0, 1).index_select(0, self.index)[None]
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(1, S, ...) -> (B, P + N, ...), zero where there is padding."""
+        rows, text = self.split(x)
+        spread = text.new_zeros(self.size * self.length, *text.shape[2:]).index_copy(0, self.index, text[0])
+        return torch.cat([rows, spread.unflatten(0, (self.size, self.length))], dim=1)
+
+    def first_tokens(self) -> Tensor | None:
+        """Return the (B,) places of the texts' first tokens; None where one of them is masked."""
+        starts = torch.tensor([document.start for document in self.documents], device=self.index.device)
+        empty = any(document.start == document.stop for document in self.documents)
+        if empty or bool((self.index[starts] % self.length).any()):
+            return None
+        return starts
+
+    def masks(self) -> tuple[Tensor, Tensor]:
+        """Return (B, P + N) bool masks of the padded batch: what is masked, what is global."""
+        document, _, is_global = self.places
+        real = (document >= 0)[None]
+        return ~self.unpack(real), self.unpack(is_global[None])
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(1, S, ...) -> rows (B, P, ...) and texts (1, T, ...)."""
+        return x[0, : self.front].unflatten(0, (self.size, self.rows)), x[:, self.front :]
+
+    def join(self, rows: Tensor, text: Tensor) -> Tensor:
+        """Rows (B, P, ...) and texts (1, T, ...) -> (1, S, ...)."""
+        return torch.cat([rows.flatten(0, 1)[None], text], dim=1) if self.rows else text
+
+
+def stream_of(masked: Tensor, is_global: Tensor, *, rows: int) -> Stream:
+    """Return the run of tokens of a padded batch.
+
+    Args:
+        masked: (B, N) bool of the texts, True for padding.
+        is_global: (B, N) bool of the texts, True for global tokens.
+        rows: P.
+
+    >>> stream = stream_of(torch.tensor([[False, False, True], [False, True, True]]), torch.zeros(2, 3).bool(), rows=0)
+    >>> stream.pack(torch.tensor([[1, 2, 0], [3, 0, 0]]))
+    tensor([[1, 2, 3]])
+    """
+    length = masked.shape[1]
+    found = spans((~masked).cpu())
+    starts, index = [0], []
+    for number, (first, stop) in enumerate(found):
+        starts.append(starts[-1] + stop - first)
+        index.append(torch.arange(first, stop) + number * length)
+    documents = documents_of(masked, is_global, starts=starts[:-1])
+    return Stream(rows, length, documents, torch.cat(index).to(masked.device))

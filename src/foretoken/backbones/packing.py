@@ -1,0 +1,87 @@
+"""Encoders that run a batch of documents as one run of tokens: what their families share.
+
+The encoder's own module packs what enters it and unpacks what leaves it; between the two, transformers' own layers see
+one long document (1, S, D), and every hook, LoRA and checkpoint in them works as before.
+
+Shapes: B batch, N text tokens, P rows in front of the text, S tokens of all documents with their rows, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+from torch.utils.hooks import RemovableHandle
+
+from foretoken.attention.packed import Stream
+from foretoken.attention.settings import packs
+from foretoken.backbones.base import Backbone, Branch, has_submodule, port_of
+
+READS_FIRST = "foretoken_reads_first"  # an encoder's mark: what runs now reads each document's first token alone
+RECORDED = ("hidden_states", "attentions")
+
+
+def may_pack(port: Branch | None, hidden: Tensor) -> bool:
+    """Tell whether a batch is packed: not where each document names its adapter, as peft's LoRA looks for documents."""
+    return packs(hidden.device) and (port is None or port.mixed_size is None)
+
+
+def entered(port: Branch | None, stream: Stream) -> AbstractContextManager[None]:
+    """Let the adapters know, for a while, that the hidden states are packed."""
+    return nullcontext() if port is None else port.packed(stream)
+
+
+def rows_of(attention: nn.Module) -> int:
+    """Return how many rows stand in front of the text: P."""
+    port = port_of(attention)
+    return 0 if port is None else port.rows_here
+
+
+def trains(modules: Iterable[nn.Module]) -> bool:
+    """Tell whether one of these modules is trained: its gradient must be there, be it zero."""
+    return any(parameter.requires_grad for module in modules for parameter in module.parameters())
+
+
+def padded_front(first: Tensor, rows: int) -> Tensor:
+    """(1, B, D) first tokens -> (B, P + 1, D), as if the texts were one token long; nobody reads the rows."""
+    return F.pad(first.transpose(0, 1), (0, 0, rows, 0))
+
+
+class HeadReadsFirst:
+    """Lets an encoder know when a head runs that reads the first token of its last hidden states alone.
+
+    A call of the body itself, or one that asks for hidden states, gets all of them.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        self.encoder = encoder
+
+    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Set the mark: a forward pre-hook of the model."""
+        config: Any = model.config
+        asked = [kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED]
+        self.encoder.__dict__[READS_FIRST] = not any(asked)
+
+    def after(self, model: nn.Module, args: Any, output: Any) -> None:
+        """Take it away: a forward hook that runs whatever happens."""
+        self.encoder.__dict__.pop(READS_FIRST, None)
+
+
+def watch(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
+    """Let the encoder know what the model's head reads, where that is known."""
+    stack, heads = backbone.stacks[0], backbone.first_token_heads
+    if not heads or not type(model).__name__.endswith(heads) or not has_submodule(stack.module(body), stack.end):
+        return []
+    reads = HeadReadsFirst(stack.module(body).get_submodule(stack.end))
+    return [
+        model.register_forward_pre_hook(reads.before, with_kwargs=True),
+        model.register_forward_hook(reads.after, always_call=True),
+    ]
+
+
+def reads_first(encoder: nn.Module) -> bool:
+    """Tell whether what runs now reads each document's first token alone."""
+    return bool(encoder.__dict__.get(READS_FIRST, False))

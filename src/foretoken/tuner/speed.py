@@ -1,0 +1,65 @@
+"""The fast attention and the packed encoder on a model, with or without an adapter."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from peft import PeftModel
+from torch import nn
+
+from foretoken.backbones import BACKBONES, find_backbone
+from foretoken.backbones.base import Backbone
+from foretoken.backbones.packing import watch
+from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.wiring import FAST, WIRING
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def speed_up(model: Model) -> Model:
+    """Let a plain transformers model compute attention as models with an adapter do, in place, and return it.
+
+    The same modules, parameters, state dict and outputs (to rounding): the encoder runs a batch as one run of tokens
+    without padding (Longformer and BERT's family), and sparse attention goes block by block (Longformer, LED, BigBird,
+    which then return no attention maps). Other families stay about as fast as they are. Models with an adapter of
+    foretoken's are fast already; for those this does nothing.
+
+    Raises:
+        BackboneError: the family is not supported.
+
+    >>> import torch
+    >>> from transformers import LongformerConfig, LongformerModel
+    >>> config = LongformerConfig(attention_window=[8, 8], num_hidden_layers=2, hidden_size=16, num_attention_heads=2,
+    ...     intermediate_size=32, vocab_size=50, max_position_embeddings=64)
+    >>> model = speed_up(LongformerModel(config).eval())
+    >>> model(torch.tensor([[5, 6, 7, 8, 9]])).last_hidden_state.shape
+    torch.Size([1, 5, 16])
+    """
+    inner, backbone, body = found(model)
+    if body.__dict__.get(WIRING) is None and FAST not in body.__dict__:
+        backbone.attach_attention(body, backbone.attention_modules(body))
+        body.__dict__[FAST] = watch(inner, body, backbone)
+    return model
+
+
+def undo_speed_up(model: Model) -> Model:
+    """Take off what :func:`speed_up` put on, in place, and return the model; any other model stays as it is."""
+    _, backbone, body = found(model)
+    handles = body.__dict__.pop(FAST, None)
+    for handle in handles or ():
+        handle.remove()
+    if handles is not None and body.__dict__.get(WIRING) is None:
+        backbone.detach_attention(body, backbone.attention_modules(body))
+    return model
+
+
+def use_fast_attention(model: nn.Module) -> None:
+    """Speed a model up if its family is known; others stay as they are."""
+    if getattr(getattr(model, "config", None), "model_type", "") in BACKBONES:
+        speed_up(model)
+
+
+def found(model: nn.Module) -> tuple[nn.Module, Backbone, nn.Module]:
+    """Return the model inside peft's wrapper, its backbone and its body."""
+    inner: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    return inner, find_backbone(inner), body_of(inner)

@@ -1,0 +1,618 @@
+"""Every windowed, packed and projected engine against the definition, on drawn batches: outputs and gradients."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import LongformerConfig
+from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+from foretoken.attention import Packed, Window, attend, block, engines
+from foretoken.attention.block import attend_documents
+from foretoken.attention.columns import kept_probabilities
+from foretoken.attention.packed import Document, stream_of
+from foretoken.attention.projected import Projected
+from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention, global_positions
+
+INF = float("inf")
+FAST = tuple(name for name in engines(window=True) if name not in ("reference", "flex"))
+OTHERS = tuple(name for name in engines(window=True) if name != "reference")
+
+
+def profile(examples):
+    return settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch of documents and what attends in it."""
+
+    real: torch.Tensor  # (B, N) bool
+    is_global: torch.Tensor  # (B, N) bool, at real tokens
+    one_sided: int
+    heads: int = 2
+    shared_heads: int = 2
+    width: int = 4
+    extra: int = 0
+    kept: int = 0
+    front: int = 0
+    rows: int = 0
+    seed: int = 0
+
+    def __repr__(self):  # what hypothesis prints
+        marks = ["".join("-xg"[int(r) + int(g)] for r, g in zip(*pair, strict=True)) for pair in self.pairs()]
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, int)}
+        return f"Case({marks}, {numbers})"
+
+    def pairs(self):
+        return zip(self.real.tolist(), self.is_global.tolist(), strict=True)
+
+    @property
+    def window(self):
+        return Window(self.one_sided, self.real, *global_positions(self.is_global))
+
+    def inputs(self, dtype):
+        """Return query, key, value, extra scores, keys and values in front, and those of the rows; None for none."""
+        generator = torch.Generator().manual_seed(self.seed)
+        batch, length = self.real.shape
+
+        def make(heads, count, width):
+            made = torch.randn(batch, heads, count, width, generator=generator, dtype=torch.float64)
+            return made.to(dtype).requires_grad_() if count and width else None
+
+        text = [make(heads, length, self.width) for heads in (self.heads, self.shared_heads, self.shared_heads)]
+        extra = make(self.heads, length, self.extra)
+        front = [make(self.shared_heads, self.front, self.width) for _ in range(2)]
+        return *text, extra, *front, *[make(self.heads, self.rows, self.width) for _ in range(3)]
+
+
+def places(draw, length, label):
+    """Draw a set of places: none, the first, the last, anywhere, all."""
+    kind = draw(st.sampled_from(("none", "first", "last", "anywhere", "all")), label=label)
+    anywhere = st.sets(st.integers(0, length - 1), max_size=min(length, 5))
+    return {"none": set(), "first": {0}, "last": {length - 1}, "all": set(range(length))}.get(kind) or (
+        set(draw(anywhere)) if kind == "anywhere" else set()
+    )
+
+
+def document(draw, length):
+    """Draw which places of a document are real: padding on either side, holes, nothing at all."""
+    kind = draw(st.sampled_from(("whole", "right", "left", "both", "one", "none")))
+    some = draw(st.integers(0, length - 1)) if length > 1 else 0
+    real = torch.ones(length, dtype=torch.bool)
+    if kind in ("right", "both"):
+        real[length - some :] = False
+    if kind in ("left", "both"):
+        real[: some // 2] = False
+    if kind in ("one", "none"):
+        real[:] = False
+        real[some] = kind == "one"
+    if kind in ("whole", "right") and draw(st.booleans()):
+        real[list(draw(st.sets(st.integers(0, length - 1), max_size=4)))] = False
+    return real
+
+
+@st.composite
+def cases(draw, most=400, rows=0):
+    length = draw(st.one_of(st.integers(1, 12), st.integers(1, min(most, 130)), st.integers(1, most)))
+    size = draw(st.integers(1, 3))
+    real = torch.stack([document(draw, length) for _ in range(size)])
+    marks = torch.zeros_like(real)
+    for number in range(size):
+        found = real[number].nonzero()[:, 0]
+        if len(found):
+            marks[number, found[sorted(places(draw, len(found), "globals"))]] = True
+    shared = draw(st.sampled_from((1, 2)))
+    extra = draw(st.integers(0, 4))
+    return Case(
+        real,
+        marks,
+        one_sided=draw(st.one_of(st.integers(0, 8), st.integers(0, 2 * length))),
+        heads=shared * draw(st.sampled_from((1, 1, 2))),
+        shared_heads=shared,
+        width=draw(st.sampled_from((1, 3, 4, 8))),
+        extra=extra,
+        kept=draw(st.integers(0, extra)),
+        front=draw(st.integers(0, 3)),
+        rows=draw(st.integers(0, rows)),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+def tokens(*lengths, one_sided=3, globals_=(), **options):
+    """Return the case of documents of these lengths, padded on the right; ``globals_``: (document, place)."""
+    real = torch.arange(max(1, *lengths))[None] < torch.tensor(lengths)[:, None]
+    marks = torch.zeros_like(real)
+    for number, place in globals_:
+        marks[number, place] = True
+    return Case(real, marks & real, one_sided, **options)
+
+
+def windowed(case, inputs, engine):
+    query, key, value, extra, front_key, front_value, *_ = inputs
+    return attend(
+        query,
+        key,
+        value,
+        scale=case.width**-0.5,
+        window=case.window,
+        front=None if front_key is None else (front_key, front_value),
+        extra_scores=extra,
+        kept=case.kept,
+        engine=engine,
+    )
+
+
+def with_gradients(out, p, inputs):
+    """Return out, p, and every input's gradient of a loss in which both count."""
+    generator = torch.Generator().manual_seed(1)
+    given = [x for x in (out, p) if x is not None]
+    wanted = [x for x in inputs if x is not None]
+    weights = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype) for x in given]
+    loss = sum((x * weight).sum() for x, weight in zip(given, weights, strict=True))
+    return [x.detach() for x in given] + list(torch.autograd.grad(loss, wanted, materialize_grads=True))
+
+
+def results(case, engine, dtype):
+    inputs = case.inputs(dtype)
+    return with_gradients(*windowed(case, inputs, engine), inputs)
+
+
+def check_equal(got, expected, atol):
+    for one, other in zip(got, expected, strict=True):
+        assert one.isfinite().all()
+        size = max(1.0, float(other.abs().max())) if other.numel() else 1.0
+        torch.testing.assert_close(one, other, atol=atol * size, rtol=0)
+
+
+# ---- windowed engines --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", FAST)
+@profile(40)
+@given(cases())
+def test_windowed_engines_equal_the_reference(engine, case):
+    for dtype, atol in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        check_equal(results(case, engine, dtype), results(case, "reference", dtype), atol)
+
+
+@profile(6)
+@given(cases(most=40))
+def test_flex_equals_the_reference(case):
+    check_equal(results(case, "flex", torch.float64), results(case, "reference", torch.float64), 1e-10)
+    check_equal(results(case, "flex", torch.float32), results(case, "reference", torch.float32), 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", OTHERS)
+@profile(400)
+@given(cases(most=700))
+def test_windowed_engines_equal_the_reference_on_many_batches(engine, case):
+    check_equal(results(case, engine, torch.float64), results(case, "reference", torch.float64), 1e-10)
+
+
+EDGES = {  # around the engine's blocks of queries, and around the window
+    f"{length} tokens, window {one_sided}": tokens(length, length - 1, one_sided=one_sided, extra=1, kept=1)
+    for length in (block.BLOCK - 1, block.BLOCK, block.BLOCK + 1, 2 * block.BLOCK + 1)
+    for one_sided in (0, 1, block.BLOCK - 1, block.BLOCK, 5 * block.BLOCK)
+}
+
+
+@pytest.mark.parametrize("engine", FAST)
+@pytest.mark.parametrize("case", EDGES.values(), ids=EDGES)
+def test_lengths_and_windows_around_a_block(engine, case):
+    check_equal(results(case, engine, torch.float64), results(case, "reference", torch.float64), 1e-10)
+
+
+@pytest.mark.parametrize("engine", FAST)
+@profile(15)
+@given(cases(most=200))
+def test_bfloat16_is_as_near_to_float32_as_the_reference(engine, case):
+    exact = results(case, "reference", torch.float32)
+    got, yardstick = (distances(results(case, name, torch.bfloat16), exact) for name in (engine, "reference"))
+    for one, other, whole in zip(got, yardstick, exact, strict=True):
+        assert one <= 1.5 * other + 2**-9 * float(whole.norm()) + 2**-10 * whole.numel() ** 0.5  # of unit inputs
+
+
+def distances(got, exact):
+    return [float((one.float() - other).norm()) for one, other in zip(got, exact, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("globals_", "padding"), [((), 0), (((0, 0), (1, 0)), 7), (((0, 3), (0, 20), (1, 31)), 0)], ids=str
+)
+def test_bfloat16_is_as_near_to_float32_as_transformers(longformer_config, globals_, padding):
+    torch.manual_seed(2)
+    exact = LongformerSelfAttention(longformer_config, layer_id=0)
+    hidden = torch.randn(2, 64, 64)
+    masked = torch.zeros(2, 64, dtype=torch.bool)
+    masked[1, 64 - padding :] = padding > 0
+    marks = torch.zeros_like(masked)
+    for place in globals_:
+        marks[place] = True
+    found = {}
+    for name in ("exact", "theirs", "ours"):
+        module = LongformerSelfAttention(longformer_config, layer_id=0)
+        module.load_state_dict(exact.state_dict())
+        module = module.to(torch.float32 if name == "exact" else torch.bfloat16)
+        if name == "ours":
+            module.__class__, module.found_globals = WindowedSelfAttention, FoundGlobals()
+        x = hidden.to(module.query.weight.dtype).detach().clone().requires_grad_()
+        out = module(
+            x,
+            attention_mask=torch.where(marks, 1e4, 0.0).masked_fill(masked, -1e4).to(x.dtype),
+            is_index_masked=masked,
+            is_index_global_attn=marks,
+            is_global_attn=bool(marks.any()),
+        )[0]
+        (out * torch.linspace(-1, 1, 64, dtype=out.dtype)).sum().backward()
+        found[name] = [out.detach(), x.grad, module.key.weight.grad, module.value.bias.grad]
+    ours, theirs = (distances(found[name], found["exact"]) for name in ("ours", "theirs"))
+    for one, other, whole in zip(ours, theirs, found["exact"], strict=True):
+        assert one <= 1.5 * other + 0.001 * float(whole.norm())
+
+
+@pytest.fixture
+def longformer_config():
+    return LongformerConfig(
+        attention_window=[16],
+        num_hidden_layers=1,
+        hidden_size=64,
+        num_attention_heads=4,
+        intermediate_size=64,
+        vocab_size=50,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.2,
+    )
+
+
+# ---- packed engines ----------------------------------------------------------------------------------------------
+
+
+def padded_and_packed(case, engine, dtype):
+    """Return the results of both; the rows in front are global tokens of the padded batch."""
+    everything = []
+    for name in ("reference", engine):
+        inputs = case.inputs(dtype)
+        query, key, value, extra, front_key, front_value, *rows = inputs
+        front = None if front_key is None else (front_key, front_value)
+        options = {"scale": case.width**-0.5, "kept": case.kept, "front": front, "engine": name}
+        if name == "reference":
+            out, p = attend_padded(case, query, key, value, extra, rows, options)
+        else:
+            stream = stream_of(~case.real, case.is_global, rows=case.rows)
+            packed = Packed(case.one_sided, stream, (rows[1], rows[2]) if case.rows else None)
+            text = [in_run(stream, repeated(x, case.heads)) for x in (query, key, value)]
+            columns = None if extra is None else in_run(stream, extra)
+            options["front"] = None if front is None else tuple(repeated(x, case.heads) for x in front)
+            run = [None if x is None else back(stream, x)
+                   for x in attend(*text, packed=packed, extra_scores=columns, **options)]  # fmt: skip
+            out, p = (None if x is None else torch.where(case.real[:, None, :, None], x, 0.0) for x in run)
+        everything.append(with_gradients(out, p, (*inputs[:6], *rows[1:])))
+    return everything
+
+
+def attend_padded(case, query, key, value, extra, rows, options):
+    text = [query, *(repeated(x, case.heads) for x in (key, value))]
+    before = [torch.cat(pair, dim=2) for pair in zip(rows, text, strict=True)] if case.rows else text
+    ones = torch.ones(case.real.shape[0], case.rows, dtype=torch.bool)
+    real, marks = torch.cat([ones, case.real], dim=1), torch.cat([ones, case.is_global], dim=1)
+    window = Window(case.one_sided, real, *global_positions(marks))
+    columns = None if extra is None else torch.nn.functional.pad(extra, (0, 0, case.rows, 0))
+    found = attend(*before, window=window, extra_scores=columns, **options)
+    return [None if x is None else x[:, :, case.rows :] for x in found]
+
+
+def repeated(x, heads):
+    return x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def in_run(stream, x):
+    """(B, H, N, K) -> (1, H, T, K)."""
+    return stream.pack_text(x.transpose(1, 2)).transpose(1, 2)
+
+
+def back(stream, x):
+    """(1, H, T, K) -> (B, H, N, K)."""
+    rows = x.new_zeros(1, stream.front, x.shape[1], x.shape[3])
+    return stream.unpack(torch.cat([rows, x.transpose(1, 2)], dim=1))[:, stream.rows :].transpose(1, 2)
+
+
+@profile(60)
+@given(cases(rows=3))
+def test_packed_documents_are_what_they_are_padded(case):
+    padded, packed = padded_and_packed(case, "block", torch.float64)
+    check_equal(packed, padded, 1e-10)
+
+
+@profile(20)
+@given(cases(most=150, rows=3))
+def test_packed_documents_are_what_they_are_padded_in_float32(case):
+    padded, packed = padded_and_packed(case, "block", torch.float32)
+    check_equal(packed, padded, 1e-5)
+
+
+@profile(5)
+@given(cases(most=30, rows=2))
+def test_flex_packed_is_what_it_is_padded(case):
+    padded, packed = padded_and_packed(case, "flex", torch.float64)
+    check_equal(packed, padded, 1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", engines(packed=True))
+@profile(300)
+@given(cases(rows=4))
+def test_many_packed_documents_are_what_they_are_padded(engine, case):
+    padded, packed = padded_and_packed(case, engine, torch.float64)
+    check_equal(packed, padded, 1e-10)
+
+
+@profile(40)
+@given(cases(rows=3))
+def test_a_stream_gives_back_what_was_packed(case):
+    stream = stream_of(~case.real, case.is_global, rows=case.rows)
+    batch = torch.randn(case.real.shape[0], case.rows + case.real.shape[1], 2)
+    again = stream.unpack(stream.pack(batch))
+    everything = torch.cat([torch.ones(len(batch), case.rows, dtype=torch.bool), case.real], dim=1)
+    assert torch.equal(again[everything], batch[everything])
+    masked, marks = stream.masks()
+    assert torch.equal(masked, ~everything)
+    assert torch.equal(marks[:, case.rows :], case.is_global)
+    assert bool(marks[:, : case.rows].all())
+
+
+def test_tokens_of_no_document_get_zero_and_no_gradient():
+    query, key, value = (torch.randn(20, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    documents = [
+        Document(3, 9, torch.tensor([4]), torch.tensor([False, True, *[False] * 4])),
+        Document(12, 20, key.new_empty(0).long()),
+    ]
+    out, p = attend_documents(query, key, value, scale=0.5, documents=documents, one_sided=2)
+    assert p is None
+    outside = torch.tensor([*range(3), *range(9, 12)])
+    assert float(out[outside].detach().abs().max()) == 0
+    for grad in torch.autograd.grad(out.sum(), (query, key, value)):
+        assert float(grad[outside].abs().max()) == 0
+        assert grad.isfinite().all()
+
+
+# ---- keys and values that are not computed -----------------------------------------------------------------------
+
+
+@st.composite
+def projections(draw):
+    extra = draw(st.integers(0, 3))
+    return SimpleNamespace(
+        batch=draw(st.integers(1, 3)),
+        heads=draw(st.integers(1, 3)),
+        queries=draw(st.integers(1, 4)),
+        width=draw(st.sampled_from((1, 4))),
+        model=draw(st.sampled_from((3, 8))),
+        lengths=draw(st.lists(st.integers(1, 30), min_size=1, max_size=3)),
+        extra=extra,
+        kept=draw(st.integers(0, extra)),
+        front=draw(st.integers(0, 2)),
+        biases=draw(st.tuples(st.booleans(), st.booleans())),
+        masked=draw(st.sampled_from(("no", "some", "a whole document"))),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+def projected_and_direct(drawn, dtype):
+    generator = torch.Generator().manual_seed(drawn.seed)
+
+    def make(*shape, when=True):
+        made = torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+        return made if when else None
+
+    inner, keys = drawn.heads * drawn.width, sum(drawn.lengths)
+    query = make(drawn.batch, drawn.heads, drawn.queries, drawn.width)
+    hidden = [make(drawn.batch, length, drawn.model) for length in drawn.lengths]
+    key, value = make(inner, drawn.model), make(inner, drawn.model)
+    key_bias, value_bias = (make(inner, when=there) for there in drawn.biases)
+    extra = make(drawn.batch, drawn.heads, drawn.queries, drawn.extra, when=drawn.extra > 0)
+    front = [make(drawn.batch, drawn.heads, drawn.front, drawn.width, when=drawn.front > 0) for _ in range(2)]
+    mask = None if drawn.masked == "no" else torch.rand(drawn.batch, keys, generator=generator) > 0.3
+    if mask is not None:
+        mask[:, 0] = True
+    if drawn.masked == "a whole document":
+        mask[0] = False
+    inputs = [query, *hidden, key, value, key_bias, value_bias, extra, *front]
+    options = {"scale": 0.5, "front": None if front[0] is None else tuple(front), "kept": drawn.kept}
+    source = Projected(tuple(hidden), (key, key_bias), (value, value_bias), mask)
+    got = attend(query, None, None, projected=source, extra_scores=extra, **options)
+
+    def projected(weight, bias):
+        x = torch.nn.functional.linear(torch.cat(hidden, dim=1), weight, bias)
+        return x.unflatten(-1, (drawn.heads, drawn.width)).transpose(1, 2)
+
+    seen = None if mask is None else mask[:, None, None]
+    maps = projected(key, key_bias), projected(value, value_bias)
+    expected = attend(query, *maps, mask=seen, extra_scores=extra, engine="reference", **options)
+    return with_gradients(*got, inputs), with_gradients(*expected, inputs), drawn.masked == "a whole document"
+
+
+@profile(80)
+@given(projections())
+def test_projected_attention_is_attention_to_projected_keys(drawn):
+    for dtype, atol in ((torch.float64, 1e-10), (torch.float32, 2e-5)):
+        got, expected, has_empty = projected_and_direct(drawn, dtype)
+        if has_empty:  # plain attention has no answer for a document without a key: ours is finite, and zero there
+            assert all(x.isfinite().all() for x in got)
+            if not drawn.front:
+                assert float(got[0][0].abs().max()) == 0.0
+        else:
+            check_equal(got, expected, atol)
+
+
+def test_a_key_bias_cancels_among_the_keys_but_not_against_a_column():
+    query, hidden = torch.randn(1, 2, 1, 4), torch.randn(1, 9, 8)
+    key, value, bias = torch.randn(8, 8), torch.randn(8, 8), 3 * torch.randn(8)
+    column = torch.zeros(1, 2, 1, 1)
+
+    def both(extra):
+        sources = [Projected((hidden,), (key, b), (value, None)) for b in (bias, torch.zeros(8))]
+        return [attend(query, None, None, projected=x, scale=0.5, extra_scores=extra) for x in sources]
+
+    with_bias, without = both(None)
+    torch.testing.assert_close(with_bias[0], without[0], atol=1e-5, rtol=0)
+    with_bias, without = both(column)
+    assert float((with_bias[1] - without[1]).abs().max()) > 0.01
+    keys, values = ((hidden @ w.T + b).unflatten(-1, (2, 4)).transpose(1, 2) for w, b in ((key, bias), (value, 0.0)))
+    out, p = attend(query, keys, values, scale=0.5, extra_scores=column, engine="reference")
+    torch.testing.assert_close(with_bias[0], out, atol=1e-5, rtol=0)
+    torch.testing.assert_close(with_bias[1], p, atol=1e-5, rtol=0)
+
+
+# ---- extremes ----------------------------------------------------------------------------------------------------
+
+EXTREMES = (60.0, 100.0, 1e4, -1e4, -INF)
+ODD = {
+    "documents without a token": tokens(0, 7, 0),
+    "nothing but documents without a token": tokens(0, 0),
+    "documents of one token": tokens(1, 1, globals_=[(0, 0)]),
+    "a window of nothing": tokens(9, 4, one_sided=0),
+    "nothing but global tokens": tokens(6, 6, globals_=[(d, i) for d in range(2) for i in range(6)]),
+}
+
+
+def extreme(case, engine, scores, kept, dtype=torch.float32):
+    """Return the results with the last columns' scores all alike, and the first as drawn."""
+    columns = case.inputs(dtype)[0].new_full((*case.inputs(dtype)[0].shape[:3], 1), scores)
+    drawn = Case(**{**vars(case), "extra": 1, "kept": 0})
+    query, key, value, extra, *_ = inputs = drawn.inputs(dtype)
+    columns.requires_grad_()
+    out, p = attend(
+        query,
+        key,
+        value,
+        scale=0.5,
+        window=case.window,
+        extra_scores=torch.cat([extra, columns], dim=-1),
+        kept=kept,
+        engine=engine,
+    )
+    return with_gradients(out, p, (*inputs, columns))
+
+
+@pytest.mark.parametrize("engine", engines(window=True))
+@pytest.mark.parametrize("scores", EXTREMES)
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_extreme_scores_leave_nothing_undefined(engine, scores, kept):
+    for case in ODD.values():
+        got = extreme(case, engine, scores, kept)
+        assert all(x.isfinite().all() for x in got)
+        double = [x.float() for x in extreme(case, "reference", scores, kept, torch.float64)]
+        check_equal(got[:2], double[:2], 1e-3 if abs(scores) > 1e3 else 1e-5)
+
+
+@pytest.mark.parametrize("engine", engines(window=True))
+@pytest.mark.parametrize("scores", [60.0, 100.0, 1e4])
+def test_a_kept_column_near_one_leaves_the_attention_as_it_is(engine, scores):
+    case = tokens(40, 21, globals_=[(0, 0), (1, 5)])
+    out, p, *_ = extreme(case, engine, scores, 1)
+    query, key, value, extra, *_ = Case(**{**vars(case), "extra": 1}).inputs(torch.float32)
+    alone, share = attend(query, key, value, scale=0.5, window=case.window, extra_scores=extra, engine="reference")
+    torch.testing.assert_close(out, alone.detach(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(p[..., :1], share.detach(), atol=1e-5, rtol=0)
+    assert float((p[..., 1:] - case.real[:, None, :, None].float()).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("engine", engines(packed=True))
+@pytest.mark.parametrize("case", ODD.values(), ids=ODD)
+def test_odd_documents_packed(engine, case):
+    for rows in (0, 2):
+        case = Case(**{**vars(case), "rows": rows, "extra": 2, "kept": 1, "front": 1})
+        padded, packed = padded_and_packed(case, engine, torch.float64)
+        check_equal(packed, padded, 1e-10)
+
+
+# ---- the block engine's own --------------------------------------------------------------------------------------
+
+LONG = tokens(
+    230, 101, one_sided=30, globals_=[(0, 0), (0, 200), (1, 3)], heads=3, shared_heads=3, extra=2, kept=1, front=1
+)
+
+
+@pytest.mark.parametrize("engine", FAST)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_twice_the_same_call_gives_the_same_bits(engine, dtype):
+    first, second = (results(LONG, engine, dtype) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("engine", FAST)
+def test_one_thread_and_two_agree(engine):
+    before, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(results(LONG, engine, torch.float32))
+    finally:
+        torch.set_num_threads(before)
+    check_equal(*found, 1e-5)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+@pytest.mark.parametrize("globals_", [(), ((0, 0), (1, 3))], ids=str)
+def test_numerical_gradients_of_the_block_engine(kept, globals_, monkeypatch):
+    monkeypatch.setattr(block, "BLOCK", 3)
+    case = tokens(7, 4, one_sided=1, globals_=globals_, heads=1, shared_heads=1, width=2, extra=2, kept=kept, front=1)
+    inputs = case.inputs(torch.float64)[:6]
+    assert torch.autograd.gradcheck(lambda *x: windowed(case, x, "block"), inputs)
+
+
+@pytest.mark.parametrize("left_out", range(6))
+def test_inputs_without_a_gradient_take_none_from_the_others(left_out):
+    inputs = LONG.inputs(torch.float64)
+    wanted = [x for number, x in enumerate(inputs[:6]) if number != left_out]
+    full = with_gradients(*windowed(LONG, inputs, "block"), wanted)
+    inputs[left_out].requires_grad_(False)
+    check_equal(with_gradients(*windowed(LONG, inputs, "block"), wanted), full, 1e-14)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "columns", "front key", "front value"])
+def test_each_gradient_is_right_by_itself(name):
+    number = ["query", "key", "value", "columns", "front key", "front value"].index(name)
+    found = []
+    for engine in ("block", "reference"):
+        inputs = [x if i == number or x is None else x.detach() for i, x in enumerate(LONG.inputs(torch.float64))]
+        found.append(with_gradients(*windowed(LONG, inputs, engine), [inputs[number]]))
+    check_equal(*found, 1e-10)
+
+
+def test_without_pytorchs_private_kernel_the_gradients_are_the_same(monkeypatch):
+    expected = results(LONG, "block", torch.float64)
+    asked = []
+    monkeypatch.setattr(torch, "_softmax_backward_data", None)
+    monkeypatch.setattr(block, "softmax_backward", lambda *x, own=block.softmax_backward: asked.append(1) or own(*x))
+    check_equal(results(LONG, "block", torch.float64), expected, 1e-12)
+    assert asked
+
+
+def test_a_second_derivative_is_refused_not_wrong():
+    inputs = LONG.inputs(torch.float64)
+    (grad,) = torch.autograd.grad((windowed(LONG, inputs, "block")[0] ** 2).sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_autocast_leaves_the_types_of_the_inputs():
+    case = tokens(20, 9, extra=1)
+    inputs = case.inputs(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, p = windowed(case, inputs, "block")
+    assert (out.dtype, p.dtype) == (torch.float32, torch.float32)
+    check_equal(with_gradients(out, p, inputs), results(case, "reference", torch.float32), 1e-5)
+
+
+def test_kept_probabilities_of_nothing_shared():
+    lse = torch.tensor([0.0, 100.0])
+    got = kept_probabilities(lse, torch.tensor([[0.0], [-INF]]))
+    torch.testing.assert_close(got, torch.tensor([[0.5], [0.0]]))

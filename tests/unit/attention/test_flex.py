@@ -1,0 +1,472 @@
+"""FlexAttention through its reference path: outputs, log-sum-exp and gradients against definitions written as loops."""
+
+import gc
+import math
+import types
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.nn.attention import flex_attention as torch_flex
+
+from foretoken.attention import Window, attend, flex, flex_masks
+from foretoken.attention.flex import attend_flex
+from foretoken.attention.flex_masks import BLOCK, Documents, dense_mask, documents_mask, window_mask
+from foretoken.errors import ConfigError
+
+H, K = 2, 16
+SCALE = K**-0.5
+HEADS = 7  # as many as there are of nothing else: PyTorch takes sizes that are equal at first for one size
+INF = float("inf")
+
+
+def random(*shape, dtype=torch.float64):
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+def naive(query, key, value, sees, scale=SCALE):
+    """Sum over the keys that each query sees, one query and one key at a time: f and lse."""
+    groups = query.shape[1] // key.shape[1]
+    f, lse = query * 0, torch.full(query.shape[:3], -INF, dtype=query.dtype)
+    rows, totals = {}, {}
+    for b in range(query.shape[0]):
+        for i in range(query.shape[2]):
+            keys = [j for j in range(key.shape[2]) if sees(b, i, j)]
+            for h in range(query.shape[1]):
+                if keys:
+                    scores = torch.stack([query[b, h, i] @ key[b, h // groups, j] * scale for j in keys])
+                    total = scores.exp().sum()
+                    picked = torch.stack([value[b, h // groups, j] for j in keys])
+                    rows[b, h, i], totals[b, h, i] = (scores.exp() / total) @ picked, total.log()
+    places = tuple(torch.tensor(x) for x in zip(*rows, strict=True)) if rows else None
+    if places:
+        f = f.index_put(places, torch.stack(list(rows.values())))
+        lse = lse.index_put(places, torch.stack(list(totals.values())))
+    return f, lse
+
+
+def gradients(f, lse, inputs):
+    """Of a loss in which f and the finite lse count."""
+    torch.manual_seed(1)
+    loss = (f * torch.randn_like(f)).sum()
+    loss = loss + (torch.where(lse == -INF, 0.0, lse) * torch.randn_like(lse)).sum()
+    return torch.autograd.grad(loss, inputs, materialize_grads=True)
+
+
+def check(inputs, got, sees, *, scale=SCALE, atol=1e-10):
+    expected = naive(*inputs, sees, scale)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other.to(one.dtype), atol=atol, rtol=0)
+    for one, other in zip(gradients(*got, inputs), gradients(*expected, inputs), strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one, other, atol=atol, rtol=0)
+
+
+def window_of(real, globals_, one_sided):
+    """A window whose global keys are given per document as positions."""
+    width = max(1, *(len(g) for g in globals_))
+    index = torch.tensor([[*g, *[0] * (width - len(g))] for g in globals_])
+    mask = torch.tensor([[True] * len(g) + [False] * (width - len(g)) for g in globals_])
+    return Window(one_sided=one_sided, key_mask=real, global_index=index, global_mask=mask)
+
+
+def sees_window(window, globals_):
+    def sees(b, i, j):
+        return bool(
+            window.key_mask[b, i] and window.key_mask[b, j] and (abs(i - j) <= window.one_sided or j in globals_[b])
+        )
+
+    return sees
+
+
+@st.composite
+def windows(draw):
+    documents, length = draw(st.integers(1, 3)), draw(st.integers(1, 9))
+    real = torch.tensor(draw(st.lists(st.lists(st.booleans(), min_size=length, max_size=length),
+                                      min_size=documents, max_size=documents)))  # fmt: skip
+    globals_ = [sorted(draw(st.sets(st.integers(0, length - 1), max_size=3))) for _ in range(documents)]
+    return window_of(real, globals_, draw(st.integers(0, 10))), globals_
+
+
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@FEW
+@given(windows())
+def test_window_equals_the_loops(drawn):
+    window, globals_ = drawn
+    inputs = [random(*window.key_mask.shape[:1], H, window.key_mask.shape[1], K) for _ in range(3)]
+    check(inputs, attend_flex(*inputs, scale=SCALE, window=window), sees_window(window, globals_))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [127, 128, 129, 300])
+def test_window_equals_the_reference_engine(length, dtype):
+    real = torch.ones(2, length, dtype=torch.bool)
+    real[0, length // 2 :] = False
+    window = window_of(real, [[0, 5], [length - 1]], 20)
+    wide = [random(2, H, length, K) for _ in range(3)]
+    inputs = [x.detach().to(dtype).requires_grad_() for x in wide]
+    f, lse = attend_flex(*inputs, scale=SCALE, window=window)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    expected, _ = attend(*exact, scale=SCALE, window=window, engine="reference")
+    assert f.dtype == dtype
+    assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    atol = {torch.float64: 1e-10, torch.float32: 1e-5}.get(dtype, 8 * torch.finfo(dtype).eps)
+    torch.testing.assert_close(f.double(), expected, atol=atol, rtol=0)
+    weight = torch.randn(2, H, length, K).to(dtype)
+    got = torch.autograd.grad(f, inputs, weight)
+    for one, other in zip(got, torch.autograd.grad(expected, exact, weight.double()), strict=True):
+        torch.testing.assert_close(one.double(), other, atol=4 * atol, rtol=4 * atol)
+
+
+def test_a_window_of_no_tokens_at_all_gives_zero_and_minus_infinity():
+    window = window_of(torch.zeros(1, 5, dtype=torch.bool), [[0]], 2)
+    inputs = [random(1, H, 5, K) for _ in range(3)]
+    f, lse = attend_flex(*inputs, scale=SCALE, window=window)
+    assert torch.equal(f, torch.zeros_like(f))
+    assert (lse == -INF).all()
+    for grad in gradients(f, lse, inputs):
+        assert torch.equal(grad, torch.zeros_like(grad))
+
+
+def test_scores_far_from_zero_do_not_overflow():
+    inputs = [(x * 40).detach().requires_grad_() for x in (random(1, H, 6, K) for _ in range(3))]
+    f, lse = attend_flex(*inputs, scale=SCALE, window=window_of(torch.ones(1, 6, dtype=torch.bool), [[]], 6))
+    scores = inputs[0] @ inputs[1].mT * SCALE
+    torch.testing.assert_close(lse, scores.logsumexp(-1))
+    assert all(grad.isfinite().all() for grad in gradients(f, lse, inputs))
+
+
+@st.composite
+def streams(draw):
+    """Rows of all documents in front, then document after document; some documents have no rows."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
+    rows = [draw(st.integers(0, 2)) for _ in sizes]
+    front = [(d, draw(st.integers(0, 9)), True) for d, count in enumerate(rows) for _ in range(count)]
+    text = [(d, p, draw(st.booleans())) for d, size in enumerate(sizes) for p in range(size)]
+    dead = [(-1, 0, True)] * draw(st.integers(0, 2))
+    return front + text + dead, draw(st.integers(0, 8))
+
+
+def documents_of(tokens, one_sided):
+    document, position, is_global = zip(*tokens, strict=True)
+    return Documents(torch.tensor(document), torch.tensor(position), torch.tensor(is_global), one_sided)
+
+
+def sees_documents(tokens, one_sided):
+    def sees(_, i, j):
+        (d, p, _), (other, place, is_global) = tokens[i], tokens[j]
+        return d == other and d >= 0 and (abs(p - place) <= one_sided or is_global)
+
+    return sees
+
+
+@FEW
+@given(streams())
+def test_a_packed_stream_equals_the_loops(drawn):
+    tokens, one_sided = drawn
+    inputs = [random(1, H, len(tokens), K) for _ in range(3)]
+    got = attend_flex(*inputs, scale=SCALE, documents=documents_of(tokens, one_sided))
+    check(inputs, got, sees_documents(tokens, one_sided))
+
+
+def test_a_packed_document_is_what_it_is_alone():
+    sizes = [40, 130, 7]
+    tokens = [(d, p, p == 0) for d, size in enumerate(sizes) for p in range(size)]
+    inputs = [random(1, H, sum(sizes), K) for _ in range(3)]
+    f, lse = attend_flex(*inputs, scale=SCALE, documents=documents_of(tokens, 9))
+    start = 0
+    for size in sizes:
+        part = [x[:, :, start : start + size] for x in inputs]
+        alone = window_of(torch.ones(1, size, dtype=torch.bool), [[0]], 9)
+        expected = attend_flex(*part, scale=SCALE, window=alone)
+        torch.testing.assert_close(f[:, :, start : start + size], expected[0])
+        torch.testing.assert_close(lse[:, :, start : start + size], expected[1])
+        start += size
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (4, 7)])
+def test_dense_equals_the_loops(groups, is_causal, padded, queries, keys):
+    real = torch.rand(2, keys) < 0.6
+    real[0] = False  # every row of this document is empty
+    inputs = [random(2, 2 * groups, queries, K), random(2, 2, keys, K), random(2, 2, keys, K)]
+    got = attend_flex(*inputs, scale=0.3, key_mask=real if padded else None, is_causal=is_causal)
+    check(inputs, got, lambda b, i, j: (bool(real[b, j]) or not padded) and (j <= i or not is_causal), scale=0.3)
+
+
+@pytest.mark.parametrize("width", [1, 5, 24, 33])
+def test_widths_that_the_kernel_does_not_have(width):
+    inputs = [random(1, 1, 4, width) for _ in range(3)]
+    check(inputs, attend_flex(*inputs, scale=0.5), lambda b, i, j: True, scale=0.5)
+
+
+def test_lse_gives_the_probabilities_of_further_columns():
+    """What the contract does with it: one softmax over [keys | columns]."""
+    window = window_of(torch.ones(1, 7, dtype=torch.bool), [[2]], 1)
+    inputs, extra = [random(1, H, 7, K) for _ in range(3)], random(1, H, 7, 3)
+    f, lse = attend_flex(*inputs, scale=SCALE, window=window)
+    total = torch.logaddexp(lse, extra.logsumexp(-1))
+    got = f * (lse - total).exp()[..., None], (extra - total[..., None]).exp()
+    expected = attend(*inputs, scale=SCALE, window=window, extra_scores=extra, engine="reference")
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    got_grads = torch.autograd.grad(sum(x.sin().sum() for x in got), [*inputs, extra])
+    for one, other in zip(
+        got_grads, torch.autograd.grad(sum(x.sin().sum() for x in expected), [*inputs, extra]), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_our_backward_on_a_cpu_is_that_of_flex_attention():
+    """The operator below the front door has a backward on a CPU as well: the formula that a GPU kernel implements."""
+    operator = pytest.importorskip("torch._higher_order_ops.flex_attention").flex_attention
+    window = window_of(torch.tensor([[True] * 6 + [False]]), [[1]], 1)
+    inputs = [random(1, H, 7, K) for _ in range(3)]
+    options = {"OUTPUT_LOGSUMEXP": True, "OUTPUT_MAX": False, "BACKEND": "AUTO"}
+    mask = window_mask(window).as_tuple()
+    f, lse, *_ = torch.compile(lambda *qkv: operator(*qkv, identity, mask, SCALE, options), backend="eager")(*inputs)
+    expected = gradients(f, lse * math.log(2), inputs)
+    for one, other in zip(gradients(*attend_flex(*inputs, scale=SCALE, window=window), inputs), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def identity(score, b, h, q, k):
+    return score
+
+
+def by_definition(mask, sees, batch, queries, keys):
+    """Blocks of which a score is wanted, and blocks of which all are, from the whole matrix."""
+    whole = torch.tensor([[[sees(b, i, j) for j in range(keys)] for i in range(queries)] for b in range(batch)])
+    some = torch.zeros(batch, -(-queries // BLOCK), -(-keys // BLOCK), dtype=torch.bool)
+    every = some.clone()
+    for i in range(some.shape[1]):
+        for j in range(some.shape[2]):
+            part = whole[:, i * BLOCK : (i + 1) * BLOCK, j * BLOCK : (j + 1) * BLOCK]
+            some[:, i, j] = part.any(-1).any(-1)
+            every[:, i, j] = part.all(-1).all(-1) & (part[0].numel() == BLOCK * BLOCK)
+    return some, every
+
+
+def listed(count, index):
+    """The lists of a mask as (B, C_q, C_k) bool."""
+    marks = torch.zeros(index[:, 0].shape, dtype=torch.bool)
+    for b, i in torch.cartesian_prod(*map(torch.arange, marks.shape[:2])).tolist():
+        marks[b, i, index[b, 0, i, : count[b, 0, i]].long()] = True
+    return marks
+
+
+def lists_of(mask):
+    partly = listed(mask.kv_num_blocks, mask.kv_indices)
+    wholly = listed(mask.full_kv_num_blocks, mask.full_kv_indices)
+    assert not (partly & wholly).any()
+    return partly | wholly, wholly
+
+
+def test_blocks_of_a_window_are_those_that_are_wanted():
+    real = torch.ones(2, 5 * BLOCK + 3, dtype=torch.bool)
+    real[1, 300:] = False
+    window = window_of(real, [[0], [150]], BLOCK + 7)
+    position = torch.arange(real.shape[1])
+    near = (position[:, None] - position).abs() <= window.one_sided
+    front = torch.stack([position == 0, position == 150])
+    whole = (near | front[:, None]) & real[:, None] & real[:, :, None]
+    listed_blocks = lists_of(window_mask(window))
+    expected = by_definition(None, lambda b, i, j: whole[b, i, j].item(), 2, *whole.shape[1:])
+    for got, wanted in zip(listed_blocks, expected, strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_blocks_of_a_stream_hold_all_that_is_wanted_and_not_much_more():
+    sizes, rows, one_sided = [200, 3, 700, 64, 300], 4, 100
+    tokens = [(d, p, True) for d in range(len(sizes)) for p in range(rows)]
+    tokens += [(d, p, p == 0) for d, size in enumerate(sizes) for p in range(size)]
+    some, every = lists_of(documents_mask(documents_of(tokens, one_sided)))
+    sees = sees_documents(tokens, one_sided)
+    wanted, whole = by_definition(None, lambda b, i, j: sees(b, i, j), 1, len(tokens), len(tokens))
+    assert not (wanted & ~some).any()
+    assert not (every & ~whole).any()
+    assert torch.equal(some[:, 1:], wanted[:, 1:])  # the rows in front, as queries, may be given more than they want
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_blocks_of_padding_are_left_out(is_causal):
+    real = torch.ones(2, 3 * BLOCK, dtype=torch.bool)
+    real[1, BLOCK + 1 :] = False
+    mask = dense_mask(real, 2 * BLOCK + 5, 3 * BLOCK, is_causal=is_causal, device=real.device)
+    expected = by_definition(
+        None, lambda b, i, j: real[b, j].item() and (j <= i or not is_causal), 2, 2 * BLOCK + 5, 3 * BLOCK
+    )
+    for got, wanted in zip(lists_of(mask), expected, strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_our_lists_are_those_of_create_block_mask():
+    window = window_of(torch.ones(1, 4 * BLOCK, dtype=torch.bool), [[0]], BLOCK)
+    mask = window_mask(window)
+    theirs = torch_flex.create_block_mask(mask.mask_mod, 1, 1, 4 * BLOCK, 4 * BLOCK, device="cpu")
+    for got, wanted in zip(lists_of(mask), lists_of(theirs), strict=True):
+        assert torch.equal(got, wanted)
+    assert torch.equal(listed(mask.q_num_blocks, mask.q_indices), listed(theirs.q_num_blocks, theirs.q_indices))
+
+
+def test_layers_share_the_mask_of_a_batch():
+    window = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
+    again = Window(
+        one_sided=2, key_mask=window.key_mask, global_index=window.global_index, global_mask=window.global_mask
+    )
+    wider = Window(
+        one_sided=3, key_mask=window.key_mask, global_index=window.global_index, global_mask=window.global_mask
+    )
+    mask = window_mask(window)
+    assert window_mask(again) is mask
+    assert window_mask(wider) is not mask
+    other = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
+    assert window_mask(other) is not mask
+
+
+def test_a_mask_that_is_written_to_is_made_anew():
+    window = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
+    inputs = [random(1, H, 9, K) for _ in range(3)]
+    attend_flex(*inputs, scale=SCALE, window=window)
+    window.key_mask[0, 4:] = False
+    check(inputs, attend_flex(*inputs, scale=SCALE, window=window), sees_window(window, [[0]]))
+
+
+def test_masks_die_with_their_batch():
+    gc.collect()
+    before = len(flex_masks.MASKS.held)
+    window = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
+    documents = documents_of([(0, 0, False), (0, 1, False)], 1)
+    real = torch.ones(1, 4, dtype=torch.bool)
+    window_mask(window), documents_mask(documents), dense_mask(real, 4, 4, is_causal=True, device=real.device)
+    assert len(flex_masks.MASKS.held) == before + 3
+    del window, documents, real
+    gc.collect()
+    assert len(flex_masks.MASKS.held) == before
+
+
+def test_a_mask_made_in_inference_mode_can_train_later():
+    with torch.inference_mode():
+        window = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
+        inputs = [torch.randn(1, H, 9, K, dtype=torch.float64) for _ in range(3)]
+        attend_flex(*inputs, scale=SCALE, window=window)
+        mask = window_mask(window)
+    assert window_mask(window) is mask
+    assert not mask.kv_indices.is_inference()
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    check(inputs, attend_flex(*inputs, scale=SCALE, window=window), sees_window(window, [[0]]))
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Count the graphs that are compiled."""
+    torch.compiler.reset()
+    made = []
+
+    def count(graph, inputs):
+        made.append(graph)
+        return graph.forward
+
+    function = torch.compile(flex.with_lse(torch_flex), backend=count, dynamic=True, fullgraph=True)
+    monkeypatch.setattr(flex, "compiled", lambda backend: function)
+    return made
+
+
+def test_one_graph_serves_all_layers_batches_and_lengths(graphs):
+    for documents, length, one_sided in [(2, 150, 3), (2, 150, 7), (3, 301, 7), (5, 517, 40)]:
+        window = window_of(torch.ones(documents, length, dtype=torch.bool), [[0]] * documents, one_sided)
+        for _ in range(3):
+            attend_flex(*(torch.randn(documents, HEADS, length, K) for _ in range(3)), scale=SCALE, window=window)
+    assert len(graphs) == 1
+
+
+def test_the_graph_knows_its_scale(graphs):
+    """A number that a graph is handed is no constant of the kernel that is made from it."""
+    for scale in (0.125, 0.3):
+        attend_flex(*(torch.randn(2, HEADS, 9, K) for _ in range(3)), scale=scale)
+    (graph,) = graphs
+    (node,) = [node for node in graph.graph.nodes if "flex_attention" in str(node.target) and len(node.args) > 5]
+    assert node.args[5] == 1.0
+
+
+def test_one_graph_serves_all_packed_streams(graphs):
+    for sizes, one_sided in [([150, 20], 3), ([301, 9, 40], 7), ([517], 40)]:
+        tokens = [(d, p, p == 0) for d, size in enumerate(sizes) for p in range(size)]
+        documents = documents_of(tokens, one_sided)
+        for _ in range(3):
+            attend_flex(*(torch.randn(1, HEADS, len(tokens), K) for _ in range(3)), scale=SCALE, documents=documents)
+    assert len(graphs) == 1
+
+
+def test_it_works_within_a_compiled_model():
+    torch.compiler.reset()
+    real = torch.ones(2, 40, dtype=torch.bool)
+
+    def layer(query, key, value, index, mask):
+        window = Window(one_sided=3, key_mask=real, global_index=index, global_mask=mask)
+        f, lse = attend_flex(query, key, value, scale=SCALE, window=window)
+        return f + lse[..., None]
+
+    inputs = [torch.randn(2, H, 40, K) for _ in range(3)]
+    globals_ = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1, dtype=torch.bool)
+    got = torch.compile(layer, backend="eager")(*inputs, *globals_)
+    torch.testing.assert_close(got, layer(*inputs, *globals_))
+
+
+def test_older_torch_is_asked_for_lse_by_a_flag():
+    asked = []
+
+    def attention(query, key, value, *, block_mask, scale, enable_gqa, return_lse):
+        asked.append((block_mask, scale, enable_gqa, return_lse))
+        return "f", "lse"
+
+    function = flex.with_lse(types.SimpleNamespace(flex_attention=attention))
+    assert function(*(torch.zeros(1, heads, 2, 4) for heads in (4, 2, 2)), None) == ("f", "lse")
+    assert asked == [(None, 1.0, True, True)]
+
+
+def test_arguments_that_only_some_versions_have():
+    assert flex.graph_limit(lambda model, *, recompile_limit=None: model) == {"recompile_limit": flex.GRAPHS}
+    assert flex.graph_limit(lambda model: model) == {}
+    assert flex_masks.given(lambda seq_lengths=None: None, (3, 4)) == {"seq_lengths": (3, 4)}
+    assert flex_masks.given(lambda: None, (3, 4)) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dropout": 0.1}, "no dropout of attention weights; got 0.1: use engine 'sdpa'"),
+        ({"kernel": "rbf"}, "exponential kernel; got 'rbf': use engine 'sdpa'"),
+        ({"is_causal": True, "documents": documents_of([(0, 0, True)], 1)}, "from one of"),
+        ({"dropout": 0.1, "documents": documents_of([(0, 0, True)], 1)}, "use engine 'gather-sdpa'"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        attend_flex(*(torch.zeros(1, 1, 1, K) for _ in range(3)), scale=1.0, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_of_a_gpu_equals_the_path_of_the_cpu(dtype):
+    window = window_of(torch.arange(700)[None] < torch.tensor([[700], [333]]), [[0, 640], [2]], 150)
+    moved = Window(150, *(x.cuda() for x in (window.key_mask, window.global_index, window.global_mask)))
+    inputs = [torch.randn(2, H, 700, 64).to(dtype).requires_grad_() for _ in range(3)]
+    there = [x.detach().cuda().requires_grad_() for x in inputs]
+    got, expected = attend_flex(*there, scale=0.125, window=moved), attend_flex(*inputs, scale=0.125, window=window)
+    atol = 2e-2 if dtype == torch.bfloat16 else 2e-3  # float32 products of a GPU may be TF32
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, atol=atol, rtol=atol)
+    weight = torch.randn_like(expected[0])
+    ours, theirs = (
+        torch.autograd.grad((f * w).sum() + torch.where(lse == -INF, 0.0, lse).sum(), x)
+        for (f, lse), w, x in ((got, weight.cuda(), there), (expected, weight, inputs))
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.cpu(), other, atol=4 * atol, rtol=4 * atol)
