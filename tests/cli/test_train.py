@@ -28,7 +28,7 @@ def test_a_run_leaves_adapter_record_and_predictions(finished, record):
     assert values["max_length"] == 64
     assert values["timings"]["step_seconds_median"] > 0
     assert values["timings"]["tokens_per_second"] > 0
-    assert values["memory"]["rss_bytes"] > 0
+    assert values["memory"]["rss_peak_bytes"] > 0
     assert values["versions"].keys() >= {"foretoken", "torch", "transformers", "peft", "python"}
 
 

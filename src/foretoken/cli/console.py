@@ -33,12 +33,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def log_to_stderr() -> None:
-    """Show foretoken's log as plain lines on stderr, once."""
+def is_main_process() -> bool:
+    """Tell whether this process is the one that speaks (`torchrun` and `accelerate launch` start several)."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def log_to_stderr(*, debug: bool = False) -> None:
+    """Show foretoken's log as plain lines on stderr, once; its debug lines too if asked."""
     logger = logging.getLogger("foretoken")
     if not any(isinstance(handler, _StderrLines) for handler in logger.handlers):
         logger.addHandler(_StderrLines())
-    logger.setLevel(logging.INFO)
+    usual = logging.INFO if is_main_process() else logging.WARNING
+    logger.setLevel(logging.DEBUG if debug else usual)
 
 
 def quiet_libraries() -> None:

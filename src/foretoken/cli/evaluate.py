@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foretoken.cli.console import described, table
+from foretoken.cli.inference import add_inference_options, load
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -15,9 +16,8 @@ def run(arguments: Sequence[str]) -> int:
     from foretoken.data.load import load_labelled
     from foretoken.data.options import DataOptions
     from foretoken.training.evaluate import evaluate
-    from foretoken.training.predict import load_for_inference
 
-    classifier = load_for_inference(options.folder)
+    classifier = load(options)
     data = DataOptions(
         path=options.file,
         text_column=options.text_column or classifier.text_column,
@@ -28,6 +28,7 @@ def run(arguments: Sequence[str]) -> int:
         classifier,
         documents,
         batch_size=options.batch_size,
+        tokens_per_batch=options.tokens_per_batch,
         n_bins=options.ece_bins,
         predictions=options.predictions,
     )
@@ -46,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", help="labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
     parser.add_argument("--text-column", help="column of the text (default: as in training)")
     parser.add_argument("--label-column", help="column of the label (default: as in training)")
-    parser.add_argument("--batch-size", type=int, default=16, help="documents per forward pass (default: 16)")
+    add_inference_options(parser)
     parser.add_argument("--ece-bins", type=int, default=15, help="bins of the calibration error (default: 15)")
     parser.add_argument("--predictions", type=Path, help="write the predictions to this parquet file")
     return parser

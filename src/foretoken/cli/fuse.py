@@ -8,15 +8,17 @@ from pathlib import Path
 
 from foretoken.cli.console import described
 
-DTYPES = ("float16", "bfloat16", "float32")
+DTYPES = ("float16", "bfloat16", "float32")  # as torch calls them
 
 
 def run(arguments: Sequence[str]) -> int:
     """Fuse an adapter into a new folder and print where it is."""
     options = _parser().parse_args(arguments)
+    import torch
+
     from foretoken.training.fused import fuse_folder
 
-    fuse_folder(Path(options.source), Path(options.output), dtype=options.dtype)
+    fuse_folder(Path(options.source), Path(options.output), dtype=getattr(torch, options.dtype))
     print(options.output)
     return 0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretoken.cli.console import described
+from foretoken.cli.inference import add_inference_options, load
 from foretoken.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -25,12 +26,17 @@ def run(arguments: Sequence[str]) -> int:
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.files import write_text
-    from foretoken.training.predict import load_for_inference, predict_texts
+    from foretoken.training.predict import predict_texts
     from foretoken.training.tokenise import describe
 
-    classifier = load_for_inference(options.folder)
+    classifier = load(options)
     texts = _texts(options, options.text_column or classifier.text_column)
-    probabilities, truncation = predict_texts(classifier, [text for _, text in texts], batch_size=options.batch_size)
+    probabilities, truncation = predict_texts(
+        classifier,
+        [text for _, text in texts],
+        batch_size=options.batch_size,
+        tokens_per_batch=options.tokens_per_batch,
+    )
     log.info(describe(truncation, classifier.max_length))
     lines = "".join(_lines([name for name, _ in texts], probabilities, classifier.labels))
     if options.output is None:
@@ -81,5 +87,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--input", help="file, folder of txt files, or - for one document per line of stdin")
     parser.add_argument("--text-column", help="column of the text in a file (default: as in training)")
     parser.add_argument("--output", type=Path, help="write there instead of to stdout")
-    parser.add_argument("--batch-size", type=int, default=16, help="documents per forward pass (default: 16)")
+    add_inference_options(parser)
     return parser

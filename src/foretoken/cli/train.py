@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foretoken.cli.console import fail, table
+from foretoken.cli.console import fail, is_main_process, table
 from foretoken.errors import ForetokenError
 
 _HEADER = ("method", "trainable %", "accuracy", "F1 (macro)", "ECE", "s/step")
@@ -66,7 +66,7 @@ def _run_one(path: str, overrides: Sequence[str], *, restart: bool) -> tuple[str
 
 def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """Print one line a run, and below where the runs are: their names are long, and terminals 80 columns wide."""
-    if done:
+    if done and is_main_process():
         table(_HEADER, [_row(record) for _, record in done])
         print(f"\nadapter, record and predictions: {', '.join(folder for folder, _ in done)}")
 

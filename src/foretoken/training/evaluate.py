@@ -22,12 +22,15 @@ def evaluate(
     documents: Dataset,
     *,
     batch_size: int = 16,
+    tokens_per_batch: int | None = None,
     n_bins: int = 15,
     predictions: Path | None = None,
 ) -> dict[str, Any]:
     """Return the metrics on a table with id, text and label; write the predictions if a file is named."""
     began = time.perf_counter()
-    probabilities, truncation = predict_texts(classifier, documents["text"], batch_size=batch_size)
+    probabilities, truncation = predict_texts(
+        classifier, documents["text"], batch_size=batch_size, tokens_per_batch=tokens_per_batch
+    )
     log.info(describe(truncation, classifier.max_length))
     outcome = Prediction(
         ids=list(documents["id"]),

@@ -13,10 +13,8 @@ from foretoken.files import atomic_directory
 from foretoken.training.predict import adapter_folder, load_for_inference
 from foretoken.tuner.fuse import fuse
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
-
-def fuse_folder(source: Path, output: Path, *, dtype: str) -> None:
+def fuse_folder(source: Path, output: Path, *, dtype: torch.dtype) -> None:
     """Fuse the adapter of a run or an adapter folder into a new folder, which ``predict`` and peft read alike.
 
     Raises:
@@ -32,5 +30,5 @@ def fuse_folder(source: Path, output: Path, *, dtype: str) -> None:
         for file in adapter_folder(source).iterdir():
             if file.is_file() and not file.name.startswith("adapter_"):
                 copyfile(file, temporary / file.name)
-        fuse(classifier.model, temporary, dtype=DTYPES[dtype])
+        fuse(classifier.model, temporary, dtype=dtype)
         classifier.model.save_pretrained(str(temporary))

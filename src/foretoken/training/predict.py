@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.errors import AdapterError, DataError, ForetokenError
 from foretoken.lengthening import resolve_source
+from foretoken.training.budget import by_length, cut
 from foretoken.training.measure import probabilities_of
 from foretoken.training.model import load_classifier, load_tokenizer, load_weights, quiet_transformers
+from foretoken.training.precision import hold_frozen
 from foretoken.training.progress import progress_bar
 from foretoken.training.record import FILE as RUN_FILE
 from foretoken.training.record import read_record
@@ -40,16 +42,28 @@ class Classifier:
     max_length: int
     text_column: str = "text"  # what the columns were called in the training data
     label_column: str = "label"
+    precision: str = "fp32"
 
 
-def load_for_inference(folder: str | Path) -> Classifier:
+def load_for_inference(folder: str | Path, *, precision: str = "fp32") -> Classifier:
     """Load an adapter folder, a run folder or a model folder.
+
+    Args:
+        folder: where it is.
+        precision: ``fp32``; or ``bf16``: computed in bfloat16, in which frozen weights are held as well.
 
     Raises:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
         BackboneError: the adapter's base model cannot be loaded.
     """
-    place = adapter_folder(Path(folder))
+    classifier = _load(Path(folder))
+    if precision == "bf16":
+        hold_frozen(classifier.model)
+    return replace(classifier, precision=precision)
+
+
+def _load(folder: Path) -> Classifier:
+    place = adapter_folder(folder)
     if (place / "adapter_config.json").is_file():
         return _load_adapter(place)
     if (place / "config.json").is_file():
@@ -58,23 +72,40 @@ def load_for_inference(folder: str | Path) -> Classifier:
 
 
 def predict_texts(
-    classifier: Classifier, texts: Sequence[str], *, batch_size: int = 16
+    classifier: Classifier, texts: Sequence[str], *, batch_size: int = 16, tokens_per_batch: int | None = None
 ) -> tuple[np.ndarray, Truncation]:
-    """Return the probabilities [B, C] of every text, in their order, and what truncation cost."""
+    """Return the probabilities [B, C] of every text, in their order, and what truncation cost.
+
+    Args:
+        classifier: what predicts.
+        texts: the documents, in any order; batches are made of documents of like length.
+        batch_size: documents per forward pass.
+        tokens_per_batch: tokens per forward pass, padding included, in place of ``batch_size``.
+
+    Raises:
+        DataError: a text is empty.
+    """
     empty = next((index for index, text in enumerate(texts) if not text.strip()), None)
     if empty is not None:
         raise DataError(f"document {empty + 1} of {len(texts)} is empty; expected some text")
     config: Any = classifier.model.config
     encoded = encode(texts, classifier.tokenizer, max_length=classifier.max_length, rules=token_rules(config))
-    order = sorted(range(len(texts)), key=lambda index: -len(encoded.input_ids[index]))
+    batches = _batches([len(ids) for ids in encoded.input_ids], batch_size, tokens_per_batch)
     probabilities = np.empty((len(texts), len(classifier.labels)))
     with progress_bar("predicting") as bar:
-        task = bar.add_task("", total=len(order), note="")
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
+        task = bar.add_task("", total=len(texts), note="")
+        for rows in batches:
             probabilities[rows] = _predict_batch(classifier, [encoded.input_ids[row] for row in rows])
             bar.advance(task, len(rows))
     return probabilities, encoded.truncation
+
+
+def _batches(lengths: Sequence[int], batch_size: int, tokens_per_batch: int | None) -> list[list[int]]:
+    """Return the documents in batches, the longest ones first: a memory that is too small shows at once."""
+    order = by_length(lengths)
+    if tokens_per_batch is not None:
+        return cut(order, lengths, tokens_per_batch)
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
 @torch.inference_mode()
@@ -82,7 +113,8 @@ def _predict_batch(classifier: Classifier, documents: Sequence[Sequence[int]]) -
     collator = PaddingCollator(int(classifier.tokenizer.pad_token_id))
     batch = collator([{"input_ids": ids} for ids in documents])
     device = next(classifier.model.parameters()).device
-    logits = classifier.model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
+    with torch.autocast(device.type, torch.bfloat16, enabled=classifier.precision == "bf16"):
+        logits = classifier.model(**{name: tensor.to(device) for name, tensor in batch.items()}).logits
     return probabilities_of(logits.float().cpu().numpy())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from foretoken.data.options import DataOptions
-from foretoken.errors import RecipeError
+from foretoken.errors import ConfigError, RecipeError
 from foretoken.training.reading import apply_overrides, parse_overrides, read_yaml
 from foretoken.training.typed import Errors, build, option, to_dict
 
@@ -31,6 +31,14 @@ class TrainingOptions:
     head_learning_rate: float | None = option("peak learning rate of the head; default: the same", None, above=0)
     batch_size: int = option("documents per device and forward pass", 8, at_least=1)
     eval_batch_size: int = option("documents per device and forward pass when nothing is trained", 16, at_least=1)
+    tokens_per_batch: int | None = option(
+        "tokens per device and forward pass, padding included, in place of `batch_size`: as many documents as fit",
+        None,
+        at_least=1,
+    )
+    eval_tokens_per_batch: int | None = option(
+        "the same when nothing is trained, in place of `eval_batch_size`; default: `tokens_per_batch`", None, at_least=1
+    )
     gradient_accumulation_steps: int = option("forward passes per optimizer step", 1, at_least=1)
     warmup_ratio: float = option("share of the steps over which the learning rate rises", 0.1, at_least=0, at_most=1)
     weight_decay: float = option("AdamW weight decay", 0.0, at_least=0)
@@ -43,8 +51,13 @@ class TrainingOptions:
     )
     metric: str = option("validation metric that chooses the best checkpoint", "f1_macro")
     eval_every: Literal["epoch"] | int = option("evaluate every epoch, or every so many steps", "epoch", at_least=1)
-    precision: Literal["fp32", "bf16"] = option("number format of the forward pass", "fp32")
+    precision: Literal["fp32", "bf16"] = option(
+        "number format of the computation; bf16 holds frozen weights in it too", "fp32"
+    )
     gradient_checkpointing: bool = option("trade compute for memory in the backward pass", False)
+    activation_offload: bool = option("keep what the backward pass needs in CPU memory, not on the GPU", False)
+    attention_engine: str | None = option("implementation of attention; default: the fastest for the device", None)
+    packing: bool | None = option("run documents without their padding; default: where it is faster", None)
     seed: int = option("seed of initial weights, order and dropout", 0, at_least=0, at_most=2**32 - 1)
     bucket_by_length: bool = option("make batches of documents of like length, in random order", True)
     attention_dropout: Literal["model"] | float = option(
@@ -54,6 +67,16 @@ class TrainingOptions:
         at_most=1,
     )
     num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.tokens_per_batch is not None and not self.bucket_by_length:
+            raise ConfigError("tokens_per_batch makes batches of like length; leave out bucket_by_length: false")
+
+    @property
+    def eval_budget(self) -> int | None:
+        """Tokens per forward pass when nothing is trained; None: `eval_batch_size` holds."""
+        return self.eval_tokens_per_batch or self.tokens_per_batch
 
 
 @dataclass(frozen=True)
@@ -94,6 +117,7 @@ def build_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     recipe = build(Recipe, values, errors)
     errors.extend(_method_errors(values.get("method")))
     errors.extend(_metric_errors(values.get("training")))
+    errors.extend(_engine_errors(values.get("training")))
     if errors or recipe is None:
         raise RecipeError(_all_lines(source, errors))
     return recipe if recipe.name else replace(recipe, name=recipe.default_name)
@@ -125,6 +149,15 @@ def _metric_errors(training: Any) -> Errors:
     from foretoken.training.measure import metric_errors
 
     return metric_errors(name)
+
+
+def _engine_errors(training: Any) -> Errors:
+    name = training.get("attention_engine") if isinstance(training, Mapping) else None
+    if not isinstance(name, str):
+        return []
+    from foretoken.training.engine import engine_errors
+
+    return engine_errors(name)
 
 
 def _all_lines(source: str, errors: Errors) -> str:

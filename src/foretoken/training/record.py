@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from foretoken import __version__
 from foretoken.errors import SaveError
 from foretoken.files import write_json
+from foretoken.malloc import malloc_is_tuned
 from foretoken.training.recipe import Recipe
 from foretoken.training.typed import flatten, to_dict
 
@@ -35,6 +35,11 @@ _ABSENT = object()
 def is_main_process() -> bool:
     """Tell whether this process is the one that writes (`torchrun` starts several)."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def processes() -> int:
+    """Return how many processes share the work."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @dataclass
@@ -132,25 +137,9 @@ def hardware() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "processes": processes(),
+        "malloc_tuned": malloc_is_tuned(),
     }
-
-
-def peak_memory() -> dict[str, int | None]:
-    """Return the most bytes that were held so far, by the process and on its GPU."""
-    return {
-        "rss_bytes": _peak_rss(),
-        "cuda_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
-    }
-
-
-def _peak_rss() -> int | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _time() -> str:

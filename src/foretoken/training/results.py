@@ -86,13 +86,10 @@ def save_model(prepared: Prepared, recipe: Recipe) -> Path:
     return folder
 
 
-def timings(
-    trainer: RecipeTrainer, lengths: Sequence[int], predictions: Mapping[str, Prediction]
-) -> dict[str, float | None]:
-    """Return seconds of training, of a step and of evaluation, and tokens trained on per second."""
+def timings(trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> dict[str, float | None]:
+    """Return seconds of training, of a step and of evaluation, and tokens (no padding) trained on per second."""
     clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, StepTimes))
-    per_step = trainer.get_total_train_batch_size(trainer.args)
-    tokens = float(np.mean(lengths)) * min(per_step, len(lengths)) * clock.steps
+    tokens = trainer.state.num_input_tokens_seen
     evaluations = [entry["eval_runtime"] for entry in trainer.state.log_history if "eval_runtime" in entry]
     return {
         "train_seconds": clock.total,

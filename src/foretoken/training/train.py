@@ -21,7 +21,11 @@ from foretoken.files import check_writable
 from foretoken.training import record as records
 from foretoken.training.adapter import attach
 from foretoken.training.checkpoints import STATE, is_over, last_complete
+from foretoken.training.engine import use_attention
+from foretoken.training.loaders import check_processes
 from foretoken.training.measure import check_metric
+from foretoken.training.memory import PeakMemory
+from foretoken.training.memory import describe as describe_memory
 from foretoken.training.model import (
     base_model_folder,
     count_parameters,
@@ -29,6 +33,7 @@ from foretoken.training.model import (
     load_tokenizer,
     quiet_transformers,
 )
+from foretoken.training.precision import hold_frozen
 from foretoken.training.progress import Bar, LogLast, StepTimes
 from foretoken.training.recipe import Recipe, checked
 from foretoken.training.results import Prediction, predict_split, save_model, timings, write_predictions
@@ -44,7 +49,10 @@ from foretoken.training.trainer import RecipeTrainer, make_trainer
 
 log = logging.getLogger(__name__)
 MEASURED = ("validation", "test")
-_SMALLER = "lower training.batch_size or max_length, or set training.gradient_checkpointing: true"
+_SMALLER = (
+    "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true, "
+    "or training.activation_offload: true"
+)
 
 
 @dataclass(frozen=True)
@@ -69,9 +77,11 @@ def train(recipe: Recipe, *, restart: bool = False) -> dict[str, Any]:
 
     Raises:
         RecipeError: the folder holds a run of another recipe.
+        ConfigError: batches by tokens, where the processes or GPUs share documents out by their number.
         ForetokenError: data, model or method cannot be used, or something cannot be written.
     """
     recipe = checked(recipe)
+    check_processes(recipe.training, processes=records.processes(), gpus=torch.cuda.device_count())
     finished = _earlier(recipe, restart=restart)
     if finished is not None:
         return finished
@@ -81,11 +91,12 @@ def train(recipe: Recipe, *, restart: bool = False) -> dict[str, Any]:
 
 
 def _train(recipe: Recipe) -> dict[str, Any]:
+    memory = PeakMemory()
     prepared = prepare(recipe)
     record = records.RunRecord.start(recipe)
     record.update(**_facts(prepared))
     try:
-        _run(recipe, prepared, record)
+        _run(recipe, prepared, record, memory)
     except KeyboardInterrupt:
         record.end(records.INTERRUPTED)
         log.warning("interrupted; the same command goes on from the last checkpoint")
@@ -105,27 +116,31 @@ def prepare(recipe: Recipe) -> Prepared:
     """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
     if recipe.training.num_threads is not None:
         torch.set_num_threads(recipe.training.num_threads)
+    use_attention(recipe.training.attention_engine, recipe.training.packing)
     splits = load(recipe.data)
     labels = splits["train"].features["label"].names
     check_metric(recipe.training.metric, len(labels))
     source = base_model_folder(recipe)
     set_seed(recipe.training.seed)
     model = load_classifier(source, labels, attention_dropout=recipe.training.attention_dropout)
-    _check_checkpointing(recipe, model)
+    _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
     max_length = chosen_max_length(recipe.max_length, model.config, tokenizer)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
     tables, truncations = _tables(splits, tokenizer, max_length, token_rules(model.config))
     adapted = attach(model, recipe.method)
     _say(recipe, adapted, labels)
+    _set_precision(recipe, adapted)
     return Prepared(adapted, tokenizer, tables, truncations, labels, max_length, source)
 
 
-def _check_checkpointing(recipe: Recipe, model: PreTrainedModel) -> None:
+def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
     if recipe.training.gradient_checkpointing and not model.supports_gradient_checkpointing:
         raise ConfigError(
             f"training.gradient_checkpointing: transformers has none for {model.config.model_type}; set it to false"
         )
+    if recipe.training.activation_offload and not torch.cuda.is_available():
+        log.info("training.activation_offload has no effect: there is no GPU, all activations are in CPU memory")
 
 
 def _tables(
@@ -139,7 +154,7 @@ def _tables(
     return tables, truncations
 
 
-def _run(recipe: Recipe, prepared: Prepared, record: records.RunRecord) -> None:
+def _run(recipe: Recipe, prepared: Prepared, record: records.RunRecord, memory: PeakMemory) -> None:
     collator = PaddingCollator(prepared.tokenizer.pad_token_id)
     bar = Bar(recipe.training.metric)
     try:
@@ -150,7 +165,8 @@ def _run(recipe: Recipe, prepared: Prepared, record: records.RunRecord) -> None:
     if records.is_main_process():
         save_model(prepared, recipe)
         write_predictions(recipe.run_folder / "predictions.parquet", predictions, prepared.labels)
-    record.update(**_outcome(recipe, prepared, trainer, predictions))
+    record.update(**_outcome(recipe, trainer, predictions), memory=memory.measured())
+    log.info("peak memory: %s", describe_memory(record.values["memory"]))
 
 
 def _fit(
@@ -241,6 +257,14 @@ def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, labels: list[str]) 
         )
 
 
+def _set_precision(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
+    """Hold what is frozen in bfloat16 where the recipe asks for it; autocast is the Trainer's."""
+    if recipe.training.precision == "bf16":
+        held = hold_frozen(model)
+        kept = f"{held:,} frozen parameters are held in it; " if held else ""
+        log.info("computing in bfloat16; %swhat is trained stays float32", kept)
+
+
 def _facts(prepared: Prepared) -> dict[str, Any]:
     count = count_parameters(prepared.model)
     return {
@@ -252,9 +276,7 @@ def _facts(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def _outcome(
-    recipe: Recipe, prepared: Prepared, trainer: RecipeTrainer, predictions: Mapping[str, Prediction]
-) -> dict[str, Any]:
+def _outcome(recipe: Recipe, trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> dict[str, Any]:
     state = trainer.state
     return {
         "best": {
@@ -265,6 +287,5 @@ def _outcome(
         "steps": state.global_step,
         "epochs": records.history(state.log_history),
         **{name: prediction.metrics(recipe.ece_bins) for name, prediction in predictions.items()},
-        "timings": timings(trainer, prepared.tables["train"]["length"], predictions),
-        "memory": records.peak_memory(),
+        "timings": timings(trainer, predictions),
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,20 @@ import torch
 from datasets import Dataset
 from peft import PeftModel
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import EvalLoopOutput
 
 from foretoken.errors import SaveError
 from foretoken.training.auxiliary import AuxiliaryLossCallback
+from foretoken.training.average import DocumentMean
 from foretoken.training.batches import BucketSampler, ShuffleSampler
+from foretoken.training.loaders import measured_batches, training_batches
 from foretoken.training.measure import greater_is_better, metrics_function
 from foretoken.training.model import is_head
+from foretoken.training.offload import OffloadedActivations
 from foretoken.training.recipe import Recipe, TrainingOptions
 from foretoken.training.tokenise import PaddingCollator
 
@@ -78,6 +84,7 @@ def training_arguments(options: TrainingOptions, checkpoints: Path) -> TrainingA
         load_best_model_at_end=True,
         save_total_limit=2,
         restore_callback_states_from_checkpoint=True,
+        include_num_input_tokens_seen="non_padding",
         remove_unused_columns=False,
         label_names=["labels"],
         report_to="none",
@@ -88,7 +95,7 @@ def training_arguments(options: TrainingOptions, checkpoints: Path) -> TrainingA
 
 
 class RecipeTrainer(Trainer):
-    """A Trainer with our batches and parameter groups."""
+    """A Trainer with our batches and parameter groups, whose step is the mean over all of its documents."""
 
     def __init__(self, options: TrainingOptions, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -96,6 +103,85 @@ class RecipeTrainer(Trainer):
         # Their classification losses are means. Left to itself, the Trainer takes any model with **kwargs for one that
         # divides by the items of all micro-batches, and the loss of k accumulated batches is k times too large.
         self.model_accepts_loss_kwargs = False
+        self.step_documents = 0
+        self.train_loss, self.eval_loss = DocumentMean(), DocumentMean()
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Return batches by documents, or by tokens where the recipe names a number."""
+        budget = self.options.tokens_per_batch
+        return super().get_train_dataloader() if budget is None else training_batches(self, budget, self.options.seed)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Return batches by documents, or by tokens where the recipe names a number."""
+        table = self.eval_dataset if eval_dataset is None else eval_dataset
+        return measured_batches(self, table, self.eval_budget) or super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """Return batches by documents, or by tokens where the recipe names a number."""
+        return measured_batches(self, test_dataset, self.eval_budget) or super().get_test_dataloader(test_dataset)
+
+    @property
+    def eval_budget(self) -> int | None:
+        """Tokens per forward pass of an evaluation; several processes share the documents out by their number."""
+        return self.options.eval_budget if self.args.world_size == 1 else None
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """Return the micro-batches of a step, and count its documents over all processes."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self.step_documents = sum(len(batch["labels"]) for batch in batches)
+        if self.args.world_size > 1:
+            own = torch.tensor([self.step_documents], device=device)
+            self.step_documents = int(self.accelerator.gather(own).sum())
+        return batches, items
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Weigh a micro-batch by its share of the step's documents; the mean over processes is taken afterwards."""
+        documents = len(inputs["labels"])
+        share = documents * self.args.world_size / self.step_documents
+        self.current_gradient_accumulation_steps: Any = 1 / share  # what the Trainer divides the loss by
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.train_loss.add(loss / share, documents=documents)
+        return loss
+
+    def log(self, logs: dict[str, float], *rest: Any, **given: Any) -> None:
+        """Log the mean loss over the documents since the last log, in place of the mean over steps."""
+        if "loss" in logs:
+            mean = self.train_loss.take(self.accelerator.gather if self.args.world_size > 1 else None)
+            logs = logs | ({} if mean is None else {"loss": mean})
+        super().log(logs, *rest, **given)
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *rest: Any, **given: Any) -> Any:
+        """Note the loss with the number of documents that it is of."""
+        step = super().prediction_step(model, inputs, *rest, **given)
+        if step[0] is not None:
+            self.eval_loss.add(step[0], documents=len(inputs["labels"]))
+        return step
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Measure; the loss is the mean over documents, whatever the sizes of the batches."""
+        self.eval_loss = DocumentMean()
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        mean = self.eval_loss.take()
+        if output.metrics is not None and mean is not None and self.args.world_size == 1:
+            output.metrics[f"{metric_key_prefix}_loss"] = mean
+        return output
+
+    def compute_loss_context_manager(self) -> contextlib.ExitStack:
+        """Add the offloading of saved activations to the Trainer's own contexts."""
+        contexts: contextlib.ExitStack = super().compute_loss_context_manager()
+        if self.options.activation_offload and self.is_in_train:
+            model: Any = self.model
+            contexts.enter_context(OffloadedActivations(model))
+        return contexts
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> BucketSampler:
         table: Any = self.train_dataset if train_dataset is None else train_dataset

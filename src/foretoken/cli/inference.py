@@ -1,0 +1,57 @@
+"""The options that `predict` and `evaluate` have in common: batches, precision and attention."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretoken.errors import ConfigError
+
+if TYPE_CHECKING:
+    from foretoken.training.predict import Classifier
+
+log = logging.getLogger(__name__)
+PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def add_inference_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options; their defaults are those of a recipe."""
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--batch-size", type=count, default=16, help="documents per forward pass (default: 16)")
+    sizes.add_argument(
+        "--tokens-per-batch", type=count, help="tokens per forward pass, padding included, in place of --batch-size"
+    )
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="number format (default: fp32)")
+    parser.add_argument("--attention-engine", help="implementation of attention (default: the fastest for the device)")
+    parser.add_argument(
+        "--packing",
+        action=argparse.BooleanOptionalAction,
+        help="run documents without their padding (default: where it is faster)",
+    )
+
+
+def load(options: argparse.Namespace) -> Classifier:
+    """Load the folder that the options name, with the precision and attention that they ask for.
+
+    Raises:
+        ConfigError: there is no such attention engine.
+    """
+    from foretoken.training.engine import engine_errors, use_attention
+    from foretoken.training.predict import load_for_inference
+
+    if options.attention_engine is not None:
+        for error in engine_errors(options.attention_engine, key="--attention-engine"):
+            raise ConfigError(error)
+    use_attention(options.attention_engine, options.packing)
+    log.info("computing in %s", PRECISIONS[options.precision])
+    return load_for_inference(Path(options.folder), precision=options.precision)
+
+
+def count(text: str) -> int:
+    """Read a whole number of at least one."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {number}, expected at least 1")
+    return number

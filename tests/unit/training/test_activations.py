@@ -1,0 +1,55 @@
+"""Checkpoints and offloaded activations change where things are kept, not what comes out."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from foretoken.training.offload import OffloadedActivations
+
+import tiny
+from table import METHODS, adapted
+
+
+def gradients(model, family, *, checkpointing, offload):
+    model.train()
+    model.zero_grad()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    context = OffloadedActivations(model) if offload else nullcontext()
+    with context:
+        loss = model(**tiny.batch(family)).loss
+    loss.backward()
+    if checkpointing:
+        model.gradient_checkpointing_disable()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+BRIEF = ("prefix-propagation", "prefix-tuning, projected", "bitfit", "stack, of every site")
+ROWS = [name if name in BRIEF else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+
+
+@pytest.mark.parametrize("family", ["bert", "longformer"])
+@pytest.mark.parametrize("method", ROWS)
+def test_gradients_are_the_same_with_checkpoints_and_with_offloading_and_with_both(method, family):
+    model = tiny.shaken(adapted(tiny.model(family), method, task_type="SEQ_CLS")).double()
+    expected = gradients(model, family, checkpointing=False, offload=False)
+    assert any(gradient.abs().max() > 0 for gradient in expected.values())
+    for checkpointing, offload in ((True, False), (False, True), (True, True)):
+        got = gradients(model, family, checkpointing=checkpointing, offload=offload)
+        assert got.keys() == expected.keys()
+        for name, gradient in got.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_activations_are_offloaded_and_parameters_stay_where_they_are():
+    model = adapted(tiny.model("bert"), "prefix-tuning", task_type="SEQ_CLS")
+    model.train()
+    context, moved = OffloadedActivations(model), []
+    pack = context.pack
+    context.pack = lambda tensor: moved.append(tensor.untyped_storage().data_ptr()) or pack(tensor)
+    with context:
+        loss = model(**tiny.batch("bert")).loss
+    loss.backward()
+    assert len(moved) > 20
+    assert not set(moved) & {p.untyped_storage().data_ptr() for p in model.parameters()}

@@ -1,0 +1,155 @@
+"""A step of the RecipeTrainer is the mean over its documents, however they are spread over micro-batches."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import get_peft_model
+from transformers import TrainerCallback
+
+from foretoken import AuxiliaryLossCallback, LoraConfig, SelectivePrefixTuningConfig
+from foretoken.errors import ConfigError
+from foretoken.training.loaders import check_processes
+from foretoken.training.progress import StepTimes
+from foretoken.training.recipe import TrainingOptions
+from foretoken.training.tokenise import PaddingCollator
+from foretoken.training.trainer import RecipeTrainer, training_arguments
+
+import tiny
+
+METHODS = {
+    "lora": lambda: LoraConfig(task_type="SEQ_CLS", r=2, init_lora_weights=False),
+    "selective-prefix-tuning": lambda: SelectivePrefixTuningConfig(
+        task_type="SEQ_CLS", num_virtual_tokens=3, prefix_dropout=0.0, selective_loss_weight=0.5
+    ),
+}
+STEPS = {
+    "tokens": {"tokens_per_batch": 60, "gradient_accumulation_steps": 3},
+    "documents": {"batch_size": 4, "gradient_accumulation_steps": 3},
+    "one batch": {"batch_size": 64},
+    "offloaded": {"batch_size": 64, "activation_offload": True, "gradient_checkpointing": True},
+}
+
+
+def documents(count=23):
+    chance = random.Random(0)
+    rows = [[chance.randrange(5, 100) for _ in range(chance.randint(3, 40))] for _ in range(count)]
+    rows.sort(key=len, reverse=True)
+    labels = [chance.randrange(tiny.LABELS) for _ in rows]
+    return Dataset.from_dict({"input_ids": rows, "labels": labels, "length": [len(row) for row in rows]})
+
+
+class Watch(TrainerCallback):
+    """Keep the gradients before every step, and every log."""
+
+    def __init__(self):
+        self.gradients, self.logs = [], []
+
+    def on_pre_optimizer_step(self, args, state, control, *, model, **_):
+        self.gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+
+    def on_log(self, args, state, control, *, logs, **_):
+        self.logs.append(dict(logs))
+
+
+def trained(tmp_path, method="lora", family="bert", *, model=None, **options):
+    """Train one epoch at a learning rate that changes nothing; return the trainer and what was seen."""
+    chosen = TrainingOptions(**({"epochs": 1, "learning_rate": 1e-30, "max_grad_norm": 0.0} | options))
+    model = model or tiny.shaken(get_peft_model(tiny.model(family), METHODS[method]())).double()
+    watch = Watch()
+    table = documents()
+    arguments = training_arguments(chosen, tmp_path)
+    arguments.load_best_model_at_end, arguments.metric_for_best_model, arguments.save_strategy = False, None, "no"
+    trainer = RecipeTrainer(
+        chosen,
+        model=model,
+        args=arguments,
+        data_collator=PaddingCollator(0),
+        train_dataset=table,
+        eval_dataset=table,
+        callbacks=[AuxiliaryLossCallback(), watch, StepTimes()],
+    )
+    trainer.train()
+    return SimpleNamespace(trainer=trainer, model=model, watch=watch)
+
+
+def whole(model, rows=None):
+    """Return the loss of all documents in one batch, and its gradients."""
+    table = documents() if rows is None else documents().select(rows)
+    model.train()
+    model.zero_grad()
+    loss = model(**PaddingCollator(0)(table)).loss
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("steps", STEPS)
+def test_the_gradient_of_a_step_is_that_of_its_documents_in_one_batch(method, steps, tmp_path):
+    done = trained(tmp_path, method, **STEPS[steps])
+    table = documents()
+    batches = list(done.trainer.get_train_dataloader())
+    size = STEPS[steps].get("gradient_accumulation_steps", 1)
+    rows = {tuple(row): index for index, row in enumerate(table["input_ids"])}
+    assert len({len(batch["labels"]) for batch in batches[:size]}) > 1 or steps != "tokens"  # else it proves nothing
+    for number, gradients in enumerate(done.watch.gradients):
+        of_step = [
+            rows[tuple(ids[mask.bool()].tolist())]
+            for batch in batches[number * size : (number + 1) * size]
+            for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+        ]
+        _, expected = whole(done.model, sorted(of_step))
+        assert gradients.keys() == expected.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("steps", STEPS)
+def test_the_logged_losses_are_means_over_documents(method, steps, tmp_path):
+    done = trained(tmp_path, method, **STEPS[steps])
+    expected, _ = whole(done.model)
+    logged = next(entry for entry in done.watch.logs if "loss" in entry)
+    assert logged["loss"] == pytest.approx(expected, rel=1e-9)
+    auxiliary = logged.get("auxiliary_loss", 0.0)
+    measured = next(entry for entry in done.watch.logs if "eval_loss" in entry)["eval_loss"]
+    assert measured == pytest.approx(expected - auxiliary, rel=1e-9)
+    assert (auxiliary > 0) == (method == "selective-prefix-tuning")
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_steps_epochs_and_tokens_are_counted(steps, tmp_path):
+    state = trained(tmp_path, **(STEPS[steps] | {"epochs": 2})).trainer
+    batches = len(state.get_train_dataloader())
+    size = STEPS[steps].get("gradient_accumulation_steps", 1)
+    assert state.state.global_step == state.state.max_steps == 2 * -(-batches // size)
+    assert state.state.epoch == 2.0
+    assert state.state.num_input_tokens_seen == 2 * sum(documents()["length"])
+
+
+def test_a_limit_of_steps_goes_on_into_further_epochs(tmp_path):
+    state = trained(tmp_path, tokens_per_batch=60, max_steps=17).trainer.state
+    assert state.global_step == state.max_steps == 17
+    assert 1 < state.epoch < 3
+
+
+def test_documents_beyond_the_budget_are_told(tmp_path, caplog):
+    caplog.set_level("INFO", logger="foretoken")
+    trained(tmp_path, tokens_per_batch=30)
+    beyond = sum(length > 30 for length in documents()["length"])
+    assert f"{beyond} of 23 documents have more than 30 tokens and go alone" in caplog.text
+
+
+def test_a_budget_where_batches_are_divided_by_documents_is_refused():
+    with pytest.raises(ConfigError, match="accelerate launch"):
+        check_processes(TrainingOptions(tokens_per_batch=64), processes=1, gpus=2)
+    with pytest.raises(ConfigError, match="eval_tokens_per_batch: 2 processes"):
+        check_processes(TrainingOptions(eval_tokens_per_batch=64), processes=2, gpus=1)
+    check_processes(TrainingOptions(tokens_per_batch=64), processes=2, gpus=2)
+
+
+def test_a_budget_contradicts_batches_of_unlike_length():
+    with pytest.raises(ConfigError, match="bucket_by_length"):
+        TrainingOptions(tokens_per_batch=64, bucket_by_length=False)
