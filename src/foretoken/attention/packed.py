@@ -132,6 +132,17 @@ class Stream:
             self._wider[count] = replace(self, rows=self.rows + count)
         return self._wider[count]
 
+    @cached_property
+    def key_mask(self) -> Tensor | None:
+        """(B, 1, 1, P + N) bool, True for what is real; None where everything is."""
+        masked, _ = self.masks()
+        return ~masked[:, None, None] if bool(masked.any()) else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether there is no padding around the texts."""
+        return len(self.index) == self.size * self.length
+
     def pack(self, x: Tensor) -> Tensor:
         """(B, P + N, ...) -> (1, S, ...)."""
         text = self.pack_text(x[:, self.rows :])
@@ -139,11 +150,15 @@ class Stream:
 
     def pack_text(self, x: Tensor) -> Tensor:
         """(B, N, ...) -> (1, T, ...)."""
+        if self.is_whole:
+            return x.flatten(0, 1)[None]
         return x.flatten(0, 1).index_select(0, self.index)[None]
 
     def unpack(self, x: Tensor) -> Tensor:
         """(1, S, ...) -> (B, P + N, ...), zero where there is padding."""
         rows, text = self.split(x)
+        if self.is_whole:
+            return torch.cat([rows, text[0].unflatten(0, (self.size, self.length))], dim=1)
         spread = text.new_zeros(self.size * self.length, *text.shape[2:]).index_copy(0, self.index, text[0])
         return torch.cat([rows, spread.unflatten(0, (self.size, self.length))], dim=1)
 

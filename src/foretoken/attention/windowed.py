@@ -260,6 +260,8 @@ def attend_packed_flex(
     from foretoken.attention import flex
     from foretoken.attention.flex_masks import Documents
 
+    if not query.shape[2]:  # a batch without a token: FlexAttention wants one
+        return query, extra_scores
     stream, before = packed.stream, with_rows(packed, front)
     if front is not None:
         stream = stream.with_more_rows(front[0].shape[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.bert_packed import attach_bert, detach_bert
 from foretoken.backbones.interface import attach_interface, detach_interface, interface_dimensions, is_attached
 from foretoken.backbones.masks import extend_text_mask
 
@@ -22,10 +23,11 @@ BERT = Backbone(
     ),
     heads=HEADS,
     pooled_heads=("ForSequenceClassification", "ForMultipleChoice"),
+    first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("query", "value"),
     dimensions=interface_dimensions,
-    attach_attention=attach_interface,
-    detach_attention=detach_interface,
+    attach_attention=attach_bert,
+    detach_attention=detach_bert,
     is_attached=is_attached,
 )
 

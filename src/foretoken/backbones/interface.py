@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foretoken.backbones.base import branch_of, text_dimensions
+from foretoken.attention.dense import causal_mask
+from foretoken.attention.packed import Stream
+from foretoken.backbones.base import branch_of, port_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.errors import BackboneError
 
@@ -33,7 +35,7 @@ def branch_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | Stream | None,
     *,
     wrapped: str,
     scaling: float | None = None,
@@ -43,6 +45,8 @@ def branch_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention function in transformers' calling convention, which asks the module's branch for its part."""
+    if isinstance(attention_mask, Stream):
+        return packed_attention(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout), None
     branch = branch_of(module)
     if branch is not None and (rows := branch.rows_in_front) is not None:
         kind = query.dtype if wrapped == "eager" else torch.bool
@@ -66,10 +70,53 @@ def branch_attention(
     return out.transpose(1, 2).contiguous(), weights
 
 
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    stream: Stream,
+    *,
+    scaling: float | None,
+    dropout: float,
+) -> Tensor:
+    """Attend within each document of a run: it is padded for the while.
+
+    Args:
+        module: the attention module.
+        query: (1, H, S, K), or (1, H, B, K) of one token of each document.
+        key: (1, H, S, K).
+        value: (1, H, S, K).
+        stream: where the documents are.
+        scaling: what the scores are multiplied by.
+        dropout: probability of dropping an attention weight.
+
+    Returns:
+        (1, S, H, K), or (1, B, H, K).
+    """
+    config: Any = module.config
+    wrapped = config._attn_implementation.removeprefix(MARK)
+    key, value = (stream.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
+    mask = stream.key_mask
+    if mask is not None and wrapped == "eager":
+        mask = as_mask(mask, query.dtype)
+    whole = stream.only is None
+    query = stream.unpack(query.transpose(1, 2)).transpose(1, 2) if whole else query.permute(2, 1, 0, 3)
+    given: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "is_causal": False}
+    out, _ = branch_attention(module, query, key, value, mask, wrapped=wrapped, **given)
+
+    def packed(x: Tensor) -> Tensor:
+        return stream.pack(x) if whole else x.transpose(0, 1)
+
+    if (port := port_of(module)) is not None:
+        port.redeliver(packed)
+    return packed(out)
+
+
 def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:
     """Return a mask to add to the scores that holds the position bias (B, H, N, M) as well."""
     if causal:
-        mask = torch.ones(bias.shape[-2:], dtype=torch.bool, device=bias.device).tril()
+        mask = causal_mask(bias.shape[-2], bias.shape[-1], bias.device)
     if mask is None:
         return bias
     return bias + (as_mask(mask, bias.dtype) if mask.dtype == torch.bool else mask)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretoken.attention.dense import causal_mask
 from foretoken.errors import BackboneError
 
 
@@ -49,7 +50,7 @@ def with_positions(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def rows_without_positions(size: int, rows: int, device: torch.device) -> dict[str, Tensor]:
     """Return the positions and the mask of (B, P) rows that run by themselves: all at position 0, no window."""
-    seen = torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
+    seen = causal_mask(rows, rows, device)
     positions = torch.zeros(size, rows, dtype=torch.long, device=device)
     return {"position_ids": positions, "attention_mask": seen[None, None]}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from foretoken.attention.packed import Stream
 from foretoken.attention.settings import packs
 from foretoken.backbones.base import Backbone, Branch, has_submodule, port_of
 
-READS_FIRST = "foretoken_reads_first"  # an encoder's mark: what runs now reads each document's first token alone
+READS = "foretoken_reads"  # an encoder's mark: what the model that runs now reads of it
 RECORDED = ("hidden_states", "attentions")
 
 
@@ -50,38 +51,60 @@ def padded_front(first: Tensor, rows: int) -> Tensor:
     return F.pad(first.transpose(0, 1), (0, 0, rows, 0))
 
 
-class HeadReadsFirst:
-    """Lets an encoder know when a head runs that reads the first token of its last hidden states alone.
+@dataclass(frozen=True)
+class Reading:
+    """What a head reads of its encoder's last hidden states: nobody asked for other states or attention maps.
 
-    A call of the body itself, or one that asks for hidden states, gets all of them.
+    Attributes:
+        first: the first token's alone.
+        is_plain: the mask is one of tokens.
     """
 
-    def __init__(self, encoder: nn.Module) -> None:
+    first: bool
+    is_plain: bool
+
+
+class HeadReads:
+    """Lets an encoder know when a model runs that reads its last hidden states alone."""
+
+    def __init__(self, encoder: nn.Module, *, first: bool) -> None:
         self.encoder = encoder
+        self.first = first
 
     def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Set the mark: a forward pre-hook of the model."""
         config: Any = model.config
         asked = [kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED]
-        self.encoder.__dict__[READS_FIRST] = not any(asked)
+        if not any(asked):
+            given = (*args, *kwargs.values())
+            is_plain = not any(isinstance(x, Tensor) and x.dim() == 4 for x in given)
+            self.encoder.__dict__[READS] = Reading(self.first, is_plain)
 
     def after(self, model: nn.Module, args: Any, output: Any) -> None:
         """Take it away: a forward hook that runs whatever happens."""
-        self.encoder.__dict__.pop(READS_FIRST, None)
+        self.encoder.__dict__.pop(READS, None)
 
 
 def watch(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
-    """Let the encoder know what the model's head reads, where that is known."""
-    stack, heads = backbone.stacks[0], backbone.first_token_heads
-    if not heads or not type(model).__name__.endswith(heads) or not has_submodule(stack.module(body), stack.end):
+    """Let the encoder know what the model reads of it, where the family packs."""
+    stack = backbone.stacks[0]
+    if not backbone.first_token_heads or not has_submodule(stack.module(body), stack.end):
         return []
-    reads = HeadReadsFirst(stack.module(body).get_submodule(stack.end))
+    first = type(model).__name__.endswith(backbone.first_token_heads)
+    reads = HeadReads(stack.module(body).get_submodule(stack.end), first=first)
     return [
         model.register_forward_pre_hook(reads.before, with_kwargs=True),
         model.register_forward_hook(reads.after, always_call=True),
     ]
 
 
+def head_reads(encoder: nn.Module) -> Reading | None:
+    """Return what the model that runs now reads; None where somebody asked for more, or called the body itself."""
+    reading = encoder.__dict__.get(READS)
+    return reading if reading is not None and reading.is_plain else None
+
+
 def reads_first(encoder: nn.Module) -> bool:
     """Tell whether what runs now reads each document's first token alone."""
-    return bool(encoder.__dict__.get(READS_FIRST, False))
+    reading = encoder.__dict__.get(READS)
+    return reading is not None and reading.first

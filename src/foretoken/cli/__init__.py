@@ -6,6 +6,7 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 an error 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -14,8 +15,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from foretoken.cli.console import fail, log_to_stderr, quiet_libraries
-from foretoken.cli.malloc import tune_malloc
 from foretoken.errors import ForetokenError, did_you_mean
+from foretoken.malloc import tune_malloc
 
 VERBS = {
     "train": "run one or more recipes",
@@ -23,20 +24,23 @@ VERBS = {
     "predict": "label texts with an adapter",
     "fuse": "fold away what an adapter needs in training only",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
+    "bench": "measure time and memory beside transformers and peft",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",
 }
+EVERYWHERE = ("--debug", "--no-malloc")  # with any verb, at any place
+log = logging.getLogger(__name__)
 OK, ERROR, INTERRUPTED = 0, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments
-    arguments = [word for word in arguments if word != "--debug"]
+    debug, malloc = "--debug" in arguments, "--no-malloc" not in arguments
+    arguments = [word for word in arguments if word not in EVERYWHERE]
     try:
         with warnings.catch_warnings():
-            return _dispatch(arguments)
+            return _dispatch(arguments, debug=debug, malloc=malloc)
     except ForetokenError as error:
         return _report(error, debug=debug)
     except KeyboardInterrupt:
@@ -49,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(done.code or 0)
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return OK if arguments else ERROR
@@ -62,9 +66,12 @@ def _dispatch(arguments: list[str]) -> int:
     if verb not in VERBS:
         fail(f"no verb {verb!r}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}")
         return ERROR
-    log_to_stderr()
+    log_to_stderr(debug=debug)
     quiet_libraries()
-    tune_malloc()
+    if malloc:
+        tune_malloc()
+    else:
+        log.debug("allocator: left as it is (--no-malloc)")
     return import_module(f"foretoken.cli.{verb}").run(rest)
 
 
@@ -73,13 +80,14 @@ def _overview() -> str:
     lines = [f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items()]
     return "\n".join(
         [
-            "usage: foretoken VERB ... [--debug]",
+            "usage: foretoken VERB ... [--debug] [--no-malloc]",
             "",
             "Adapt frozen language models to long documents by training a few vectors in front of them.",
             "",
             *lines,
             "",
-            "foretoken VERB --help says more; --debug shows the traceback of an error.",
+            "foretoken VERB --help says more; --debug shows the traceback of an error and logs more;",
+            "--no-malloc leaves the allocator as it is.",
         ]
     )
 

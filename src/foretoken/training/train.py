@@ -116,11 +116,11 @@ def prepare(recipe: Recipe) -> Prepared:
     """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
     if recipe.training.num_threads is not None:
         torch.set_num_threads(recipe.training.num_threads)
-    use_attention(recipe.training.attention_engine, recipe.training.packing)
     splits = load(recipe.data)
     labels = splits["train"].features["label"].names
     check_metric(recipe.training.metric, len(labels))
     source = base_model_folder(recipe)
+    use_attention(recipe.training.attention_engine, recipe.training.packing)
     set_seed(recipe.training.seed)
     model = load_classifier(source, labels, attention_dropout=recipe.training.attention_dropout)
     _check_activations(recipe, model)

@@ -482,6 +482,16 @@ ODD = {
 }
 
 
+def holes(one_sided):
+    """Masked tokens that no real one is near."""
+    real = torch.ones(2, 130, dtype=torch.bool)
+    real[0, 5:95] = real[1, 1::2] = False
+    return Case(real, torch.zeros_like(real), one_sided)
+
+
+ODD |= {f"holes wider than a window of {one_sided}": holes(one_sided) for one_sided in (0, 1, 7)}
+
+
 def extreme(case, engine, scores, kept, dtype=torch.float32):
     """Return the results with the last columns' scores all alike, and the first as drawn."""
     columns = case.inputs(dtype)[0].new_full((*case.inputs(dtype)[0].shape[:3], 1), scores)
@@ -508,6 +518,7 @@ def test_extreme_scores_leave_nothing_undefined(engine, scores, kept):
     for case in ODD.values():
         got = extreme(case, engine, scores, kept)
         assert all(x.isfinite().all() for x in got)
+        assert float(got[0].abs().masked_fill(case.real[:, None, :, None], 0.0).max()) == 0.0
         double = [x.float() for x in extreme(case, "reference", scores, kept, torch.float64)]
         check_equal(got[:2], double[:2], 1e-3 if abs(scores) > 1e3 else 1e-5)
 
@@ -524,11 +535,20 @@ def test_a_kept_column_near_one_leaves_the_attention_as_it_is(engine, scores):
     assert float((p[..., 1:] - case.real[:, None, :, None].float()).abs().max()) < 1e-6
 
 
+@pytest.mark.parametrize("engine", OTHERS)
+@pytest.mark.parametrize("case", ODD.values(), ids=ODD)
+def test_odd_documents(engine, case):
+    for options in ({}, {"extra": 2, "kept": 1, "front": 1}):
+        case = Case(**{**vars(case), **options})
+        check_equal(results(case, engine, torch.float64), results(case, "reference", torch.float64), 1e-10)
+
+
 @pytest.mark.parametrize("engine", engines(packed=True))
 @pytest.mark.parametrize("case", ODD.values(), ids=ODD)
 def test_odd_documents_packed(engine, case):
-    for rows in (0, 2):
-        case = Case(**{**vars(case), "rows": rows, "extra": 2, "kept": 1, "front": 1})
+    for rows, front, extra in ((0, 0, 0), (0, 1, 2), (2, 1, 2)):
+        options = {"rows": rows, "front": front, "extra": extra, "kept": extra // 2}
+        case = Case(**{**vars(case), **options})
         padded, packed = padded_and_packed(case, engine, torch.float64)
         check_equal(packed, padded, 1e-10)
 

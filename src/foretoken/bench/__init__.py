@@ -1,0 +1,9 @@
+"""Time and memory beside transformers and peft: one file per benchmark, each part of it in a process of its own."""
+
+BENCHMARKS = {
+    "attention": "window + global attention by engine and length, beside transformers' own",
+    "encoder": "a Longformer's forward pass and training step, time and memory, beside transformers",
+    "methods": "what each method costs beside the same model without an adapter",
+    "padding": "training steps over documents of real lengths, beside transformers' padding",
+    "aot": "ahead-of-time P-tuning: its networks and its fused table beside no adapter",
+}

@@ -1,0 +1,254 @@
+"""What the report shows of each benchmark: tables and charts from the results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from foretoken.bench.tables import (
+    Chart,
+    Result,
+    Results,
+    Table,
+    done,
+    exponent,
+    megabytes,
+    overhead,
+    percent,
+    ratio,
+    seconds,
+    times,
+    turns,
+)
+
+THEIRS, OURS, NONE = "transformers", "foretoken", "no adapter"
+
+
+class Section(NamedTuple):
+    """The tables and charts of one benchmark."""
+
+    tables: list[Table]
+    charts: list[Chart]
+
+
+def attention(results: Results) -> Section:
+    """Show each engine's time by length."""
+    rows = []
+    for result in done(results):
+        for mode, timings in result["timings"].items():
+            for name, timing in timings.items():
+                apart = result["differences"].get(name, {}).get("outputs" if mode == "forward" else "gradients")
+                rows.append(
+                    [
+                        str(result["settings"]["n"]),
+                        result["dtype"],
+                        result["allocator"],
+                        mode,
+                        name,
+                        seconds(timing["median"]),
+                        turns(timing),
+                        said(ratio(timings, name, THEIRS), times),
+                        said(apart, exponent),
+                    ]
+                )
+    header = ["n", "type", "allocator", "pass", "engine", "time", "clean", f"beside {THEIRS}", "from the reference"]
+    note = (
+        "One document, 12 heads, window 512, one global key. The last column: largest difference of outputs, or of "
+        "gradients, from dense float32 attention under the mask that defines the window."
+    )
+    chart = Chart("Window + global attention, forward and backward", "lines", "tokens", "seconds", lines(
+        done(results), "forward and backward", lambda result, name: f"{name}, {result['dtype']}"
+    ))  # fmt: skip
+    return Section([Table("Time by engine and length", header, rows, note)], [chart])
+
+
+def encoder(results: Results) -> Section:
+    """Show time, activations and peak memory."""
+    measured = done(results, what="time")
+    chart = Chart("Training step of prefix-propagation, batch 1", "lines", "tokens", "seconds", lines(
+        [r for r in measured if r["settings"]["batch"] == 1 and r["allocator"] == "tuned" and is_deepest(r, measured)],
+        "step",
+        lambda result, name: f"{name}, {result['dtype']}",
+    ))  # fmt: skip
+    return Section([encoder_times(measured), activations(results), peaks(results)], [chart])
+
+
+def encoder_times(results: Results) -> Table:
+    """Return one row per size, type, allocator, pass and candidate."""
+    rows = []
+    for result in results:
+        settings = result["settings"]
+        for mode, timings in result["timings"].items():
+            for name, timing in timings.items():
+                apart = result["differences"].get(f"{name}, {mode}", {})
+                rows.append(
+                    [str(settings[key]) for key in ("n", "batch", "layers")]
+                    + [result["dtype"], result["allocator"], mode, name, seconds(timing["median"]), turns(timing)]
+                    + [said(ratio(timings, name, THEIRS), times), f"{100 * of_limit(result, mode, name):.0f} %"]
+                    + [said(apart.get("outputs"), exponent), said(apart.get("gradients_relative"), exponent)]
+                )
+    header = [
+        *("n", "batch", "layers", "type", "allocator", "pass", "candidate", "time", "clean"),
+        *(f"beside {THEIRS}", "of the limit", "outputs differ", "gradients differ"),
+    ]
+    note = (
+        "forward: the plain model. step: prefix-propagation with 8 rows, forward, loss at [CLS], backward. n counts "
+        "the rows. clean: samples during which other processes took less than 8 % of the machine. of the limit: what "
+        "the result needs in operations, over time, over the fastest matrix product of the same process. outputs: "
+        "largest difference of the logits; gradients: the same as a share of the largest gradient."
+    )
+    return Table("Time", header, rows, note)
+
+
+def of_limit(result: Result, mode: str, name: str) -> float:
+    """Return the share of the machine's limit that a candidate reaches with the operations that are needed."""
+    rate = result["work"][mode]["needed"] / result["timings"][mode][name]["median"]
+    return rate / result["limit"]["flops_per_second"]
+
+
+def is_deepest(result: Result, results: Results) -> bool:
+    """Tell whether a result has the layers of the main run."""
+    return result["settings"]["layers"] == max(other["settings"]["layers"] for other in results)
+
+
+def activations(results: Results) -> Table:
+    """Return what one layer keeps for the backward pass."""
+    rows = []
+    for result in done(results, what="activations"):
+        kept = result["bytes_per_layer"]
+        rows.append(
+            [
+                str(result["settings"]["n"]),
+                result["dtype"],
+                megabytes(kept[THEIRS]),
+                megabytes(kept[OURS]),
+                f"{kept[OURS] / kept[THEIRS]:.2f}",
+            ]
+        )
+    note = (
+        "What the graph of a step holds, each storage once, without weights: four layers less two layers, halved. It "
+        "leaves out what the first and the last layer save."
+    )
+    return Table("Activations per layer", ["n", "type", THEIRS, OURS, "ratio"], rows, note)
+
+
+def peaks(results: Results) -> Table:
+    """Return the most that a fresh process holds beyond the model."""
+    rows = []
+    for result in done(results, what="peak"):
+        settings, memory = result["settings"], result["memory"]
+        rows.append(
+            [
+                str(settings["n"]),
+                str(settings["layers"]),
+                result["dtype"],
+                settings["candidate"],
+                said(grown(memory, ""), megabytes),
+                said(grown(memory, "cuda_"), megabytes),
+            ]
+        )
+    header = ["n", "layers", "type", "candidate", "process", "GPU"]
+    return Table("Peak memory of a step, in a fresh process, beyond what it held before", header, rows)
+
+
+def grown(memory: Mapping[str, Any], prefix: str) -> float | None:
+    """Return how far memory rose during a call."""
+    before, peak = memory[f"{prefix}before"], memory[f"{prefix}peak"]
+    return None if before is None or peak is None else max(0, peak - before)
+
+
+def methods(results: Results) -> Section:
+    """Show what each method costs beside no adapter."""
+    tables, charts = [], []
+    for result in done(results):
+        forward, step = result["timings"]["forward"], result["timings"]["step"]
+        rows = [
+            [name, seconds(timing["median"]), turns(timing), said(overhead(forward, name), percent)]
+            + ([seconds(step[name]["median"]), said(overhead(step, name), percent)] if name in step else ["", ""])
+            for name, timing in forward.items()
+        ]
+        header = ["method", "forward", "clean", "overhead", "step", "overhead"]
+        tables.append(Table(capitalised(result["title"]), header, rows, METHODS_NOTE + left_out(result)))
+        bars = {name: 100 * (overhead(forward, name) or 0) for name in forward if name != NONE}
+        charts.append(Chart(capitalised(result["title"]), "bars", "forward pass, % over no adapter", "", bars=bars))
+    return Section(tables, charts)
+
+
+def left_out(result: Result) -> str:
+    """Return which candidates do not work here, and why."""
+    return "".join(f"\n\nNot measured: {name}: {reason}" for name, reason in result["skipped"].items())
+
+
+METHODS_NOTE = (
+    "overhead: median over the rounds of the time beside that of no adapter in the same round. The step of no adapter "
+    "goes back to the embeddings, as that of an adapter on the first layer does."
+)
+
+
+def padding(results: Results) -> Section:
+    """Show time per real token."""
+    rows, bars = [], {}
+    for result in done(results):
+        total = totals(result)
+        order = result["settings"]["order"]
+        for name in (THEIRS, OURS):
+            per_token = total[name] / total["real"]
+            bars[f"{name}, {order}, {result['dtype']}"] = 1e6 * per_token
+            computed = total["padded"] if name == THEIRS else total["real"]
+            rows.append(
+                [
+                    order,
+                    result["dtype"],
+                    result["allocator"],
+                    str(result["settings"]["layers"]),
+                    name,
+                    seconds(total[name]),
+                    f"{1000000.0 * per_token:.0f} us",
+                    f"{computed / total['real']:.2f}",
+                    times(total[THEIRS] / total[name]),
+                    exponent(result["differences"][OURS]["outputs"]) if name == OURS else "",
+                ]
+            )
+    header = ["batches", "type", "allocator", "layers", "candidate", "time", "per real token", "rows / real token"]
+    note = (
+        "Steps of prefix-propagation with a loss over all tokens. rows / real token: what the batches hold with their "
+        "padding; foretoken adds the 8 rows of each document and no padding."
+    )
+    table = Table("Documents of real lengths", [*header, f"beside {THEIRS}", "outputs differ"], rows, note)
+    chart = Chart("Training step over documents of real lengths", "bars", "microseconds per real token", "", bars=bars)
+    return Section([table], [chart])
+
+
+def totals(result: Result) -> dict[str, float]:
+    """Return the sums over the batches: seconds of either side, real and padded tokens."""
+    batches = result["batches"]
+    found: dict[str, float] = {key: sum(batch[key] for batch in batches) for key in ("real", "padded")}
+    return found | {name: sum(batch["timings"][name]["median"] for batch in batches) for name in (THEIRS, OURS)}
+
+
+def lines(results: Results, mode: str, label: Callable[[Result, str], str]) -> dict[str, list[tuple[float, float]]]:
+    """Return medians by length, one line per label."""
+    found: dict[str, dict[int, float]] = {}
+    for result in results:
+        for name, timing in result["timings"][mode].items():
+            found.setdefault(label(result, name), {})[result["settings"]["n"]] = timing["median"]
+    return {name: sorted(points.items()) for name, points in found.items()}
+
+
+def said(value: float | None, write: Callable[[float], str]) -> str:
+    """Return a number as text; nothing for none."""
+    return "" if value is None else write(value)
+
+
+def capitalised(text: str) -> str:
+    """Return a title with a capital."""
+    return text[:1].upper() + text[1:]
+
+
+SECTIONS: dict[str, Callable[[Results], Section]] = {
+    "attention": attention,
+    "encoder": encoder,
+    "methods": methods,
+    "padding": padding,
+    "aot": methods,
+}

@@ -1,0 +1,149 @@
+"""The targets of the speed design, and whether the results at hand reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from foretoken.bench.sections import OURS, THEIRS, of_limit, totals
+from foretoken.bench.tables import Result, Results, Table, done, exponent, overhead, percent, ratio, times
+
+N, LAYERS = 4096, 12
+Runs = Mapping[str, Results]  # by benchmark
+REACHED, MISSED, UNMEASURED = "reached", "missed", "not measured in this run"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One number to reach.
+
+    Attributes:
+        what: the number's meaning.
+        bound: the target.
+        measured: finds the number in the results; None where they do not have it.
+        write: how both are written.
+        at_least: whether more is better.
+    """
+
+    what: str
+    bound: float
+    measured: Callable[[Runs], float | None]
+    write: Callable[[float], str]
+    at_least: bool = False
+
+    def row(self, runs: Runs) -> list[str]:
+        """Return what, measured, target and the verdict."""
+        value = self.measured(runs)
+        wanted = f"{'>=' if self.at_least else '<='} {self.write(self.bound).lstrip('+')}"
+        if value is None:
+            return [self.what, "", wanted, UNMEASURED]
+        is_reached = value >= self.bound if self.at_least else value <= self.bound
+        return [self.what, self.write(value), wanted, REACHED if is_reached else MISSED]
+
+
+def table(runs: Runs) -> Table:
+    """Return every target beside what was measured."""
+    rows = [target.row(runs) for target in TARGETS]
+    return Table("Targets", ["what", "measured", "target", ""], rows)
+
+
+def headline(runs: Runs, dtype: str, allocator: str) -> Result | None:
+    """Return the main comparison of the encoder, if it was measured in full size."""
+    wanted = {"what": "time", "shape": "base", "n": N, "layers": LAYERS, "batch": 1}
+    return newest(done(runs.get("encoder", ()), **wanted, dtype=dtype, allocator=allocator))
+
+
+def newest(results: Results) -> Result | None:
+    """Return the last of several results."""
+    return results[-1] if results else None
+
+
+def step_ratio(dtype: str, allocator: str) -> Callable[[Runs], float | None]:
+    """Find how many of our steps fit into one of transformers'."""
+
+    def find(runs: Runs) -> float | None:
+        result = headline(runs, dtype, allocator)
+        return None if result is None else ratio(result["timings"]["step"], OURS, THEIRS)
+
+    return find
+
+
+def share_of_limit(dtype: str) -> Callable[[Runs], float | None]:
+    """Find the share of the machine's limit that our step reaches."""
+
+    def find(runs: Runs) -> float | None:
+        result = headline(runs, dtype, "tuned")
+        return None if result is None else of_limit(result, "step", OURS)
+
+    return find
+
+
+def activation_share(runs: Runs) -> float | None:
+    """Find our activations as a share of transformers'."""
+    wanted = {"what": "activations", "shape": "base", "n": N}
+    result = newest(done(runs.get("encoder", ()), **wanted, dtype="float32"))
+    return None if result is None else result["bytes_per_layer"][OURS] / result["bytes_per_layer"][THEIRS]
+
+
+def padded_ratio(order: str) -> Callable[[Runs], float | None]:
+    """Find the gain over padding, of one order of the documents."""
+
+    def find(runs: Runs) -> float | None:
+        wanted = {"shape": "base", "order": order, "longest": N, "dtype": "float32", "allocator": "tuned"}
+        result = newest(done(runs.get("padding", ()), **wanted))
+        return None if result is None else totals(result)[THEIRS] / totals(result)[OURS]
+
+    return find
+
+
+def distance(kind: str) -> Callable[[Runs], float | None]:
+    """Find the largest difference from transformers in float32, over all sizes measured."""
+
+    def find(runs: Runs) -> float | None:
+        results = done(runs.get("encoder", ()), what="time", shape="base", dtype="float32")
+        found = [kinds[kind] for result in results for kinds in result["differences"].values() if kind in kinds]
+        return max(found, default=None)
+
+    return find
+
+
+def cost(family: str, n: int, label: str) -> Callable[[Runs], float | None]:
+    """Find a method's overhead in the forward pass."""
+
+    def find(runs: Runs) -> float | None:
+        wanted = {"shape": "base", "family": family, "n": n, "dtype": "float32"}
+        results = [result for name in ("methods", "aot") for result in done(runs.get(name, ()), **wanted)]
+        found = [overhead(result["timings"]["forward"], label) for result in results]
+        return next((value for value in reversed(found) if value is not None), None)
+
+    return find
+
+
+def whole_percent(value: float) -> str:
+    """Return a share as ``80 %``."""
+    return f"{100 * value:.0f} %"
+
+
+STEP = f"step, {LAYERS} layers, n = {N}, beside transformers"
+COST = f"forward pass, n = {N}, over no adapter"
+SHORT = "RoBERTa, n = 128, over no adapter"
+TARGETS = (
+    Target(f"{STEP}, default allocator, fp32", 3.4, step_ratio("float32", "default"), times, at_least=True),
+    Target(f"{STEP}, default allocator, bf16", 3.0, step_ratio("bfloat16", "default"), times, at_least=True),
+    Target(f"{STEP}, tuned allocator, fp32", 1.65, step_ratio("float32", "tuned"), times, at_least=True),
+    Target(f"{STEP}, tuned allocator, bf16", 1.9, step_ratio("bfloat16", "tuned"), times, at_least=True),
+    Target("step, of the GEMM limit, fp32", 0.8, share_of_limit("float32"), whole_percent, at_least=True),
+    Target("step, of the GEMM limit, bf16", 0.7, share_of_limit("bfloat16"), whole_percent, at_least=True),
+    Target("activations per layer, of transformers', fp32", 0.28, activation_share, lambda value: f"{value:.2f}"),
+    Target("steps over real lengths, bucketed batches", 2.2, padded_ratio("bucketed"), times, at_least=True),
+    Target("steps over real lengths, random batches", 8.0, padded_ratio("random"), times, at_least=True),
+    Target("outputs from transformers', fp32", 1e-5, distance("outputs"), exponent),
+    Target("gradients from transformers', fp32, relative", 1e-5, distance("gradients_relative"), exponent),
+    Target(f"prefix-propagation, {COST}", 0.04, cost("longformer", N, "prefix-propagation, P = 8"), percent),
+    Target(f"prefix-tuning, {COST}", 0.02, cost("longformer", N, "prefix-tuning, P = 8"), percent),
+    Target(f"AoT P-tuning, fused, {COST}", 0.01, cost("longformer", N, "aot-p-tuning, fused float16"), percent),
+    Target(f"selective prefix tuning, {COST}", 0.05, cost("longformer", N, "selective-prefix-tuning, P = 8"), percent),
+    Target(f"inducer-tuning, {COST}", 0.05, cost("longformer", N, "inducer-tuning"), percent),
+    Target(f"P-tuning v2, P = 100, {SHORT}", 0.07, cost("roberta", 128, "prefix-tuning, P = 100"), percent),
+    Target(f"AoT P-tuning, fused, {SHORT}", 0.016, cost("roberta", 128, "aot-p-tuning, fused float16"), percent),
+)
