@@ -202,10 +202,13 @@ def test_every_task_of_every_family(family, task):
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, name
-            # a bias that is the same for every choice cancels in the softmax over choices
-            if task != "MULTIPLE_CHOICE" or not name.endswith(
-                ("classifier.modules_to_save.default.bias", "out_proj.bias")
-            ):
+            # a bias that is the same for every choice, or position, cancels in the softmax over them
+            biases = (
+                "classifier.modules_to_save.default.bias",
+                "out_proj.bias",
+                "qa_outputs.modules_to_save.default.bias",
+            )
+            if task not in ("MULTIPLE_CHOICE", "QUESTION_ANS") or not name.endswith(biases):
                 assert parameter.grad.abs().max() > 0, name
 
 

@@ -131,5 +131,5 @@ class TestEnginesOfBlocks:
 
     def test_other_masks_are_refused(self):
         (query, key, value, _), masks = self.case()
-        with pytest.raises(ConfigError, match="leave out `mask`"):
+        with pytest.raises(ConfigError, match="one kind of mask"):
             attend(query, key, value, scale=0.5, blocks=masks, is_causal=True)

@@ -42,6 +42,7 @@ def attend_reference(
     extra_scores: Tensor | None,
     kernel: str,
     dropout: float,
+    kept: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """Dense attention under the masks that define the blocks, the keys repeated for each; the test's yardstick.
 
@@ -64,6 +65,7 @@ def attend_reference(
         extra_scores=extra_scores,
         kernel=kernel,
         dropout=dropout,
+        kept=kept,
     )
     real = answered(blocks)
     return out * real, None if extra is None else extra * real

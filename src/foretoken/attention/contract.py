@@ -26,7 +26,7 @@ from foretoken.attention import blocked, dense, windowed
 from foretoken.attention.columns import divided, joined
 from foretoken.attention.packed import Document, Stream, documents_of
 from foretoken.attention.projected import Projected, attend_projected
-from foretoken.attention.settings import check_engine, choose_engine
+from foretoken.attention.settings import check_engine, check_fits, choose_engine
 from foretoken.errors import ConfigError
 
 
@@ -203,12 +203,19 @@ def attend(
         table = {"window": WINDOWED, "packed": PACKED, "blocks": BLOCKED}.get(next(iter(given), ""), DENSE)
         if engine is not None:
             check_engine(engine, table)
+            check_fits(engine, query.device, dropout=dropout, kernel=kernel)
         run = table[engine or choose_engine(table, query.device, dropout=dropout, kernel=kernel)]
         options = {**(given or {"mask": mask, "is_causal": is_causal}), "kernel": kernel}
     else:
         run, options = attend_projected, {"source": projected}
     options |= {"scale": scale, "dropout": dropout}
     return composed(run, (query, key, value), front=front, extra_scores=extra_scores, kept=kept, options=options)
+
+
+def own_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:
+    """Return the (B, H, N, M) weights of the own keys, extra columns allowed for: the attention of one-hot values."""
+    one_hot = torch.eye(key.shape[2], dtype=key.dtype, device=key.device).expand(*key.shape[:2], -1, -1)
+    return attend(query, key, one_hot, engine="reference", **options)[0]
 
 
 def composed(

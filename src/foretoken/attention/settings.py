@@ -76,6 +76,16 @@ def fits(name: str, device: torch.device, *, dropout: float, kernel: str = "expo
     return name != "flex" or (not dropout and kernel == "exponential")
 
 
+def check_fits(name: str, device: torch.device, *, dropout: float, kernel: str) -> None:
+    """Raise ConfigError where an engine that was named for one call cannot do what that call asks."""
+    if not fits(name, device, dropout=dropout, kernel=kernel):
+        raise ConfigError(
+            f"engine {name!r} cannot do this call (dropout {dropout}, kernel {kernel!r}, on {device.type}): it has no "
+            f"dropout of attention weights and the exponential kernel alone{', on a CPU' if name == 'block' else ''}; "
+            "use engine 'gather-sdpa', or leave it out"
+        )
+
+
 def packs(device: torch.device) -> bool:
     """Tell whether batches are packed on this device: by default on a CPU, where it was measured."""
     if torch.compiler.is_compiling():  # a graph knows no shapes that depend on the documents

@@ -25,7 +25,7 @@ from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaLayer
 from foretoken.attention.packed import Stream, stream_of
 from foretoken.backbones.base import port_of
 from foretoken.backbones.interface import attach_interface, detach_interface, packed_attention
-from foretoken.backbones.packing import entered, head_reads, may_pack, padded_front, rows_of
+from foretoken.backbones.packing import entered, is_watched, may_pack, padded_front, reading_of, rows_of
 
 HOOKS = "_foretoken_packing"  # where an encoder keeps its hooks
 
@@ -112,17 +112,16 @@ class EncoderHooks:
 
     def before(self, encoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Pack the hidden states, and hand the stream down in the place of the mask."""
-        reads = head_reads(encoder)
-        if reads is None or not args:
+        reading, layers = reading_of(encoder), self.layers()
+        if reading is None or not reading.is_plain or not args or layers[0].chunk_size_feed_forward:
             return None
-        hidden, mask = args[0], kwargs.get(self.mask_name)
-        own = self.layers()[0].attention.self
-        port = port_of(own)
-        if not may_pack(port, hidden) or (mask is None and not reads.first):
+        hidden, mask, own = args[0], kwargs.get(self.mask_name), layers[0].attention.self
+        port, first = port_of(own), reading.first and not is_watched(layers[-1])
+        if not may_pack(encoder, port, hidden) or (mask is None and not first):
             return None
         rows = rows_of(own)
         stream = self.stream = stream_of(*text_masks(mask, hidden, rows), rows=rows)
-        if reads.first and (only := stream.first_tokens()) is not None:
+        if first and (only := stream.first_tokens()) is not None:
             self.stream = replace(stream, only=only)
         self.context = entered(port, stream)
         self.context.__enter__()

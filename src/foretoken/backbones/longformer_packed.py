@@ -22,7 +22,7 @@ from foretoken.attention.contract import PACKED
 from foretoken.attention.packed import Stream, stream_of
 from foretoken.attention.settings import choose_engine
 from foretoken.backbones.base import port_of
-from foretoken.backbones.packing import entered, may_pack, padded_front, reads_first, rows_of, trains
+from foretoken.backbones.packing import entered, is_watched, may_pack, padded_front, reading_of, rows_of, trains
 
 if TYPE_CHECKING:
     from foretoken.backbones.longformer import WindowedSelfAttention
@@ -47,7 +47,7 @@ class PackingEncoder(LongformerEncoder):
         """(B, P + N, D) -> (B, P + N - padding_len, D); the mask is below 0 for padding, above 0 for global tokens."""
         attentions = self.attentions()
         port = port_of(attentions[0])
-        if output_attentions or attention_mask is None or not may_pack(port, hidden_states):
+        if output_attentions or attention_mask is None or not may_pack(self, port, hidden_states):
             return super().forward(
                 hidden_states, attention_mask, padding_len, output_attentions, output_hidden_states, return_dict
             )
@@ -80,10 +80,10 @@ class PackingEncoder(LongformerEncoder):
 
     def for_last_layer(self, stream: Stream, attention: WindowedSelfAttention) -> Stream:
         """Return the stream with what is wanted of the last layer's states: those that the head reads."""
-        local = (attention.query, attention.key, attention.value)
-        if not reads_first(self) or not packs_natively(attention) or (torch.is_grad_enabled() and trains(local)):
+        reading, local = reading_of(self), (attention.query, attention.key, attention.value)
+        if reading is None or not reading.first or not packs_natively(attention) or is_watched(self.layer[-1]):
             return stream
-        if is_watched(self.layer[-1]):
+        if torch.is_grad_enabled() and trains(local):
             return stream
         only = stream.first_tokens()
         return stream if only is None else replace(stream, only=only)
@@ -108,12 +108,6 @@ class PackingLayer(LongformerLayer):
         """(1, S, D) -> (1, S, D), in chunks where the config says so; S need be no multiple of the chunk."""
         parts = attended.split(self.chunk_size_feed_forward or attended.shape[1] or 1, dim=1)
         return torch.cat([self.ff_chunk(part) for part in parts], dim=1) if len(parts) > 1 else self.ff_chunk(attended)
-
-
-def is_watched(layer: Any) -> bool:
-    """Tell whether hooks of the user's would see, or miss, that only a few of a layer's states are computed."""
-    attention = layer.attention
-    return bool(layer._forward_hooks or attention._forward_hooks or attention._forward_pre_hooks)
 
 
 def packs_natively(attention: WindowedSelfAttention) -> bool:

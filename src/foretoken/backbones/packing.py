@@ -23,11 +23,14 @@ from foretoken.backbones.base import Backbone, Branch, has_submodule, port_of
 
 READS = "foretoken_reads"  # an encoder's mark: what the model that runs now reads of it
 RECORDED = ("hidden_states", "attentions")
+PADDING_HEADS = ("ForQuestionAnswering",)
 
 
-def may_pack(port: Branch | None, hidden: Tensor) -> bool:
+def may_pack(encoder: nn.Module, port: Branch | None, hidden: Tensor) -> bool:
     """Tell whether a batch is packed: not where each document names its adapter, as peft's LoRA looks for documents."""
-    return packs(hidden.device) and (port is None or port.mixed_size is None)
+    reading = reading_of(encoder)
+    reads_padding = reading is not None and reading.padding
+    return packs(hidden.device) and not reads_padding and (port is None or port.mixed_size is None)
 
 
 def entered(port: Branch | None, stream: Stream) -> AbstractContextManager[None]:
@@ -53,32 +56,33 @@ def padded_front(first: Tensor, rows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a head reads of its encoder's last hidden states: nobody asked for other states or attention maps.
+    """What the model that runs now reads of its encoder.
 
     Attributes:
-        first: the first token's alone.
-        is_plain: the mask is one of tokens.
+        first: each document's first token alone, of the last hidden states.
+        padding: the states of padding too, as question answering does: its softmax goes over all positions.
+        is_plain: the last hidden states alone, by a mask of tokens.
     """
 
     first: bool
+    padding: bool
     is_plain: bool
 
 
 class HeadReads:
-    """Lets an encoder know when a model runs that reads its last hidden states alone."""
+    """Lets an encoder know what the model that runs now reads of it."""
 
-    def __init__(self, encoder: nn.Module, *, first: bool) -> None:
+    def __init__(self, encoder: nn.Module, *, first: bool, padding: bool) -> None:
         self.encoder = encoder
         self.first = first
+        self.padding = padding
 
     def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Set the mark: a forward pre-hook of the model."""
         config: Any = model.config
-        asked = [kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED]
-        if not any(asked):
-            given = (*args, *kwargs.values())
-            is_plain = not any(isinstance(x, Tensor) and x.dim() == 4 for x in given)
-            self.encoder.__dict__[READS] = Reading(self.first, is_plain)
+        recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
+        odd = any(isinstance(x, Tensor) and x.dim() == 4 for x in (*args, *kwargs.values()))
+        self.encoder.__dict__[READS] = Reading(self.first and not recorded, self.padding, not (recorded or odd))
 
     def after(self, model: nn.Module, args: Any, output: Any) -> None:
         """Take it away: a forward hook that runs whatever happens."""
@@ -87,24 +91,23 @@ class HeadReads:
 
 def watch(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
     """Let the encoder know what the model reads of it, where the family packs."""
-    stack = backbone.stacks[0]
+    stack, kind = backbone.stacks[0], type(model).__name__
     if not backbone.first_token_heads or not has_submodule(stack.module(body), stack.end):
         return []
-    first = type(model).__name__.endswith(backbone.first_token_heads)
-    reads = HeadReads(stack.module(body).get_submodule(stack.end), first=first)
+    encoder = stack.module(body).get_submodule(stack.end)
+    reads = HeadReads(encoder, first=kind.endswith(backbone.first_token_heads), padding=kind.endswith(PADDING_HEADS))
     return [
         model.register_forward_pre_hook(reads.before, with_kwargs=True),
         model.register_forward_hook(reads.after, always_call=True),
     ]
 
 
-def head_reads(encoder: nn.Module) -> Reading | None:
-    """Return what the model that runs now reads; None where somebody asked for more, or called the body itself."""
-    reading = encoder.__dict__.get(READS)
-    return reading if reading is not None and reading.is_plain else None
+def reading_of(encoder: nn.Module) -> Reading | None:
+    """Return what the model that runs now reads; None where somebody has called the body itself."""
+    return encoder.__dict__.get(READS)
 
 
-def reads_first(encoder: nn.Module) -> bool:
-    """Tell whether what runs now reads each document's first token alone."""
-    reading = encoder.__dict__.get(READS)
-    return reading is not None and reading.first
+def is_watched(layer: Any) -> bool:
+    """Tell whether hooks of the user's would see, or miss, that only a few of a layer's states are computed."""
+    attention = layer.attention
+    return bool(layer._forward_hooks or attention._forward_hooks or attention._forward_pre_hooks)

@@ -44,9 +44,10 @@ def load(options: argparse.Namespace) -> Classifier:
     if options.attention_engine is not None:
         for error in engine_errors(options.attention_engine, key="--attention-engine"):
             raise ConfigError(error)
+    classifier = load_for_inference(Path(options.folder), precision=options.precision)
     use_attention(options.attention_engine, options.packing)
     log.info("computing in %s", PRECISIONS[options.precision])
-    return load_for_inference(Path(options.folder), precision=options.precision)
+    return classifier
 
 
 def count(text: str) -> int:

@@ -5,8 +5,8 @@ Shapes: P tokens of the text, M keys, D model width, H heads, K head width, W wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from foretoken.attention import attend
+from foretoken.attention import attend, own_weights
+from foretoken.attention.packed import Stream
 from foretoken.attention.rotary import unrotated
 from foretoken.backbones.base import PORT
 from foretoken.errors import AdapterError
@@ -46,6 +47,8 @@ class Listener:
     rows_in_front = None
     rows_here = 0
     mixed_size = None
+    needs_keys = True
+    text_is_frozen = False
 
     def __init__(self) -> None:
         self.seen: tuple[Tensor, Tensor] | None = None
@@ -73,10 +76,16 @@ class Listener:
     def deliver(self, vector: Tensor | None) -> None:
         """Take nothing: there is no vector."""
 
+    def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Change nothing."""
+
+    def packed(self, stream: Stream) -> AbstractContextManager[None]:
+        """Go on as before: what it listens to is padded, as ``needs_keys`` says."""
+        return nullcontext()
+
     def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
         """Return the (1, H, N, M) weights."""
-        one_hot = torch.eye(key.shape[2], dtype=key.dtype, device=key.device).expand(*key.shape[:2], -1, -1)
-        return attend(query, key, one_hot, scale=scale, engine="reference", **masks)[0]
+        return own_weights(query, key, scale=scale, **masks)
 
 
 def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:

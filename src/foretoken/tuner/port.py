@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretoken.attention import attend
+from foretoken.attention import own_weights
 from foretoken.attention.packed import Stream
 from foretoken.backbones.base import PORT
 from foretoken.backbones.masks import RowsInFront
@@ -158,7 +158,5 @@ class Port:
         parts = [part for part in self.parts(plan) if isinstance(part, Part) and not part.keeps_out]
         columns = [part.scores(query, scale) for part in ([] if rows is None else [rows])]
         columns += [part.scores(query, scale) for part in parts]
-        one_hot = torch.eye(key.shape[2], dtype=key.dtype, device=key.device).expand(*key.shape[:2], -1, -1)
         extra = torch.cat(columns, dim=-1) if columns else None
-        weights, _ = attend(query, key, one_hot, scale=scale, extra_scores=extra, engine="reference", **masks)
-        return weights
+        return own_weights(query, key, scale=scale, extra_scores=extra, **masks)

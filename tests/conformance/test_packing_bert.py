@@ -1,0 +1,147 @@
+"""BERT-type encoders: packed batches give what padded ones do, and what transformers' own do."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import foretoken
+from foretoken.attention import settings as attention_settings
+from foretoken.attention.settings import use_packing
+from foretoken.backbones.bert_packed import HOOKS
+from foretoken.backbones.packing import READS
+
+import tiny
+from table import METHODS, adapted
+
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
+ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
+N = 13
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch):
+    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
+
+
+def batch(task, *, padded=True):
+    generator = torch.Generator().manual_seed(3)
+    mask = torch.ones(3, N, dtype=torch.long)
+    if padded:
+        mask[0, 5] = mask[1, 8:] = mask[2, 1:] = 0
+    ids = torch.randint(5, 100, (3, N), generator=generator)
+    return {"input_ids": ids, "attention_mask": mask} | tiny.answers(
+        task, {"attention_mask": mask, "input_ids": ids}, generator
+    )
+
+
+def outcome(model, inputs, packed, **options):
+    """Return output, gradients, and the rows that entered each layer's feed-forward block."""
+    use_packing(packed)
+    model.zero_grad(set_to_none=True)
+    rows = []
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0] * args[0].shape[1]))
+        for name, module in model.named_modules()
+        if name.endswith("intermediate.dense")
+    ]
+    output = model(**inputs, **options)
+    output.loss.backward()
+    for hook in hooks:
+        hook.remove()
+    use_packing(None)
+    return output, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}, rows
+
+
+def check_same(model, inputs, **options):
+    (ours, our_gradients, rows), (theirs, gradients, padded_rows) = (
+        outcome(model, inputs, p, **options) for p in (True, False)
+    )
+    real = inputs["attention_mask"].bool() if ours.logits.shape[:2] == (3, N) else slice(None)
+    torch.testing.assert_close(ours.logits[real], theirs.logits[real], atol=1e-9, rtol=0)
+    for name, gradient in gradients.items():
+        assert (our_gradients[name] is None) == (gradient is None), name
+        if gradient is not None:
+            torch.testing.assert_close(our_gradients[name], gradient, atol=1e-9, rtol=0)
+    return rows, padded_rows
+
+
+@pytest.mark.parametrize("task", ["SEQ_CLS", "TOKEN_CLS"])
+@pytest.mark.parametrize(
+    ("family", "method"), [(f, m) for f in FAMILIES for m in METHODS if f == "bert" or m in ALIKE], ids=str
+)
+def test_packed_is_padded(family, method, task):
+    model = tiny.shaken(adapted(tiny.model(family, task), method, task_type=task), scale=0.3).double().train()
+    rows, padded_rows = check_same(model, batch(task))
+    assert rows[0] < padded_rows[0]
+    assert rows[-1] == (3 if task == "SEQ_CLS" else rows[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("task", ["SEQ_CLS", "TOKEN_CLS", "MASKED_LM"])
+def test_sped_up_is_transformers_own(family, task):
+    plain, inputs = tiny.model(family, task), batch(task)
+    classes = [type(module) for module in plain.modules()]
+    with torch.no_grad():
+        theirs = plain(**inputs)
+        foretoken.speed_up(plain)
+        ours = plain(**inputs)
+        unpickled = pickle.loads(pickle.dumps(plain))(**inputs)
+        copied = copy.deepcopy(plain)(**inputs)
+        more = plain(**inputs, output_hidden_states=True)
+    real = inputs["attention_mask"].bool() if task != "SEQ_CLS" else slice(None)
+    for found in (ours, unpickled, copied, more):
+        torch.testing.assert_close(found.logits[real], theirs.logits[real], atol=1e-5, rtol=1e-5)
+    assert [state.shape[1] for state in more.hidden_states] == [N] * len(more.hidden_states)
+    assert [type(module) for module in foretoken.undo_speed_up(plain).modules()] == classes
+    assert plain(**inputs).logits.equal(theirs.logits)
+
+
+def test_what_cannot_be_packed_is_padded():
+    """A user's mask in four dimensions, a call of the body itself, and states that somebody records."""
+    model, inputs = foretoken.speed_up(tiny.model("bert")).double(), batch("SEQ_CLS")
+    use_packing(True)
+    own = inputs["attention_mask"].bool()[:, None, None] & torch.ones(N, N, dtype=torch.bool).tril()
+    body = model.bert(inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
+    assert body.shape[:2] == (3, N)
+    given = model(inputs["input_ids"], attention_mask=own).logits
+    foretoken.undo_speed_up(model)
+    torch.testing.assert_close(given, model(inputs["input_ids"], attention_mask=own).logits, atol=1e-9, rtol=0)
+
+
+def test_without_padding_only_the_last_layer_is_short():
+    model = tiny.shaken(adapted(tiny.model("bert"), "prefix-tuning", task_type="SEQ_CLS")).double().train()
+    rows, _ = check_same(model, batch("SEQ_CLS", padded=False))
+    assert rows == [3 * N] * (len(rows) - 1) + [3]
+
+
+def test_a_failed_pass_leaves_no_mark():
+    model, inputs = foretoken.speed_up(tiny.model("bert")), batch("SEQ_CLS")
+    encoder = model.bert.encoder
+    expected = model(**inputs).logits
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    handle = encoder.layer[0].intermediate.register_forward_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        model(**inputs)
+    handle.remove()
+    assert READS not in encoder.__dict__
+    assert encoder.__dict__[HOOKS].stream is None
+    assert model(**inputs).logits.equal(expected)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(reentrant):
+    model, inputs = (
+        tiny.shaken(adapted(tiny.model("bert"), "prefix-propagation", task_type="SEQ_CLS")).double(),
+        batch("SEQ_CLS"),
+    )
+    _, expected, _ = outcome(model.train(), inputs, True)
+    model.enable_input_require_grads()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    _, gradients, _ = outcome(model, inputs, True)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-9, rtol=0)
