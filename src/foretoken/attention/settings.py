@@ -72,8 +72,13 @@ def choose_engine(table: Collection[str], device: torch.device, *, dropout: floa
 def fits(name: str, device: torch.device, *, dropout: float, kernel: str = "exponential") -> bool:
     """Tell whether an engine can do what is asked of it here."""
     if name == "block":
-        return device.type == "cpu" and not dropout and kernel == "exponential" and not torch.compiler.is_compiling()
+        return device.type == "cpu" and not dropout and kernel == "exponential" and not is_traced()
     return name != "flex" or (not dropout and kernel == "exponential")
+
+
+def is_traced() -> bool:
+    """Tell whether a graph is being made, which knows no shapes that depend on the documents."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def check_fits(name: str, device: torch.device, *, dropout: float, kernel: str) -> None:
@@ -88,7 +93,7 @@ def check_fits(name: str, device: torch.device, *, dropout: float, kernel: str) 
 
 def packs(device: torch.device) -> bool:
     """Tell whether batches are packed on this device: by default on a CPU, where it was measured."""
-    if torch.compiler.is_compiling():  # a graph knows no shapes that depend on the documents
+    if is_traced():
         return False
     chosen, variable = _chosen["packing"], os.environ.get(PACKING_VARIABLE)
     if chosen is not None:

@@ -122,7 +122,7 @@ class TransformersPrefix(nn.Module):
     def _adder(self, parameter: nn.Parameter) -> Callable[..., Any]:
         def add(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             hidden, *rest = args
-            hidden = torch.cat([hidden[:, : self.length] + parameter, hidden[:, self.length :]], dim=1)
+            hidden = torch.cat([hidden[:, : self.length] + parameter.to(hidden.dtype), hidden[:, self.length :]], dim=1)
             return (hidden, *rest), kwargs
 
         return add
