@@ -64,11 +64,13 @@ def attach(model: PreTrainedModel, method: Mapping[str, Any]) -> PreTrainedModel
     try:
         if isinstance(config, LoraConfig):
             config = completed_lora(config, model)
-        return get_peft_model(model, config)
+        adapted = get_peft_model(model, config)
     except ForetokenError:
         raise
     except ValueError as error:  # peft's own methods do not know every family's modules
         raise ConfigError(f"method {method['name']}: {' '.join(str(error).split())}") from error
+    use_fast_attention(model)  # LoRA by itself knows nothing of it; our own methods have it already
+    return adapted
 
 
 def _options(method: Mapping[str, Any]) -> dict[str, Any]:

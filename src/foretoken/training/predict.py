@@ -140,11 +140,11 @@ def _load_model(folder: Path) -> Classifier:
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise AdapterError(f"{folder}: the model has no trained head ({missing}); train one, or give an adapter folder")
-    use_fast_attention(model)
     return _ready(model, folder, _read_card(folder))
 
 
 def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: dict[str, Any]) -> Classifier:
+    use_fast_attention(model)  # adapters of foretoken's bring it along; LoRA and whole models do not
     config: Any = model.config
     tokenizer = load_tokenizer(str(tokenizer_source), config)
     labels = card.get("labels") or [config.id2label[index] for index in range(config.num_labels)]

@@ -130,3 +130,17 @@ def test_what_peft_fills_in_itself_is_no_option():
     assert not {"task_type", "peft_type", "base_model_name_or_path"} & option_types("lora").keys()
     assert "backbone" not in option_types("prefix-propagation")
     assert "method.task_type: no such key" in method_errors({"name": "lora", "task_type": "SEQ_CLS"})[0]
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "prefix-tuning"])
+def test_every_method_runs_packed(bert, method):
+    """LoRA and full fine-tuning know nothing of foretoken's attention, and get it all the same."""
+    model = attach(load_classifier(bert, ["no", "yes"]), {"name": method}).eval()
+    rows = []
+    for name, module in model.named_modules():
+        if name.endswith("intermediate.dense"):
+            module.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[:2].numel()))
+    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0]])
+    with torch.no_grad():
+        model(input_ids=ids, attention_mask=ids.ne(0).long())
+    assert rows == [6, 2]
