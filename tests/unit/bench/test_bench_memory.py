@@ -46,8 +46,8 @@ def test_what_autograd_functions_keep_counts():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's counters of Linux")
 def test_the_peak_of_a_call_is_seen_after_a_higher_one():
     torch.ones(96 * MEGABYTE, dtype=torch.uint8)  # gone again: the peak starts anew
-    before = resident_bytes()
+    before = resident_bytes()  # garbage of earlier tests included, which is given back first
     found = peak_of(lambda: torch.ones(48 * MEGABYTE, dtype=torch.uint8).data_ptr(), "cpu")
     assert 40 * MEGABYTE < found["peak"] - found["before"] < 80 * MEGABYTE
-    assert abs(found["before"] - before) < 64 * MEGABYTE
+    assert found["before"] < before + 16 * MEGABYTE
     assert found["cuda_peak"] is None
