@@ -15,7 +15,6 @@ from foretoken.data.hub import hub_name, read_hub
 from foretoken.data.ner import join
 from foretoken.data.own import read_examples, read_inputs
 from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, TOKEN_CLASSIFICATION
-from foretoken.data.readers import read_file
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups, warn_of_leaks
 from foretoken.data.tags import OUTSIDE
@@ -76,28 +75,6 @@ def load_data(options: DataOptions) -> Loaded:
     splits = with_unique_ids(splits)
     tables = datasets.DatasetDict({split: table(corpus.problem, splits[split], names) for split in SPLITS})
     return Loaded(corpus.problem, tables, names, corpus.grouped)
-
-
-def load_texts(path: str | Path, text_column: str = "text") -> list[tuple[str, str]]:
-    """Return (id, text) of all documents of a csv, tsv, jsonl, json, parquet or txt file, or a folder of txt.
-
-    Raises:
-        DataError: the file or folder is not usable, or a document is empty.
-    """
-    path = Path(path).expanduser()
-    documents = read_texts_folder(path) if path.is_dir() else read_file(path, text_column, None)
-    if any(not document.text.strip() for document in documents):
-        raise DataError(f"{path}: the document is empty; expected some text")
-    return [(document.id, document.text) for document in documents]
-
-
-def load_labelled(path: str | Path, options: DataOptions, label_names: Sequence[str]) -> datasets.Dataset:
-    """Return one file, or folder of label folders, with the class numbers of ``label_names``.
-
-    Raises:
-        DataError: the data are not usable, or a label is not among the names; the message names the line.
-    """
-    return load_examples(path, options, CLASSIFICATION, label_names)
 
 
 def load_examples(path: str | Path, options: DataOptions, problem: str, label_names: Sequence[str]) -> datasets.Dataset:

@@ -16,26 +16,6 @@ from foretoken.training.progress import progress_bar
 from foretoken.training.tokenise import Truncation
 
 
-def predict_texts(
-    predictor: Predictor, texts: Sequence[str], *, batch_size: int = 16, tokens_per_batch: int | None = None
-) -> tuple[np.ndarray, Truncation]:
-    """Return the probabilities [B, C] of every text, in their order, and what truncation cost.
-
-    Args:
-        predictor: a classifier.
-        texts: the documents, in any order.
-        batch_size: documents per forward pass.
-        tokens_per_batch: tokens per forward pass, padding included, in place of ``batch_size``.
-
-    Raises:
-        DataError: a text is empty.
-    """
-    refuse_empty_texts(texts)
-    table = Dataset.from_dict({"text": list(texts)})
-    outputs, truncation, _ = predict_rows(predictor, table, batch_size=batch_size, tokens_per_batch=tokens_per_batch)
-    return outputs, truncation
-
-
 def refuse_empty_texts(texts: Sequence[str]) -> None:
     """Raise a DataError for the first text without anything besides white space."""
     empty = next((index for index, text in enumerate(texts) if not text.strip()), None)

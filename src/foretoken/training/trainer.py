@@ -39,6 +39,7 @@ from foretoken.training.new_tokens import rows_alone
 from foretoken.training.offload import OffloadedActivations
 from foretoken.training.problems import Problem
 from foretoken.training.recipe import Recipe, TrainingOptions
+from foretoken.training.short_attention import Float32Attention
 
 
 def make_trainer(
@@ -204,11 +205,14 @@ class RecipeTrainer(Trainer):
         return output
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """Add the offloading of saved activations to the Trainer's own contexts."""
+        """Add to the Trainer's own contexts what changes how activations are saved or attention is computed."""
         contexts: contextlib.ExitStack = super().compute_loss_context_manager()
         if self.options.activation_offload and self.is_in_train:
             model: Any = self.model
             contexts.enter_context(OffloadedActivations(model))
+        # a checkpoint recomputes outside of the contexts, and wants there what it saw here
+        if self.options.precision == "bf16" and not self.options.gradient_checkpointing:
+            contexts.enter_context(Float32Attention())
         return contexts
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> BucketSampler:

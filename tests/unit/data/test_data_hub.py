@@ -4,8 +4,9 @@ import datasets
 import pytest
 
 from foretoken.data.hub import hub_name
-from foretoken.data.load import load, load_labelled
+from foretoken.data.load import load, load_examples
 from foretoken.data.options import DataOptions
+from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import ConfigError, DataError
 
 
@@ -30,9 +31,9 @@ def test_a_saved_table_and_a_saved_dict(tmp_path):
     datasets.DatasetDict(tables).save_to_disk(tmp_path / "several")
     data = load(DataOptions(path=str(tmp_path / "several")))
     assert [len(data[split]) for split in ("train", "validation", "test")] == [36, 6, 4]
-    assert len(load_labelled(tmp_path / "one", DataOptions(path="unused"), ["no", "yes"])) == 40
+    assert len(load_examples(tmp_path / "one", DataOptions(path="unused"), CLASSIFICATION, ["no", "yes"])) == 40
     with pytest.raises(DataError, match="holds the splits train, validation, expected one table"):
-        load_labelled(tmp_path / "several", DataOptions(path="unused"), ["no", "yes"])
+        load_examples(tmp_path / "several", DataOptions(path="unused"), CLASSIFICATION, ["no", "yes"])
 
 
 def test_a_damaged_saved_table(tmp_path):

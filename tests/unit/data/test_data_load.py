@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from foretoken.data.load import load, load_labelled
+from foretoken.data.load import load, load_examples
 from foretoken.data.options import DataOptions
+from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import ConfigError, DataError
 
 SPLITS = ("train", "validation", "test")
@@ -202,19 +203,19 @@ def test_a_leak_between_given_splits_is_logged(tmp_path, caplog):
     ]
 
 
-def test_load_labelled_uses_the_given_class_numbers(tmp_path):
+def test_load_examples_uses_the_given_class_numbers(tmp_path):
     path = table(tmp_path / "a.csv", [("x", "no"), ("y", "yes")], header=("body", "truth"))
     options = DataOptions(path="unused", text_column="body", label_column="truth")
-    data = load_labelled(path, options, ["yes", "no", "maybe"])
+    data = load_examples(path, options, CLASSIFICATION, ["yes", "no", "maybe"])
     assert data["label"][:] == [1, 0]
     assert data.features["label"].names == ["yes", "no", "maybe"]
     with pytest.raises(DataError, match=r"a\.csv:3: label 'yes' is unknown \(did you mean 'yess'\?\); the labels are"):
-        load_labelled(path, options, ["yess", "no"])
+        load_examples(path, options, CLASSIFICATION, ["yess", "no"])
 
 
-def test_load_labelled_reads_label_folders(tmp_path):
+def test_load_examples_reads_label_folders(tmp_path):
     labelled_folder(tmp_path / "c", 2)
-    data = load_labelled(tmp_path / "c", DataOptions(path="unused"), ["pos", "neg"])
+    data = load_examples(tmp_path / "c", DataOptions(path="unused"), CLASSIFICATION, ["pos", "neg"])
     assert data["label"][:] == [1, 1, 0, 0]
 
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretoken.data.load import load_texts
+from foretoken.data.load import load_inputs
+from foretoken.data.options import DataOptions
+from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers import READERS, read_file
 from foretoken.errors import DataError
 
@@ -211,26 +213,31 @@ def test_any_bytes_give_documents_or_a_data_error_naming_the_file(tmp_path, suff
         assert all(doc.text.strip() and doc.label for doc in documents)
 
 
-def test_load_texts_needs_no_label(tmp_path):
+def inputs(path, text_column="text"):
+    rows = load_inputs(path, DataOptions(path="unused", text_column=text_column), CLASSIFICATION)
+    return list(zip(rows["id"], rows["text"], strict=True))
+
+
+def test_inputs_need_no_label(tmp_path):
     csv = write(tmp_path / "a.csv", "id,text\nq,hello\n")
-    assert load_texts(csv) == [("q", "hello")]
+    assert inputs(csv) == [("q", "hello")]
     jsonl = write(tmp_path / "b.jsonl", '{"body": "hello"}\n')
-    assert load_texts(jsonl, "body") == [("0", "hello")]
+    assert inputs(jsonl, "body") == [("0", "hello")]
     txt = write(tmp_path / "letter.txt", "Dear\nall\n")
-    assert load_texts(str(txt)) == [("letter", "Dear\nall\n")]
+    assert inputs(str(txt)) == [("letter", "Dear\nall\n")]
     (tmp_path / "sub").mkdir()
     write(tmp_path / "sub" / "b.txt", "second")
-    assert load_texts(tmp_path) == [("letter.txt", "Dear\nall\n"), ("sub/b.txt", "second")]
+    assert inputs(tmp_path) == [("letter.txt", "Dear\nall\n"), ("sub/b.txt", "second")]
 
 
-def test_load_texts_errors(tmp_path):
+def test_unusable_inputs(tmp_path):
     with pytest.raises(DataError, match=r"a\.csv:3: the document is empty"):
-        load_texts(write(tmp_path / "a.csv", "text,n\na,1\n ,2\n"))
+        inputs(write(tmp_path / "a.csv", "text,n\na,1\n ,2\n"))
     with pytest.raises(DataError, match=re.escape("no .txt files at or below this folder: it holds a.csv")):
-        load_texts(tmp_path)
+        inputs(tmp_path)
     with pytest.raises(DataError, match="the document is empty"):
-        load_texts(write(tmp_path / "blank.txt", " \n"))
+        inputs(write(tmp_path / "blank.txt", " \n"))
     with pytest.raises(DataError, match=r"blank\.txt: the document is empty \(1 of 1"):
-        load_texts(tmp_path)
+        inputs(tmp_path)
     with pytest.raises(DataError, match="no such file"):
-        load_texts(tmp_path / "none.txt")
+        inputs(tmp_path / "none.txt")

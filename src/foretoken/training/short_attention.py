@@ -1,0 +1,48 @@
+"""Attention over short sequences in float32, where a CPU trains in bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+from torch.overrides import TorchFunctionMode
+
+MOST_KEYS = 512
+_SDPA = F.scaled_dot_product_attention
+
+
+class Float32Attention(TorchFunctionMode):
+    """While it is entered, SDPA calls on a CPU that need a gradient and have at most 512 keys run in float32.
+
+    PyTorch's backward kernel for bfloat16 on CPUs multiplies many small matrices, and is slower there than the one for
+    float32: ten times and more at 30 keys, level at a thousand (``benchmarks/short_attention.py``). What is given and
+    returned keeps its type.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        options = kwargs or {}
+        if func is not _SDPA or len(args) < 3 or not _is_slow(*args[:3]):
+            return func(*args, **options)
+        widened = {name: _wide(value) for name, value in options.items()}
+        with torch.autocast("cpu", enabled=False):
+            return func(*map(_wide, args), **widened).to(torch.bfloat16)
+
+
+def _is_slow(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    computed = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
+    narrow = query.device.type == "cpu" and computed == torch.bfloat16
+    needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    return narrow and needed and key.shape[-2] <= MOST_KEYS
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype == torch.bfloat16 else value
