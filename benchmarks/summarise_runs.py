@@ -2,7 +2,8 @@
 
     python benchmarks/summarise_runs.py runs benchmarks/results/NAME
 
-Unfinished runs are listed, not dropped. Folders of this machine do not enter the result.
+Unfinished runs are listed, not dropped; a candidate of a sweep that was not selected has no test. Folders of this
+machine do not enter the result.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ from typing import Any
 from foretoken.files import write_json, write_text
 from foretoken.training.record import read_record
 
-COLUMNS = ("data", "method", "seeds", "trainable %", "adapter", "head", "accuracy", "F1", "F1 (macro)", "ECE", "s/step")
-KEPT = ("seed", "labels", "max_length", "documents", "parameters", "epochs", "best", "steps", "validation", "test")
+METRICS = {"accuracy": "accuracy", "F1": "f1", "F1 (macro)": "f1_macro", "Matthews": "matthews", "ECE": "ece"}
+COLUMNS = ("data", "method", "rate", "seeds", "trainable %", "adapter", "head", *METRICS, "s/step")
+KEPT = ("seed", "labels", "max_length", "parameters", "epochs", "best", "steps", "validation", "test", "scaling")
 
 
 def summary(record: dict[str, Any]) -> dict[str, Any]:
     """Keep what others can compare: recipe without folders, data sizes, parameters, curves, metrics, timings."""
     recipe = {key: record["recipe"][key] for key in ("model", "lengthen", "max_length", "data", "method", "training")}
     kept = {key: record.get(key) for key in (*KEPT, "timings", "memory", "versions")}
-    return {"name": record["name"], "status": record["status"], "date": record["started"][:10], "recipe": recipe} | kept
+    sizes = {
+        split: {key: value for key, value in counts.items() if key != "length_quantiles"}
+        for split, counts in (record.get("documents") or {}).items()
+    }
+    said = {"name": record["name"], "status": record["status"], "date": record["started"][:10], "recipe": recipe}
+    return said | {"documents": sizes} | kept
 
 
 def grouped(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -38,7 +45,7 @@ def grouped(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def spread(runs: list[dict[str, Any]], metric: str) -> str:
     """Mean over seeds, with the standard deviation where there are several."""
-    values = [run["test"][metric] for run in runs if metric in run["test"]]
+    values = [run["test"][metric] for run in runs if metric in (run["test"] or {})]
     if not values:
         return ""
     return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
@@ -52,11 +59,12 @@ def row(runs: list[dict[str, Any]]) -> list[str]:
     return [
         data.get("task") or data.get("path"),
         first["recipe"]["method"]["name"],
+        f"{first['recipe']['training']['learning_rate']:g}",
         ", ".join(str(run["seed"]) for run in runs),
         f"{counted['percent']:.2f}",
         f"{counted['adapter']:,}",
         f"{counted['head']:,}",
-        *(spread(runs, metric) for metric in ("accuracy", "f1", "f1_macro", "ece")),
+        *(spread(runs, metric) for metric in METRICS.values()),
         f"{mean(run['timings']['step_seconds_median'] for run in runs):.2f}",
     ]
 
@@ -79,10 +87,11 @@ def processor() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, help="folder that holds run folders")
+    parser.add_argument("runs", type=Path, help="folder that holds run folders, at any depth")
     parser.add_argument("result", type=Path, help="path of the result without its ending")
     options = parser.parse_args()
-    records = [record for folder in sorted(options.runs.iterdir()) if (record := read_record(folder)) is not None]
+    folders = sorted(file.parent for file in options.runs.rglob("run.json"))
+    records = [record for folder in folders if (record := read_record(folder)) is not None]
     runs = [summary(record) for record in records]
     write_json(options.result.with_suffix(".json"), {"processor": processor(), "runs": runs})
     write_text(options.result.with_suffix(".md"), markdown(runs))

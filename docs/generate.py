@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -279,6 +281,51 @@ def data_tasks() -> Iterator[str]:
     )
 
 
+def study(task: str) -> Iterator[str]:
+    """Return the study's results on one task: the runs whose test was measured, a row a method, from their records."""
+    from foretoken import METHODS
+
+    known = list(METHODS)
+    records = json.loads((FOLDER.parent / "benchmarks" / "results" / "study.json").read_text(encoding="utf-8"))["runs"]
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for run in records:
+        if run["recipe"]["data"]["task"] == task and run["test"]:
+            groups.setdefault(run["recipe"]["method"]["name"], []).append(run)
+    metric = next(iter(groups.values()))[0]["best"]["metric"]
+    shown = {"validation": ("validation", metric), "test": ("test", metric)}
+    shown |= {f"{name}, test": ("test", name) for name in ("accuracy", "ece") if name != metric}
+    shown |= {"ece, temperature": ("scaled", "ece")}
+    scores = {
+        method: [[measured(run, *place) for run in runs] for place in shown.values()] for method, runs in groups.items()
+    }
+    kept = [index for index in range(len(shown)) if any(None not in found[index] for found in scores.values())]
+    header = ("method", "rate", "trained", "seeds", *(list(shown)[index] for index in kept), "s/step")
+    rows = (
+        (
+            f"`{method}`",
+            f"{runs[0]['recipe']['training']['learning_rate']:g}" if method != "head-only" else "",
+            f"{runs[0]['parameters']['percent']:.2f} %",
+            str(len(runs)),
+            *(spread(scores[method][index]) for index in kept),
+            f"{statistics.median(run['timings']['step_seconds_median'] for run in runs):.2f}",
+        )
+        for method, runs in sorted(groups.items(), key=lambda item: known.index(item[0]))
+    )
+    return table(header, rows)
+
+
+def measured(run: dict[str, Any], split: str, metric: str) -> float | None:
+    """Return a run's metric on a split; ``scaled``: on test after temperature scaling."""
+    found = (run["scaling"] or {}).get("test") if split == "scaled" else run[split]
+    return (found or {}).get(metric)
+
+
+def spread(values: Sequence[float | None]) -> str:
+    """Return the mean, with the standard deviation where there are several."""
+    found = [value for value in values if value is not None]
+    return f"{statistics.mean(found):.3f}" + (f" ± {statistics.stdev(found):.3f}" if len(found) > 1 else "")
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Return the lines of a Markdown table."""
     for cells in (header, ["---"] * len(header), *rows):
@@ -297,6 +344,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "efficiency": efficiency,
     "metrics": metrics,
     "tasks": data_tasks,
+    "study": study,
 }
 
 
