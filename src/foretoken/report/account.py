@@ -140,8 +140,8 @@ def _mixed_hardware(results: Results) -> list[str]:
 
 
 def _same_names(results: Results) -> list[str]:
-    found = Counter(run.name for run in results.runs)
-    twice = [name for name, number in found.items() if number > 1]
+    found = Counter((run.task, run.label, run.name) for run in results.runs)  # a sweep's are alike across methods
+    twice = list(dict.fromkeys(name for (_, _, name), number in found.items() if number > 1))
     if not twice:
         return []
     more = f" and {len(twice) - _NAMED} others" if len(twice) > _NAMED else ""

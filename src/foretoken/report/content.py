@@ -22,6 +22,7 @@ from foretoken.report.tables import (
     metrics_table,
     seed_tests_table,
     seeds_table,
+    untested,
 )
 
 _TEST_TABLES = (seed_tests_table, document_tests_table)
@@ -103,7 +104,7 @@ def _of_results(results: Results, comparisons: Sequence[Comparison], figures: Se
             "comparisons",
             "Comparisons",
             [Part("", _there(table(comparisons, task) for task in tasks for table in _TEST_TABLES))],
-            lines=[_TESTS],
+            lines=[_TESTS, *(line for task in tasks for line in untested(comparisons, task))],
         ),
         Section("figures", "Figures", figures=figures),
         Section("candidates", "All candidates", [Part("", [candidates_table(results)])], lines=[_CHOICE]),

@@ -70,9 +70,9 @@ def candidates_table(results: Results) -> Table:
 
 
 def seed_tests_table(comparisons: Sequence[Comparison], task: str) -> Table | None:
-    """Return the t-tests between the methods of a task; None where it has only one."""
+    """Return the t-tests between the methods of a task; None where none is possible (see :func:`untested`)."""
     here = [item for item in comparisons if item.one.task == task]
-    if not here:
+    if not any(item.two_sided for item in here):
         return None
     metric = here[0].one.metric
     header = (
@@ -84,14 +84,28 @@ def seed_tests_table(comparisons: Sequence[Comparison], task: str) -> Table | No
 
 
 def document_tests_table(comparisons: Sequence[Comparison], task: str) -> Table | None:
-    """Return the paired bootstraps between the methods of a task; None where it has only one."""
+    """Return the paired bootstraps between the methods of a task; None where none is possible."""
     here = [item for item in comparisons if item.one.task == task]
-    if not here:
+    if not any(item.bootstrap for item in here):
         return None
     header = ("First", "Second", "Difference", "95 % interval", "p two-sided", "Holm", "Not possible")
     measure = next((f"{item.measure.capitalize()}, averaged over seeds. " for item in here if item.measure), "")
     caption = f"{measure}{_FIRST} Holm: corrected for all tests of the column."
     return Table(f"{task}, over documents", header, _rows(here, _document_test), caption, names=2)
+
+
+def untested(comparisons: Sequence[Comparison], task: str) -> list[str]:
+    """Say in a line why a task has no table of t-tests, and in another why it has none of bootstraps."""
+    here = [item for item in comparisons if item.one.task == task]
+    tests = (
+        ("seeds", [item.two_sided for item in here], [item.no_t_test for item in here]),
+        ("documents", [item.bootstrap for item in here], [item.no_bootstrap for item in here]),
+    )
+    return [
+        f"{task}, over {what}: {'; '.join(dict.fromkeys(filter(None, reasons)))}."
+        for what, made, reasons in tests
+        if here and not any(made)
+    ]
 
 
 def budget_table(results: Results, task: str) -> Table | None:

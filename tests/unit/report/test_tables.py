@@ -17,10 +17,12 @@ from foretoken.report.tables import (
     budget_table,
     calibration_table,
     candidates_table,
+    document_tests_table,
     left_out_table,
     metrics_table,
     seed_tests_table,
     seeds_table,
+    untested,
 )
 from made_runs import make_run, scores
 
@@ -151,9 +153,24 @@ def test_the_budget_table_is_the_mean_of_all_draws(tmp_path):
 def test_the_tests_say_why_there_is_none(tmp_path):
     make_run(tmp_path / "a", "lora", validation=0.9)
     make_run(tmp_path / "b", "bitfit")
-    table = seed_tests_table(compare(results(tmp_path)), "mail")
-    assert column(table, "Not possible")[0].text == "no test possible with one seed (1 and 1)"
-    assert column(table, "p two-sided")[0].text == "-"
+    found = compare(results(tmp_path))
+    assert seed_tests_table(found, "mail") is document_tests_table(found, "mail") is None
+    over_seeds, over_documents = untested(found, "mail")
+    assert over_seeds == "mail, over seeds: no test possible with one seed (1 and 1)."
+    assert over_documents.startswith("mail, over documents: ")
+    assert untested(found, "other") == []
+
+
+def test_a_pair_without_a_test_is_listed_beside_those_that_have_one(tmp_path):
+    for seed, value in enumerate((0.8, 0.9)):
+        make_run(tmp_path / f"a{seed}", "lora", seed=seed, validation=0.9, test=value)
+        make_run(tmp_path / f"b{seed}", "bitfit", seed=seed, validation=0.8, test=value - 0.2)
+    make_run(tmp_path / "c", "full")
+    found = compare(results(tmp_path))
+    table = seed_tests_table(found, "mail")
+    assert {cell.text for cell in column(table, "Not possible")} == {"", "no test possible with one seed (2 and 1)"}
+    assert "-" in {cell.text for cell in column(table, "p two-sided")}
+    assert [line for line in untested(found, "mail") if "seeds" in line] == []
 
 
 def test_runs_that_are_left_out_are_listed(two_methods):
