@@ -287,19 +287,22 @@ def study(task: str) -> Iterator[str]:
 
     known = list(METHODS)
     records = json.loads((FOLDER.parent / "benchmarks" / "results" / "study.json").read_text(encoding="utf-8"))["runs"]
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for run in records:
-        if run["recipe"]["data"]["task"] == task and run["test"]:
-            groups.setdefault(run["recipe"]["method"]["name"], []).append(run)
-    metric = next(iter(groups.values()))[0]["best"]["metric"]
-    shown = {"validation": ("validation", metric), "test": ("test", metric)}
+    tested = [run for run in records if run["recipe"]["data"]["task"] == task and run["test"]]
+    metric = tested[0]["best"]["metric"]
+    candidates: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for run in tested:
+        recipe = run["recipe"]
+        candidates.setdefault((recipe["method"]["name"], recipe["training"]["learning_rate"]), []).append(run)
+    by_validation = sorted(candidates.items(), key=lambda item: mean(item[1], metric))
+    groups = {method: runs for (method, _), runs in by_validation}  # of several rates, the best on validation
+    shown = {f"{metric}, validation": ("validation", metric), f"{metric}, test": ("test", metric)}
     shown |= {f"{name}, test": ("test", name) for name in ("accuracy", "ece") if name != metric}
     shown |= {"ece, temperature": ("scaled", "ece")}
     scores = {
         method: [[measured(run, *place) for run in runs] for place in shown.values()] for method, runs in groups.items()
     }
     kept = [index for index in range(len(shown)) if any(None not in found[index] for found in scores.values())]
-    header = ("method", "rate", "trained", "seeds", *(list(shown)[index] for index in kept), "s/step")
+    header = ("method", "rate", "trained", "seeds", *(list(shown)[index] for index in kept))
     rows = (
         (
             f"`{method}`",
@@ -307,11 +310,15 @@ def study(task: str) -> Iterator[str]:
             f"{runs[0]['parameters']['percent']:.2f} %",
             str(len(runs)),
             *(spread(scores[method][index]) for index in kept),
-            f"{statistics.median(run['timings']['step_seconds_median'] for run in runs):.2f}",
         )
         for method, runs in sorted(groups.items(), key=lambda item: known.index(item[0]))
     )
     return table(header, rows)
+
+
+def mean(runs: Sequence[dict[str, Any]], metric: str) -> float:
+    """Return the mean of a metric on validation."""
+    return statistics.mean(run["validation"][metric] for run in runs)
 
 
 def measured(run: dict[str, Any], split: str, metric: str) -> float | None:

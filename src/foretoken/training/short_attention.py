@@ -15,11 +15,11 @@ _SDPA = F.scaled_dot_product_attention
 
 
 class Float32Attention(TorchFunctionMode):
-    """While it is entered, SDPA calls on a CPU that need a gradient and have at most 512 keys run in float32.
+    """While it is entered, SDPA on a CPU is in float32 if it needs a gradient, has no dropout, and 512 keys at most.
 
     PyTorch's backward kernel for bfloat16 on CPUs multiplies many small matrices, and is slower there than the one for
-    float32: ten times and more at 30 keys, level at a thousand (``benchmarks/short_attention.py``). What is given and
-    returned keeps its type.
+    float32: ten times and more at 30 keys, level at a thousand (``benchmarks/short_attention.py``). Dropout has another
+    kernel. What is given and returned keeps its type.
     """
 
     def __torch_function__(
@@ -30,7 +30,7 @@ class Float32Attention(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         options = kwargs or {}
-        if func is not _SDPA or len(args) < 3 or not _is_slow(*args[:3]):
+        if func is not _SDPA or len(args) < 3 or options.get("dropout_p") or not _is_slow(*args[:3]):
             return func(*args, **options)
         widened = {name: _wide(value) for name, value in options.items()}
         with torch.autocast("cpu", enabled=False):
