@@ -10,7 +10,7 @@ WORKERS ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo study test test-slow test-quantised test-oldest lint docs clean
+.PHONY: help install demo study test test-slow test-faults test-quantised test-oldest lint docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -38,6 +38,9 @@ test: lint  ## lint, types, import contracts, and the default test suite
 
 test-slow: $(INSTALLED)  ## what takes longer than the default suite allows
 	$(BIN)/python -m pytest -m slow
+
+test-faults: $(INSTALLED)  ## every fault of docs/guarantees.md: hundreds of kills, thousands of bad inputs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/faults
 
 test-quantised: $(INSTALLED)  ## backbones with int8 weights; torchao stays out of .venv, as peft imports it wherever it is
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --target .quantised torchao

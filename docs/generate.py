@@ -44,7 +44,7 @@ def recipe_keys() -> Iterator[str]:
     """Return every key of a recipe: type, default, help."""
     from foretoken.training.recipe import Recipe
 
-    return table(("key", "type", "default", "meaning"), _keys(Recipe))
+    return table(("key", "type", "range", "default", "meaning"), _keys(Recipe))
 
 
 def _keys(options: type[Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
@@ -55,10 +55,16 @@ def _keys(options: type[Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
         wanted, key = hints[item.name], prefix + item.name
         inner = [member for member in (wanted, *get_args(wanted)) if is_dataclass(member)]
         if inner:
-            yield f"**`{key}`**", "a group of keys", _group_default(item), item.metadata["help"]
+            yield f"**`{key}`**", "a group of keys", "", _group_default(item), item.metadata["help"]
             yield from _keys(inner[0], f"{key}.")  # type: ignore[arg-type]
         else:
-            yield f"`{key}`", describe(wanted), shown_default(item), item.metadata["help"]
+            yield f"`{key}`", describe(wanted), _range(item), shown_default(item), item.metadata["help"]
+
+
+def _range(item: Field[Any]) -> str:
+    """Return the limits of a number as an interval in words."""
+    words = {"at_least": "from", "above": "above", "at_most": "up to", "below": "below"}
+    return ", ".join(f"{word} {item.metadata[name]:,.15g}" for name, word in words.items() if name in item.metadata)
 
 
 def _group_default(item: Field[Any]) -> str:

@@ -85,6 +85,15 @@ def write_predictions(folder, correct, *, ids=None, split="test"):
         "prob_yes": yes,
     }
     pq.write_table(pa.table(columns), folder / "predictions.parquet")
+    set_accuracy(folder, split, float(right.mean()))
+
+
+def set_accuracy(folder, split, accuracy):
+    """Let the record of a run, if it has measured a split, say what its predictions say."""
+    values = json.loads((folder / "run.json").read_text())
+    if "accuracy" in values.get(split, {}):
+        values[split]["accuracy"] = accuracy
+        (folder / "run.json").write_text(json.dumps(values))
 
 
 def _epoch(step, validation):

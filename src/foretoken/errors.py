@@ -6,8 +6,14 @@ A message says what was got, what was expected, and how to mend it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import islice
+
+_LONGEST_NAME, _MOST_NAMES = 100, 1000  # that are compared for a near miss: the comparison is quadratic
+_SCREENFUL = 20  # lines
+_LONGEST_LINE = 480  # characters
 
 
 class ForetokenError(Exception):
@@ -19,7 +25,27 @@ class ConfigError(ForetokenError, ValueError):
 
 
 class RecipeError(ConfigError):
-    """A recipe has one or more errors; all of them are shown together."""
+    """A recipe has one or more errors; all of them are shown together, up to a screenful.
+
+    >>> print(RecipeError.of("recipe.yaml", ["model: is required", "epohcs: no such key"]))
+    recipe.yaml: 2 errors
+      model: is required
+      epohcs: no such key
+
+    Attributes:
+        errors: one line for each, complete.
+    """
+
+    def __init__(self, head: str, errors: Sequence[str] = ()) -> None:
+        self.errors = tuple(errors)
+        more = len(self.errors) - _SCREENFUL
+        shown = [*self.errors[:_SCREENFUL], *([f"... and {more:,} more"] if more > 0 else [])]
+        super().__init__("\n  ".join(cut(printable(line), _LONGEST_LINE) for line in (head, *shown)))
+
+    @classmethod
+    def of(cls, source: str, errors: Sequence[str]) -> RecipeError:
+        """Return the error that says how many there are, and each."""
+        return cls(f"{source}: {len(errors):,} error{'s' * (len(errors) != 1)}", errors)
 
 
 class BackboneError(ForetokenError, ValueError):
@@ -31,11 +57,25 @@ class AdapterError(ForetokenError, ValueError):
 
 
 class DataError(ForetokenError, ValueError):
-    """A data file, folder or column is not usable."""
+    """A data file, folder or column is not usable.
+
+    The message is one printable line of bounded length, whatever names and values of the data are in it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class SaveError(ForetokenError, OSError):
     """A file could not be written; nothing half-written is left behind."""
+
+
+class RunRecordError(ForetokenError, ValueError):
+    """The record of a run is cut short or damaged."""
+
+
+class RunBusyError(ForetokenError, RuntimeError):
+    """Another process works on the folder of a run."""
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:
@@ -46,5 +86,61 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
     >>> did_you_mean("zzz", ["bitfit"])
     ''
     """
-    near = get_close_matches(got, list(known), n=1, cutoff=0.6)
+    names = [name for name in islice(known, _MOST_NAMES) if len(name) <= _LONGEST_NAME]
+    near = get_close_matches(got, names, n=1, cutoff=0.6) if len(got) <= _LONGEST_NAME else []
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def quoted(value: object, *, longest: int = 100) -> str:
+    r"""Return a value as a message shows it: what does not print is escaped, what is long loses its middle.
+
+    >>> quoted("fp8"), quoted("\x1b[2J"), quoted("a" * 1000, longest=20)
+    ("'fp8'", "'\\x1b[2J'", "'aaaaaaa...aaaaaaaa'")
+    """
+    text = _REPRESENTATION.repr(value)
+    return cut(text, longest)
+
+
+def cut(text: str, longest: int) -> str:
+    """Return a text of at most `longest` characters; what is too much goes out of its middle.
+
+    >>> cut("a message that goes on and on", 20)
+    'a messag...on and on'
+    """
+    if len(text) <= longest:
+        return text
+    head = (longest - 3) // 2
+    return f"{text[:head]}...{text[len(text) - (longest - 3 - head) :]}"
+
+
+def one_line(text: str, longest: int = _LONGEST_LINE) -> str:
+    r"""Return a text with control characters escaped, and without its middle where it is too long.
+
+    >>> one_line("a\tb\n"), one_line("from beginning to end", longest=13)
+    ('a\\tb\\n', 'from ...o end')
+    """
+    return cut(printable(cut(text, longest)), longest)
+
+
+def printable(text: str) -> str:
+    r"""Return a text in one line of characters that print; the others are escaped.
+
+    >>> print(printable("\x1b[31mred\n"))
+    \x1b[31mred\n
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+class _Representation(reprlib.Repr):
+    """`repr` that takes no longer, and no more levels of calls, for a large value than for a small one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 4, 1000, 1000
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = 20
+
+    def repr_int(self, value: int, _: int) -> str:
+        return repr(value) if abs(value) < 10**40 else "a number of more than 40 digits"
+
+
+_REPRESENTATION = _Representation()

@@ -2,23 +2,30 @@
 
 Everything is written beside its target under a hidden temporary name and renamed onto it at the end. Whatever
 goes wrong before that, a full disk or Ctrl-C included, leaves the old content as it was and removes the new.
+What a killed process left under such a name is removed by the next one that writes there.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
+import platform
 import re
 import secrets
 import shutil
+import stat
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from foretoken.errors import AdapterError, ForetokenError, SaveError
+from foretoken.errors import AdapterError, ForetokenError, SaveError, cut, quoted
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -36,6 +43,9 @@ _REMEDIES = {
     errno.ENOTDIR: _OTHER_NAME,
     errno.ENAMETOOLONG: "choose a shorter name",
 }
+
+_TEMPORARY = re.compile(r"\.foretoken-([0-9a-f]{8})-(\d+)-[0-9a-f]{12}\.tmp")  # machine, process, chance
+_FORGOTTEN = 24 * 3600  # seconds after which a temporary file of an unknown process is nobody's
 
 # safetensors and torch report a failed write with exceptions of their own, which are no OSError.
 _FOREIGN_WRITE_FAILURE = re.compile(r"\(os error (\d+)\)|PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
@@ -72,6 +82,7 @@ def write_json(path: PathLike, obj: Any) -> None:
 def atomic_file(path: PathLike) -> Iterator[Path]:
     """Yield a temporary path to write to; it becomes ``path`` when the block ends well, else it is removed.
 
+    A device or a pipe is not replaced: the content is written into it at the end.
     Raises :class:`~foretoken.errors.SaveError` for any ``OSError`` inside the block.
 
     >>> file = getfixture("tmp_path") / "table.csv"
@@ -81,12 +92,17 @@ def atomic_file(path: PathLike) -> Iterator[Path]:
     'a,b'
     """
     target = Path(path)
-    with _os_errors_as_save_error(target), _temporary_sibling(target) as temporary:
+    place = _temporary_elsewhere() if is_stream(target) else _temporary_sibling(target)
+    with os_errors_as_save_error(target), place as temporary:
         if target.is_dir():
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         yield temporary
-        _to_disk(temporary)
-        temporary.replace(target.resolve())
+        if is_stream(target):
+            with temporary.open("rb") as content, target.open("wb") as stream:
+                shutil.copyfileobj(content, stream)
+        else:
+            _to_disk(temporary)
+            temporary.replace(_resolved(target))
 
 
 @contextmanager
@@ -103,12 +119,12 @@ def atomic_directory(path: PathLike) -> Iterator[Path]:
     ['README.md']
     """
     target = Path(path)
-    with _os_errors_as_save_error(target), _temporary_sibling(target) as temporary:
+    with os_errors_as_save_error(target), _temporary_sibling(target) as temporary:
         if target.exists() and not target.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         temporary.mkdir()
         yield temporary
-        _swap_in(temporary, target.resolve())
+        _swap_in(temporary, _resolved(target))
 
 
 def check_writable(directory: PathLike) -> None:
@@ -118,31 +134,115 @@ def check_writable(directory: PathLike) -> None:
 
     >>> check_writable(getfixture("tmp_path") / "runs" / "first")
     """
-    with _os_errors_as_save_error(Path(directory)):
+    with os_errors_as_save_error(Path(directory)):
         place = Path(directory).resolve()
         while not place.exists() and place != place.parent:
             place = place.parent
-        probe = place / _temporary_name()
-        probe.touch(exist_ok=False)
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=place):  # on Linux without a name, so that a kill leaves nothing
+            pass
 
 
-def refuse_pickled_adapter(folder: PathLike) -> None:
-    """Raise :class:`~foretoken.errors.AdapterError` where the tensors of a folder's adapter are a pickle alone.
+def remove_strays(folder: PathLike) -> None:
+    """Remove what killed processes left in ``folder`` under temporary names; what a living process writes stays.
+
+    Whether a process of another machine lives cannot be told: what it left is removed when it is a day old.
+
+    >>> folder = getfixture("tmp_path")
+    >>> remove_strays(folder)
+    """
+    for path in Path(folder).glob(".foretoken-*.tmp"):
+        if _is_stray(path):
+            remove(path)
+
+
+_remove_strays_once = cache(remove_strays)  # a run writes its record a hundred times
+
+
+def temporary_name() -> str:
+    """Return an unused hidden name that says which process it belongs to; see :func:`remove_strays`.
+
+    >>> temporary_name().startswith(".foretoken-")
+    True
+    """
+    return f".foretoken-{_machine()}-{os.getpid()}-{secrets.token_hex(6)}.tmp"
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a whole folder that foretoken made; whatever cannot be removed stays.
+
+    >>> remove(getfixture("tmp_path") / "nothing there")
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents; one that exists stays as it is.
+
+    Raises :class:`~foretoken.errors.SaveError` when it cannot be made.
+    """
+    with os_errors_as_save_error(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:  # a file has that name; "file exists" would puzzle
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+
+
+def is_stream(path: PathLike) -> bool:
+    """Tell whether a path is that of a device, a pipe or a socket.
+
+    >>> is_stream("/dev/null"), is_stream(getfixture("tmp_path"))
+    (True, False)
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def refuse_pickles(folder: PathLike) -> None:
+    """Raise :class:`~foretoken.errors.AdapterError` where a folder's tensors are a pickle alone.
 
     >>> folder = getfixture("tmp_path")
     >>> write_text(folder / "adapter_model.bin", "")
-    >>> refuse_pickled_adapter(folder)
+    >>> refuse_pickles(folder)
     Traceback (most recent call last):
     ...
     foretoken.errors.AdapterError: ...adapter_model.bin is a pickle, which can run code when it is loaded; ...
     """
-    pickled = Path(folder) / "adapter_model.bin"
-    if pickled.exists() and not (Path(folder) / "adapter_model.safetensors").is_file():
-        raise AdapterError(
-            f"{pickled} is a pickle, which can run code when it is loaded; "
-            "save the adapter as safetensors (save_pretrained does) and load that"
-        )
+    for stem, safe in (("adapter_model", "adapter_model"), ("pytorch_model", "model")):
+        pickled = sorted(Path(folder).glob(f"{stem}*.bin*"))
+        if pickled and not any(Path(folder).glob(f"{safe}*.safetensors*")):
+            raise AdapterError(
+                f"{pickled[0]} is a pickle, which can run code when it is loaded; "
+                "save it as safetensors (save_pretrained does) and load that"
+            )
+
+
+def read_object(path: PathLike) -> dict[str, Any]:
+    """Return the JSON object in a file of a saved adapter or model.
+
+    Raises :class:`~foretoken.errors.AdapterError` when it cannot be read, or is something else.
+
+    >>> file = getfixture("tmp_path") / "adapter_config.json"
+    >>> write_text(file, "[" * 100_000)
+    >>> read_object(file)
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.AdapterError: ...adapter_config.json is cut short or corrupt (...); copy or save it again
+    """
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else cut(str(error), 100)
+        raise AdapterError(f"{path} is cut short or corrupt ({reason}); copy or save it again") from error
+    if not isinstance(values, dict):
+        raise AdapterError(f"{path} holds {quoted(values)}; expected a JSON object")
+    return values
 
 
 def _finite(obj: Any) -> Any:
@@ -159,29 +259,58 @@ def _finite(obj: Any) -> Any:
 @contextmanager
 def _temporary_sibling(target: Path) -> Iterator[Path]:
     """Yield an unused path beside ``target``; on any failure remove it and the parents made for it."""
-    resolved = target.resolve()  # a link keeps pointing where it points: what it points to is replaced
-    temporary = resolved.with_name(_temporary_name())
+    resolved = _resolved(target)  # a link keeps pointing where it points: what it points to is replaced
+    temporary = resolved.with_name(temporary_name())
     missing = [parent for parent in resolved.parents if not parent.exists()]
     try:
-        _make_folder(resolved.parent)
+        make_folder(resolved.parent)
+        _remove_strays_once(resolved.parent)
         yield temporary
     except BaseException:
-        _remove(temporary)
+        remove(temporary)
         for parent in missing:
             with suppress(OSError):
                 parent.rmdir()
         raise
 
 
-def _make_folder(folder: Path) -> None:
+@contextmanager
+def _temporary_elsewhere() -> Iterator[Path]:
+    """Yield an unused path in the system's folder of temporary files."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "content"
+
+
+def _resolved(path: Path) -> Path:
+    """Follow links as :meth:`~pathlib.Path.resolve` does, which raises for links in a circle; this returns one."""
+    return Path(os.path.realpath(path))
+
+
+def _is_stray(path: Path) -> bool:
+    found = _TEMPORARY.fullmatch(path.name)
+    if found and found[1] == _machine() and os.name == "posix":  # elsewhere asking a process would end it
+        return not _is_alive(int(found[2]))
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime > _FORGOTTEN
+    return False
+
+
+def _is_alive(process: int) -> bool:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:  # a file has that name; "file exists" would puzzle
-        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
-def _temporary_name() -> str:
-    return f".foretoken-{secrets.token_hex(6)}.tmp"
+@cache
+def _machine() -> str:
+    """Return what tells this machine from others that write to the same disk; containers number their own processes."""
+    namespace = Path("/proc/self/ns/pid")
+    number = namespace.stat().st_ino if namespace.exists() else 0
+    return hashlib.sha256(f"{platform.node()} {number}".encode()).hexdigest()[:8]
 
 
 def _to_disk(file: Path) -> None:
@@ -192,7 +321,7 @@ def _to_disk(file: Path) -> None:
 
 def _swap_in(temporary: Path, target: Path) -> None:
     """Rename ``temporary`` onto ``target``; the old folder waits beside it until that has worked."""
-    old = target.with_name(_temporary_name())
+    old = target.with_name(temporary_name())
     try:
         if target.exists():
             target.rename(old)
@@ -203,19 +332,12 @@ def _swap_in(temporary: Path, target: Path) -> None:
         raise
     finally:
         if target.exists():
-            _remove(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+            remove(old)
 
 
 @contextmanager
-def _os_errors_as_save_error(path: Path) -> Iterator[None]:
+def os_errors_as_save_error(path: PathLike) -> Iterator[None]:
+    """Raise :class:`~foretoken.errors.SaveError` for ``path`` in place of any ``OSError`` inside the block."""
     try:
         yield
     except ForetokenError:
@@ -223,10 +345,11 @@ def _os_errors_as_save_error(path: Path) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OSError) and not _FOREIGN_WRITE_FAILURE.search(str(error)):
             raise
-        raise _save_error(path, error) from error
+        raise save_error(path, error) from error
 
 
-def _save_error(path: Path, error: Exception) -> SaveError:
+def save_error(path: PathLike, error: Exception) -> SaveError:
+    """Return the error that says in one line why ``path`` could not be written."""
     code = error.errno if isinstance(error, OSError) else _foreign_errno(error)
     reason = os.strerror(code) if code else " ".join(str(error).split())
     remedy = _REMEDIES.get(code or 0, "check the path and try again")

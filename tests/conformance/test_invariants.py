@@ -69,7 +69,8 @@ class TestEveryMethodOnEveryFamily:
 
     def test_disabled_is_the_frozen_model(self, method, family):
         inputs = tiny.batch(family, labels=False)
-        expected = run(tiny.model(family), inputs)
+        # torch rounds differently where a weight wants gradient
+        expected = run(tiny.model(family).requires_grad_(False), inputs)
         model = tiny.shaken(adapted(tiny.model(family), method, task_type=tiny.main_task(family)))
         with model.disable_adapter():
             assert_close(run(model, inputs), expected, atol=1e-6)

@@ -171,9 +171,31 @@ def test_status_reports_tell_the_truth(method):
 
 
 def test_a_member_of_a_stack_may_name_modules_to_save():
-    stack = StackConfig(configs=[prefix(modules_to_save=["embeddings"])], task_type="SEQ_CLS")
+    stack = StackConfig(configs=[prefix(modules_to_save=["bert.embeddings"])], task_type="SEQ_CLS")
     model = get_peft_model(tiny.model("bert"), stack)
     assert any("embeddings.modules_to_save" in n for n, p in model.named_parameters() if p.requires_grad)
+
+
+def test_modules_to_save_inside_each_other_are_refused():
+    """peft goes by the end of a path: `word_embeddings` is one of the `embeddings`, and lies in them."""
+    with pytest.raises(AdapterError, match=r"names 'bert\.embeddings' and 'bert\.embeddings\.word_embeddings'"):
+        get_peft_model(tiny.model("bert"), prefix(modules_to_save=["embeddings"]))
+
+
+@pytest.mark.parametrize("exclude", [None, ["value"], r".*\.key"])
+@pytest.mark.parametrize("targets", ["all-linear", ["dense", "query"], r".*dense"])
+def test_lora_everywhere_leaves_the_trained_head_alone(targets, exclude, tmp_path):
+    """The head is trained in full; a LoRA in it as well could not be loaded again."""
+    lora = LoraConfig(r=2, target_modules=targets, exclude_modules=exclude)
+    model = tiny.shaken(get_peft_model(tiny.model("bert"), StackConfig(task_type="SEQ_CLS", configs=[lora])))
+    wrapped = {name.split(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
+    assert wrapped
+    assert not any("pooler" in name or "classifier" in name for name in wrapped)
+    assert exclude is None or not any(name.endswith(".value" if "value" in exclude else ".key") for name in wrapped)
+    inputs = tiny.batch("bert", labels=False)
+    expected = logits(model, inputs)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(PeftModel.from_pretrained(tiny.model("bert"), tmp_path), inputs), expected)
 
 
 def test_bitfit_beside_lora_finds_the_biases_that_peft_wrapped(tmp_path):
@@ -381,7 +403,7 @@ class TestBrokenFiles:
 
     def test_a_missing_tensor_is_named(self, tmp_path):
         self.damage(tmp_path, lambda t: t.pop("base_model.model.bert.encoder.layer.1.foretoken.prefix.weight"))
-        with pytest.raises(AdapterError, match=r"lacks 1 of 3 tensors.*layer\.1\.foretoken\.prefix\.weight"):
+        with pytest.raises(AdapterError, match=r"lacks 1 of 7 tensors.*layer\.1\.foretoken\.prefix\.weight"):
             PeftModel.from_pretrained(tiny.model("bert"), tmp_path)
 
     def test_a_foreign_tensor_is_named(self, tmp_path):
@@ -416,6 +438,12 @@ def test_stacks_refuse_what_cannot_be_stacked():
         StackConfig(configs=[])
     with pytest.raises(ConfigError, match="at most one LoRA"):
         StackConfig(configs=[LoraConfig(), LoraConfig()])
+    with pytest.raises(ConfigError, match=r"bias='all'; leave it out and put bitfit into the stack"):
+        StackConfig(configs=[LoraConfig(bias="all")])
+    with pytest.raises(ConfigError, match=r"init_lora_weights='pissa', which changes the frozen weights"):
+        StackConfig(configs=[LoraConfig(init_lora_weights="pissa")])
+    with pytest.raises(ConfigError, match="layer_replication, which changes the frozen model"):
+        StackConfig(configs=[LoraConfig(layer_replication=[[0, 2]])])
     with pytest.raises(ConfigError, match="foretoken's methods and LoRA; got StackConfig"):
         StackConfig(configs=[StackConfig(configs=[LoraConfig()])])
     with pytest.raises(ConfigError, match="did you mean 'prefix-tuning'"):

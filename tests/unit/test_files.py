@@ -5,13 +5,23 @@ import json
 import os
 import resource
 import stat
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from foretoken.errors import DataError, SaveError
-from foretoken.files import atomic_directory, atomic_file, check_writable, write_json, write_text
+from foretoken.errors import BackboneError, SaveError
+from foretoken.files import (
+    atomic_directory,
+    atomic_file,
+    check_writable,
+    remove_strays,
+    temporary_name,
+    write_json,
+    write_text,
+)
 
 
 @pytest.fixture
@@ -86,7 +96,7 @@ def write_half_and_fail(writer, path, error):
         raise error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, DataError, SystemExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, BackboneError, SystemExit])
 def test_any_failure_keeps_the_old_content_and_is_passed_on(tmp_path, error):
     write_text(tmp_path / "file", "old")
     with atomic_directory(tmp_path / "folder") as temporary:
@@ -159,7 +169,7 @@ def test_a_read_only_place_is_refused_with_the_remedy(tmp_path, monkeypatch):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(type(tmp_path), "mkdir", refuse)
-    monkeypatch.setattr(type(tmp_path), "touch", refuse)
+    monkeypatch.setattr("foretoken.files.tempfile.TemporaryFile", refuse)
     with pytest.raises(SaveError, match="Read-only file system; choose a folder that you may write to"):
         check_writable(tmp_path)
     with pytest.raises(SaveError, match="Read-only file system"), atomic_directory(tmp_path / "model"):
@@ -188,4 +198,35 @@ def test_a_link_keeps_pointing_to_what_is_replaced(tmp_path):
 def test_check_writable_leaves_nothing_behind(tmp_path):
     check_writable(tmp_path)
     check_writable(tmp_path / "not" / "yet")
+    assert names(tmp_path) == []
+
+
+def stray(folder, *, process, machine=None):
+    """Make what a process leaves that is killed while it writes."""
+    _, own, _, chance = temporary_name().removesuffix(".tmp").split("-")
+    path = folder / f".foretoken-{machine or own}-{process}-{chance}.tmp"
+    path.write_text("half")
+    return path
+
+
+def test_what_a_dead_process_left_is_removed_and_what_others_write_stays(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    dead, alive = stray(tmp_path, process=ended.pid), stray(tmp_path, process=os.getppid())
+    elsewhere = stray(tmp_path, process=ended.pid, machine="0" * 8)
+    forgotten = stray(tmp_path, process=os.getppid(), machine="1" * 8)
+    os.utime(forgotten, (0, 0))
+    write_text(tmp_path / "note.txt", "x")
+    assert not dead.exists()
+    assert not forgotten.exists()
+    assert alive.exists()
+    assert elsewhere.exists()
+
+
+def test_a_folder_with_strays_is_replaced_too(tmp_path):
+    dead = stray(tmp_path, process=2**22 + 1)
+    dead.unlink()
+    dead.mkdir()
+    (dead / "weights").write_text("half")
+    remove_strays(tmp_path)
     assert names(tmp_path) == []

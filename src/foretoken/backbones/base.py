@@ -26,6 +26,10 @@ class Branch(Protocol):
         """Tell whether the attention must do anything else than without adapters in the current pass."""
 
     @property
+    def rests(self) -> bool:
+        """Tell whether the model is to compute as transformers made it: its adapters are disabled, or gone."""
+
+    @property
     def has_part(self) -> bool:
         """Tell whether ``attend`` differs from plain attention (masks may have to be extended in any case)."""
 
@@ -48,6 +52,12 @@ class Branch(Protocol):
     @property
     def text_is_frozen(self) -> bool:
         """Tell whether the text that enters this attention depends on nothing that is trained, unlike the rows."""
+
+    def idle(self, module: nn.Module) -> nn.Module | None:
+        """Return the frozen module inside the wrappers and hooks of adapters that do not act in the current pass.
+
+        None where something may change what it yields.
+        """
 
     def packed(self, stream: Stream) -> AbstractContextManager[None]:
         """Take note, for a while, that the hidden states are packed."""
@@ -79,6 +89,12 @@ def branch_of(module: nn.Module) -> Branch | None:
     """Return what the adapters add to this attention in the current pass; None when it stays as it is."""
     port = port_of(module)
     return port if port is not None and port.acts else None
+
+
+def rests(module: nn.Module) -> bool:
+    """Tell whether an attention is transformers' own in the current pass, to the last bit."""
+    port = port_of(module)
+    return port is not None and port.rests
 
 
 @dataclass(frozen=True)

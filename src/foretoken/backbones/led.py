@@ -16,7 +16,7 @@ from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 
 from foretoken.attention.packed import Stream
-from foretoken.backbones.base import Attention, Backbone, Stack, branch_of
+from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, rests
 from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention
 from foretoken.backbones.masks import RowsInFront
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
@@ -36,6 +36,9 @@ class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
         """(B, N, D) -> ((B, N, D),); masks of the text, True for a masked or a global token."""
+        if rests(self):
+            masks = (attention_mask, is_index_masked, is_index_global_attn, is_global_attn)
+            return LEDEncoderSelfAttention.forward(self, hidden_states, *masks, output_attentions)
         if output_attentions:
             raise BackboneError("LED with an adapter does not return attention maps; leave out output_attentions")
         branch = branch_of(self)

@@ -15,7 +15,16 @@ from foretoken.attention import Window, attend
 from foretoken.attention.packed import Stream
 from foretoken.attention.projected import Projected, pays
 from foretoken.backbones.absolute import HEADS
-from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, text_dimensions
+from foretoken.backbones.base import (
+    Attention,
+    Backbone,
+    Branch,
+    Stack,
+    branch_of,
+    port_of,
+    rests,
+    text_dimensions,
+)
 from foretoken.backbones.longformer_packed import PackedAttention, restore_encoder, swap_encoder
 from foretoken.backbones.masks import extend_text_mask
 from foretoken.errors import BackboneError
@@ -48,6 +57,7 @@ class WindowedSelfAttention(LongformerSelfAttention):
 
     The same parameters and calling convention as the class it stands in for; any length (no multiple of the window
     needed); extra score columns for the windowed and for the global queries. Attention maps are not returned.
+    While the adapters are disabled it is transformers' own.
     """
 
     found_globals: FoundGlobals
@@ -62,6 +72,9 @@ class WindowedSelfAttention(LongformerSelfAttention):
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
         """(B, N, D) -> ((B, N, D),); masks (B, N), True for a masked or a global token. Packed: (1, S, D)."""
+        if rests(self):
+            masks = (attention_mask, is_index_masked, is_index_global_attn, is_global_attn)
+            return super().forward(hidden_states, *masks, output_attentions)
         if output_attentions:
             raise BackboneError(
                 "Longformer with an adapter does not return attention maps; leave out output_attentions"
@@ -113,8 +126,11 @@ class WindowedSelfAttention(LongformerSelfAttention):
         """Attend from few queries (B, H, G, K) to all of some hidden states (B, M_i, D), masked by (B, M)."""
         branch = branch_of(self)
         few = pays(query.shape[2], self.num_heads, hidden[0].shape[-1])
-        if few and (branch is None or not branch.needs_keys) and is_plain(key) and is_plain(value):
-            maps: Any = {"key": (key.weight, key.bias), "value": (value.weight, value.bias)}
+        plain = [plain_map(part, port_of(self)) for part in (key, value)]
+        if few and (branch is None or not branch.needs_keys) and all(plain):
+            maps: Any = {
+                name: (part.weight, part.bias) for name, part in zip(("key", "value"), plain, strict=True) if part
+            }
             return self.attended(query, None, None, projected=Projected(hidden, mask=mask, **maps))
         keys, values = (torch.cat([self.heads(part(x)) for x in hidden], dim=2) for part in (key, value))
         return self.attended(query, keys, values, mask=None if mask is None else mask[:, None, None, :])
@@ -130,14 +146,18 @@ class WindowedSelfAttention(LongformerSelfAttention):
         return self.found_globals.of(is_global, masked, self.one_sided_attn_window_size)
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Tell whether a module is a linear map and nothing else: no LoRA, no edit of its output, no quantised weight."""
-    return (
-        type(module) is nn.Linear
-        and type(module.weight) is nn.Parameter
-        and module.weight.is_floating_point()
-        and not (module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
-    )
+def plain_map(module: nn.Module, port: Branch | None) -> nn.Linear | None:
+    """Return the linear map that a module is, and nothing else: no LoRA or edit at work, no quantised weight."""
+    inner = port.idle(module) if port is not None else module
+    if port is None and (module._forward_hooks or module._forward_pre_hooks):
+        return None
+    return inner if isinstance(inner, nn.Linear) and is_plain(inner) else None
+
+
+def is_plain(module: nn.Linear) -> bool:
+    """Tell whether a linear map computes what its weight says."""
+    is_parameter = type(module) is nn.Linear and type(module.weight) is nn.Parameter
+    return is_parameter and module.weight.is_floating_point() and "forward" not in module.__dict__
 
 
 def with_rows(x: Tensor, rows: Tensor, index: Tensor, counts: Tensor) -> Tensor:

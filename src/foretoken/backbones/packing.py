@@ -27,10 +27,15 @@ PADDING_HEADS = ("ForQuestionAnswering",)
 
 
 def may_pack(encoder: nn.Module, port: Branch | None, hidden: Tensor) -> bool:
-    """Tell whether a batch is packed: not where each document names its adapter, as peft's LoRA looks for documents."""
+    """Tell whether a batch is packed.
+
+    Not where each document names its adapter, as peft's LoRA looks for documents, and not where adapters are disabled,
+    as the frozen model's output is to be what it was.
+    """
     reading = reading_of(encoder)
     reads_padding = reading is not None and reading.padding
-    return packs(hidden.device) and not reads_padding and (port is None or port.mixed_size is None)
+    agreed = port is None or (port.mixed_size is None and not port.rests)
+    return packs(hidden.device) and not reads_padding and agreed
 
 
 def entered(port: Branch | None, stream: Stream) -> AbstractContextManager[None]:

@@ -15,9 +15,11 @@ from foretoken.bench.tables import Result
 from foretoken.bench.targets import table as targets
 from foretoken.errors import DataError
 from foretoken.files import write_text
+from foretoken.outputs import refuse_foreign
 
 log = logging.getLogger(__name__)
 FORMAT = 1
+TITLE = "# Benchmarks"
 
 
 def read_results(file: Path) -> dict[str, Any]:
@@ -43,10 +45,11 @@ def present(runs: Sequence[Mapping[str, Any]], stem: Path) -> str:
     """Write ``stem``.md and ``stem``.png, and return the Markdown.
 
     Raises:
-        SaveError: they cannot be written.
+        SaveError: they cannot be written, or others have these names.
     """
     text = markdown(runs)
     page, picture = (stem.with_name(stem.name + ending) for ending in (".md", ".png"))
+    refuse_foreign(page, TITLE, beside=[picture])
     charts = [chart for run in runs for chart in SECTIONS[run["benchmark"]](run["results"]).charts]
     has_picture = draw(charts, picture)
     write_text(page, text + (f"\n![plot]({picture.name})\n" if has_picture else ""))
@@ -59,7 +62,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     merged: dict[str, list[Result]] = {}
     for run in sorted(runs, key=lambda run: run["started"]):
         merged.setdefault(run["benchmark"], []).extend(run["results"])
-    parts = ["# Benchmarks\n", targets(merged).markdown().replace("###", "##", 1)]
+    parts = [f"{TITLE}\n", targets(merged).markdown().replace("###", "##", 1)]
     return "\n".join([*parts, *(chapter(run) for run in runs)])
 
 

@@ -7,15 +7,22 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 an error 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from foretoken.cli.console import fail, log_to_stderr, quiet_libraries
-from foretoken.errors import ForetokenError, did_you_mean
+from foretoken.cli.console import (
+    ReaderGone,
+    fail,
+    flush_results,
+    log_to_stderr,
+    open_standard_streams,
+    quiet_libraries,
+    say,
+)
+from foretoken.errors import ForetokenError, did_you_mean, quoted
 from foretoken.malloc import tune_malloc
 
 VERBS = {
@@ -41,33 +48,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug, malloc = "--debug" in arguments, "--no-malloc" not in arguments
     arguments = [word for word in arguments if word not in EVERYWHERE]
+    code = OK
     try:
+        open_standard_streams()
         with warnings.catch_warnings():
-            return _dispatch(arguments, debug=debug, malloc=malloc)
+            code = _ended(arguments, debug=debug, malloc=malloc)
+        flush_results()
+    except ForetokenError as error:
+        return _report(error, debug=debug)
+    except ReaderGone:  # `foretoken ... | head`
+        return code
+    return code
+
+
+def _ended(arguments: list[str], *, debug: bool, malloc: bool) -> int:
+    """Run the verb; say an error or an interruption, and return the exit code."""
+    try:
+        return _dispatch(arguments, debug=debug, malloc=malloc)
     except ForetokenError as error:
         return _report(error, debug=debug)
     except KeyboardInterrupt:
         fail("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # `foretoken ... | head` closed our stdout; say nothing, and nothing at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
     except SystemExit as done:  # argparse ends --help and its own errors so
         return int(done.code or 0)
 
 
 def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview())
+        for line in _overview():
+            say(line)
         return OK if arguments else ERROR
     verb, *rest = arguments
     if verb == "--version":
         from foretoken import __version__
 
-        print(f"foretoken {__version__}")
+        say(f"foretoken {__version__}")
         return OK
     if verb not in VERBS:
-        fail(f"no verb {verb!r}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}")
+        fail(f"no verb {quoted(verb)}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}")
         return ERROR
     log_to_stderr(debug=debug)
     quiet_libraries()
@@ -78,21 +97,18 @@ def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
     return import_module(f"foretoken.cli.{verb}").run(rest)
 
 
-def _overview() -> str:
+def _overview() -> list[str]:
     width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items()]
-    return "\n".join(
-        [
-            "usage: foretoken VERB ... [--debug] [--no-malloc]",
-            "",
-            "Adapt frozen language models to long documents by training a few vectors in front of them.",
-            "",
-            *lines,
-            "",
-            "foretoken VERB --help says more; --debug shows the traceback of an error and logs more;",
-            "--no-malloc leaves the allocator as it is.",
-        ]
-    )
+    return [
+        "usage: foretoken VERB ... [--debug] [--no-malloc]",
+        "",
+        "Adapt frozen language models to long documents by training a few vectors in front of them.",
+        "",
+        *(f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items()),
+        "",
+        "foretoken VERB --help says more; --debug shows the traceback of an error and logs more;",
+        "--no-malloc leaves the allocator as it is.",
+    ]
 
 
 def _report(error: ForetokenError, *, debug: bool) -> int:

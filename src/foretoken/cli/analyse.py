@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from foretoken.cli.console import described, table
-from foretoken.cli.inference import count
+from foretoken.cli.parser import Parser, whole
+from foretoken.limits import MOST_DOCUMENTS
 
 FIGURES = ("attention_mass", "selective_gates", "selective_curves")
 
@@ -19,10 +19,14 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     folder = Path(options.run)
     from foretoken.files import check_writable
+    from foretoken.outputs import refuse_foreign
+    from foretoken.report.figures.svg import SVG
     from foretoken.training.analysis import analyse_run
 
     output = options.output or folder / "analysis"
     check_writable(output)
+    for name in FIGURES:
+        refuse_foreign(output / f"{name}.svg", SVG, beside=[output / f"{name}.png"])
     values = analyse_run(folder, documents=options.documents, file=options.input, text_column=options.text_column)
     _draw(folder, output)
     _print(values)
@@ -59,13 +63,16 @@ def _print(values: Mapping[str, Any]) -> None:
     table(header, rows)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken analyse", description=described(__doc__), allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken analyse", description=described(__doc__))
     parser.add_argument("run", help="folder of a finished run whose method has a prefix")
     parser.add_argument("--input", help="texts to measure on (a file or folder); default: the run's validation split")
     parser.add_argument("--text-column", help="column of the text in a file (default: as in training)")
     parser.add_argument(
-        "--documents", type=count, default=32, help="documents at most, spread evenly over the texts (default: 32)"
+        "--documents",
+        type=whole(1, MOST_DOCUMENTS),
+        default=32,
+        help="documents at most, spread evenly over the texts (default: 32)",
     )
     parser.add_argument("-o", "--output", type=Path, help="folder of the figures (default: analysis/ in the run)")
     return parser

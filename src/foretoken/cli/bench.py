@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from foretoken.bench import BENCHMARKS
 from foretoken.bench.plan import ALLOCATORS, DTYPES, Options
-from foretoken.cli.console import described, fail
-from foretoken.errors import ConfigError
+from foretoken.cli.console import described, fail, say_lines
+from foretoken.cli.parser import Parser, whole
+from foretoken.limits import MOST_DOCUMENTS, MOST_THREADS
 
 WORKER, REPORT = "worker", "report"  # the process of one part, not for users; write a report anew
 
@@ -28,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     from foretoken.bench.runner import failures, run_benchmark
 
     file, values = run_benchmark(options.benchmark, _options(options))
-    print(present([values], file.with_suffix("")))
+    say_lines(present([values], file.with_suffix("")))
     for line in failures(values):
         fail(line)
     return 2 if failures(values) else 0
@@ -37,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
 def _report(options: argparse.Namespace) -> int:
     from foretoken.bench.report import present, read_results
 
-    print(present([read_results(file) for file in options.files], options.output / REPORT))
+    say_lines(present([read_results(file) for file in options.files], options.output / REPORT))
     return 0
 
 
@@ -63,20 +64,13 @@ def _chosen(word: str | None, both: Sequence[str]) -> Sequence[str] | None:
     return None if word is None else both if word == "both" else (word,)
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse says an error in two lines or more; here it is one, as everywhere."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}; {self.prog} --help says more")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="foretoken bench", description=described(__doc__), allow_abbrev=False)
-    verbs = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=_Parser)
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken bench", description=described(__doc__))
+    verbs = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK", parser_class=Parser)
     for name, summary in BENCHMARKS.items():
-        _add_options(verbs.add_parser(name, help=summary, description=summary, allow_abbrev=False), name)
+        _add_options(verbs.add_parser(name, help=summary, description=summary), name)
     text = "write the report of one or more files of results"
-    report = verbs.add_parser(REPORT, help=text, description=text, allow_abbrev=False)
+    report = verbs.add_parser(REPORT, help=text, description=text)
     report.add_argument("files", nargs="+", type=Path, metavar="FILE.json", help="results of benchmarks")
     _add_output(report)
     return parser
@@ -91,18 +85,23 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     add(
         "--quick", action="store_true", help="small sizes and few rounds: under a minute, and no target is meant for it"
     )
-    add("--layers", type=int, help="layers of the model")
-    add("--threads", type=int, help="threads of the processor (default: PyTorch's)")
+    add("--layers", type=whole(1, 1000), help="layers of the model")
+    add("--threads", type=whole(1, MOST_THREADS), help="threads of the processor (default: PyTorch's)")
     add("--dtype", choices=(*DTYPES, "both"), help="type of the model (default: the benchmark's own)")
     add(
         "--allocator", choices=(*ALLOCATORS, "both"), help="glibc's as it is, tuned, or both (default: the benchmark's)"
     )
-    add("--rounds", type=int, help="turns of every candidate")
+    add("--rounds", type=whole(1, 1_000_000), help="turns of every candidate")
     add("--device", choices=("cpu", "cuda"), default=Options.device, help="where to measure (default: cpu)")
     add("--shape", choices=("base", "tiny"), default=Options.shape, help="sizes of the model; tiny tries the harness")
     _add_output(parser)
     if name == "encoder":
         add("--engine", action="append", help="put this attention engine beside the automatic one; may be repeated")
     if name == "padding":
-        add("--batch-size", type=int, default=Options.batch_size, help="documents of a batch (default: 8)")
+        add(
+            "--batch-size",
+            type=whole(1, MOST_DOCUMENTS),
+            default=Options.batch_size,
+            help="documents of a batch (default: 8)",
+        )
         add("--lengths", type=Path, help="text file with a document's length in every line (default: drawn)")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from foretoken.cli.console import described, table
-from foretoken.cli.inference import add_column_options, add_inference_options, given_columns, load
+from foretoken.cli.inference import add_column_options, add_inference_options, check_result, given_columns, load
+from foretoken.cli.parser import Parser, whole
+from foretoken.limits import MOST_BINS
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -19,6 +20,7 @@ def run(arguments: Sequence[str]) -> int:
     from foretoken.training.evaluate import evaluate
 
     predictor = load(options)
+    check_result(options.predictions, predictor, options, options.file)
     problem = replace(predictor.problem, n_bins=options.ece_bins)
     data = DataOptions(path=options.file, **{**predictor.columns, **given_columns(options)})
     documents = load_examples(options.file, data, problem.name, problem.labels)
@@ -39,13 +41,16 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken evaluate", description=described(__doc__), allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken evaluate", description=described(__doc__))
     parser.add_argument("folder", help="run folder, adapter folder or model folder")
     parser.add_argument("file", help="labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
     add_column_options(parser)
     parser.add_argument("--label-column", help="column of the label (default: as in training)")
     add_inference_options(parser)
-    parser.add_argument("--ece-bins", type=int, default=15, help="bins of the calibration error (default: 15)")
+    parser.add_argument(
+        "--ece-bins", type=whole(1, MOST_BINS), default=15, help="bins of the calibration error (default: 15)"
+    )
     parser.add_argument("--predictions", type=Path, help="write the predictions to this parquet file")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file of predictions where it exists")
     return parser

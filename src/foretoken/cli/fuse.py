@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from foretoken.cli.console import described
+from foretoken.cli.console import described, say
+from foretoken.cli.parser import Parser
 
 DTYPES = ("float16", "bfloat16", "float32")  # as torch calls them
 
@@ -19,16 +19,15 @@ def run(arguments: Sequence[str]) -> int:
     from foretoken.training.fused import fuse_folder
 
     fuse_folder(Path(options.source), Path(options.output), dtype=getattr(torch, options.dtype))
-    print(options.output)
+    say(options.output)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="foretoken fuse",
         description=described(__doc__),
         epilog="Projected prefixes become plain ones; AoT P-tuning becomes a table that is looked up in a file.",
-        allow_abbrev=False,
     )
     parser.add_argument("source", help="a run folder or an adapter folder")
     parser.add_argument("output", help="folder to write")

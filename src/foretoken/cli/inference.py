@@ -7,7 +7,10 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foretoken.cli.parser import whole
 from foretoken.errors import ConfigError
+from foretoken.limits import MOST_DOCUMENTS, MOST_TOKENS
+from foretoken.outputs import check_output
 
 if TYPE_CHECKING:
     from foretoken.training.predict import Predictor
@@ -19,9 +22,10 @@ PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
 def add_inference_options(parser: argparse.ArgumentParser) -> None:
     """Add the options; their defaults are those of a recipe."""
     sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--batch-size", type=count, default=16, help="documents per forward pass (default: 16)")
+    documents, tokens = whole(1, MOST_DOCUMENTS), whole(1, MOST_TOKENS)
+    sizes.add_argument("--batch-size", type=documents, default=16, help="documents per forward pass (default: 16)")
     sizes.add_argument(
-        "--tokens-per-batch", type=count, help="tokens per forward pass, padding included, in place of --batch-size"
+        "--tokens-per-batch", type=tokens, help="tokens per forward pass, padding included, in place of --batch-size"
     )
     parser.add_argument("--unscaled", action="store_true", help="leave out the scaling that training fitted")
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="number format (default: fp32)")
@@ -45,6 +49,18 @@ def given_columns(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in names for value in [getattr(options, name, None)] if value}
 
 
+def check_result(file: Path | None, predictor: Predictor, options: argparse.Namespace, data: str | None) -> None:
+    """Raise where the results cannot go into a file: nobody should have to wait for them to hear that.
+
+    Raises:
+        SaveError: the file exists, or is among the model or the data.
+    """
+    if file is not None:
+        config: Any = predictor.model.config
+        read = filter(None, [options.folder, config.name_or_path, data])
+        check_output(file, read, overwrite=options.overwrite)
+
+
 def load(options: argparse.Namespace) -> Predictor:
     """Load the folder that the options name, with the precision and attention that they ask for.
 
@@ -61,11 +77,3 @@ def load(options: argparse.Namespace) -> Predictor:
     use_attention(options.attention_engine, options.packing)
     log.info("computing in %s", PRECISIONS[options.precision])
     return predictor
-
-
-def count(text: str) -> int:
-    """Read a whole number of at least one."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {number}, expected at least 1")
-    return number

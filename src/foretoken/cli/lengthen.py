@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from foretoken.cli.console import described
+from foretoken.cli.console import described, say
+from foretoken.cli.parser import Parser, whole
+from foretoken.limits import LONGEST_DOCUMENT
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -21,18 +22,19 @@ def run(arguments: Sequence[str]) -> int:
             attention_window=options.attention_window,
             output=options.output,
         )
-    print(options.output)
+    say(options.output)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken lengthen", description=described(__doc__), allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken lengthen", description=described(__doc__))
     parser.add_argument("source", help="folder or hub name of a model, or minilm (the demo weights)")
     parser.add_argument("output", help="folder to write")
-    parser.add_argument("--max-length", type=int, default=4096, help="tokens it will read (default: 4096)")
+    length = whole(1, LONGEST_DOCUMENT)
+    parser.add_argument("--max-length", type=length, default=4096, help="tokens it will read (default: 4096)")
     parser.add_argument(
         "--attention-window",
-        type=int,
+        type=length,
         default=512,
         help="tokens that each token sees around itself (default: 512)",
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, get_args, get_origin
 
-from foretoken.cli.console import described, table
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.cli.console import described, say, say_lines, table
+from foretoken.cli.parser import Parser
+from foretoken.errors import ConfigError, did_you_mean, quoted
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -21,12 +21,14 @@ def run(arguments: Sequence[str]) -> int:
     if options.name is None:
         rows = [(row.name, row.summary, row.paper) for row in METHODS.values()]
         table(("method", "what it trains", "paper"), rows)
-        print()
+        say()
         _print_support()
         return 0
     if options.name not in METHODS:
         known = ", ".join(METHODS)
-        raise ConfigError(f"no method {options.name!r}{did_you_mean(options.name, METHODS)}; the methods are {known}")
+        raise ConfigError(
+            f"no method {quoted(options.name)}{did_you_mean(options.name, METHODS)}; the methods are {known}"
+        )
     _print_options(options.name)
     return 0
 
@@ -38,7 +40,7 @@ def _print_options(name: str) -> None:
     known = option_types(name)
     items = [item for item in fields(METHODS[name].config) if item.name in known] if known else []  # type: ignore[arg-type]
     if not items:
-        print(f"{name} has no options")
+        say(f"{name} has no options")
         return
     rows = [(item.name, _default(item), _meaning(item, known[item.name])) for item in items]
     table(("option", "default", "meaning"), rows)
@@ -55,7 +57,8 @@ def _print_support() -> None:
     table(("family (model_type)", *numbers.values()), rows)
     paragraphs = ["methods: " + ", ".join(f"{number} {name}" for name, number in numbers.items())]
     paragraphs += [f"- {name}: {reason}" for name, reason in sorted(_reasons(cells))]
-    print("\n".join(textwrap.fill(text, 79, break_on_hyphens=False) for text in paragraphs))
+    for text in paragraphs:
+        say_lines(textwrap.fill(text, 79, break_on_hyphens=False))
 
 
 def _reasons(cells: Mapping[str, Mapping[str, str]]) -> set[tuple[str, str]]:
@@ -86,7 +89,7 @@ def _default(item: Field[object]) -> str:
     return str(item.default_factory()) if item.default_factory is not MISSING else "required"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken methods", description=described(__doc__), allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken methods", description=described(__doc__))
     parser.add_argument("name", nargs="?", help="show the options of this method")
     return parser

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretoken.cli.console import described
-from foretoken.cli.inference import add_column_options, add_inference_options, given_columns, load
+from foretoken.cli.console import described, json_line, say
+from foretoken.cli.inference import add_column_options, add_inference_options, check_result, given_columns, load
+from foretoken.cli.parser import Parser
 from foretoken.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     from foretoken.training.tokenise import describe
 
     predictor = load(options)
+    check_result(options.output, predictor, options, options.input)
     rows = _rows(options, predictor)
     outputs, truncation, _ = predict_rows(
         predictor,
@@ -42,11 +43,12 @@ def run(arguments: Sequence[str]) -> int:
     )
     log.info(describe(truncation, predictor.max_length))
     answers = zip(rows["id"], predictor.problem.answers(outputs, rows), strict=True)
-    lines = "".join(json.dumps({"id": name} | answer, ensure_ascii=False) + "\n" for name, answer in answers)
+    lines = (json_line({"id": name} | answer, to_stdout=options.output is None) for name, answer in answers)
     if options.output is None:
-        sys.stdout.write(lines)
+        for line in lines:
+            say(line)
     else:
-        write_text(options.output, lines)
+        write_text(options.output, "".join(f"{line}\n" for line in lines))
     return 0
 
 
@@ -54,12 +56,12 @@ def _rows(options: argparse.Namespace, predictor: Predictor) -> Dataset:
     """Return the rows to predict: texts of the command line or stdin, or whatever the problem reads from a file."""
     import datasets
 
-    from foretoken.training.predict_rows import refuse_empty_texts
+    from foretoken.training.predict_rows import refuse_unusable_texts
 
     texts = _typed(options)
     if texts is not None:
         predictor.problem.check_texts()
-        refuse_empty_texts([text for _, text in texts])
+        refuse_unusable_texts([text for _, text in texts])
         return datasets.Dataset.from_dict({"id": [name for name, _ in texts], "text": [text for _, text in texts]})
     from foretoken.data.load import load_inputs
     from foretoken.data.options import DataOptions
@@ -86,12 +88,13 @@ def _stdin_lines() -> list[tuple[str, str]]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken predict", description=described(__doc__), allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken predict", description=described(__doc__))
     parser.add_argument("folder", help="run folder, adapter folder or model folder")
     parser.add_argument("texts", nargs="*", help="texts to label")
     parser.add_argument("--input", help="file, folder of txt files, or - for one document per line of stdin")
     add_column_options(parser)
-    parser.add_argument("--output", type=Path, help="write there instead of to stdout")
+    parser.add_argument("-o", "--output", type=Path, help="write there instead of to stdout")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output where it exists")
     add_inference_options(parser)
     return parser

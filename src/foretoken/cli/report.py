@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from foretoken.cli.console import described
+from foretoken.cli.console import described, say
+from foretoken.cli.parser import Parser
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -16,13 +16,14 @@ def run(arguments: Sequence[str]) -> int:
 
     report = write_report(options.folders, options.output)
     for line in [*report.summary, *report.warnings]:
-        print(line)
-    print(f"\n{options.output / PAGE}")
+        say(line)
+    say()
+    say(options.output / PAGE)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken report", description=described(__doc__), allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken report", description=described(__doc__))
     parser.add_argument("folders", nargs="+", type=Path, help="folders that hold runs, at any depth")
     parser.add_argument("-o", "--output", type=Path, default=Path("report"), help="folder to write (default: report)")
     return parser

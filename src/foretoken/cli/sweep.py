@@ -6,9 +6,10 @@ import argparse
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from foretoken.cli.console import described, fail, table
+from foretoken.cli.console import described, fail, say, table
+from foretoken.cli.parser import Parser, whole
 from foretoken.errors import ConfigError, ForetokenError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from foretoken.sweeps.sweep import Sweep
 
 log = logging.getLogger(__name__)
+MOST_WORKERS = 256  # each is a process with PyTorch in it
 _EPILOG = """
 Any key of the base recipe can be set after the file, and wins over it:
   foretoken sweep sweep.yaml --training.epochs 3
@@ -51,12 +53,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(sweep: Sweep, options: argparse.Namespace, arguments: Sequence[str]) -> int:
     if options.as_worker:
-        _work(sweep)
+        _work(sweep, options)
         return 0
     if options.retry_failed:
         sweep.retry_broken()
     try:
-        _work_here(sweep) if options.workers == 1 else _work_in_processes(sweep, options, arguments)
+        _work_here(sweep, options) if options.workers == 1 else _work_in_processes(sweep, options, arguments)
     except KeyboardInterrupt:
         _print_result(sweep)
         fail("interrupted; what was done is kept, and the same command goes on")
@@ -65,7 +67,7 @@ def _run(sweep: Sweep, options: argparse.Namespace, arguments: Sequence[str]) ->
     return 2 if _say_failures(sweep) else 0
 
 
-def _work_here(sweep: Sweep) -> None:
+def _work_here(sweep: Sweep, options: argparse.Namespace) -> None:
     from foretoken.sweeps.record import Record
     from foretoken.sweeps.show import Show
     from foretoken.sweeps.worker import Worker
@@ -77,7 +79,7 @@ def _work_here(sweep: Sweep) -> None:
             record.write(found)
             show.update(found)
 
-        Worker(sweep, publish).work()
+        Worker(sweep, publish, accept_changed=options.accept_changed).work()
 
 
 def _work_in_processes(sweep: Sweep, options: argparse.Namespace, arguments: Sequence[str]) -> None:
@@ -99,7 +101,7 @@ def _work_in_processes(sweep: Sweep, options: argparse.Namespace, arguments: Seq
         log.warning("%s; the others did its work", bad)
 
 
-def _work(sweep: Sweep) -> None:
+def _work(sweep: Sweep, options: argparse.Namespace) -> None:
     """Work for a parent that shows and prints; stop when it is gone, as nobody could stop us then."""
     from foretoken.sweeps.heart import Parent
     from foretoken.sweeps.record import Record
@@ -114,7 +116,7 @@ def _work(sweep: Sweep) -> None:
             _thread.interrupt_main()
         record.write(found)
 
-    Worker(sweep, publish).work()
+    Worker(sweep, publish, accept_changed=options.accept_changed).work()
 
 
 def _print_result(sweep: Sweep) -> None:
@@ -122,7 +124,8 @@ def _print_result(sweep: Sweep) -> None:
     from foretoken.sweeps.tables import RESULT, result_rows
 
     table(RESULT, result_rows(sweep.latest))
-    print(f"\nall candidates and scores: {sweep.plan.file.folder / FILE}")
+    say()
+    say(f"all candidates and scores: {sweep.plan.file.folder / FILE}")
 
 
 def _say_failures(sweep: Sweep) -> bool:
@@ -144,7 +147,8 @@ def _print_plan(plan: Plan) -> None:
     rows = planned_rows(plan, sizes)
     table(PLANNED, rows)
     search, after = (sum(int(row[column]) for row in rows) for column in (3, 4))
-    print(f"\n{search + after} runs: {search} of the search, {after} of the candidates it selects; nothing was run")
+    say()
+    say(f"{search + after} runs: {search} of the search, {after} of the candidates it selects; nothing was run")
 
 
 def _refuse_launchers() -> None:
@@ -152,33 +156,32 @@ def _refuse_launchers() -> None:
         raise ConfigError("a sweep shares its runs out itself; start it without torchrun or accelerate launch")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}; {self.prog} --help says more")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="foretoken sweep",
-        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--retry-failed] [--KEY VALUE ...]",
+        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--retry-failed] [--accept-changed] "
+        "[--KEY VALUE ...]",
         description=described(__doc__),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("file", metavar="FILE", help="sweep file (YAML)")
-    add("--workers", type=_positive, default=1, metavar="N", help="processes on this machine (default: this one)")
+    add(
+        "--workers",
+        type=whole(1, MOST_WORKERS),
+        default=1,
+        metavar="N",
+        help="processes on this machine (default: this one)",
+    )
     add("--storage", metavar="URL", help="database, in place of the file's: sqlite:///FILE or postgresql://...")
     add("--output", metavar="FOLDER", help="folder that holds the sweeps, in place of the file's")
     add("--dry-run", action="store_true", help="print what would run, and run nothing")
     add("--retry-failed", action="store_true", help="run again what failed before")
+    add(
+        "--accept-changed",
+        action="store_true",
+        help="go on with killed runs though data, model or versions have changed",
+    )
     add("--as-worker", action="store_true", help=argparse.SUPPRESS)
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number

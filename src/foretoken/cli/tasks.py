@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foretoken.cli.console import described, table
+from foretoken.cli.parser import Parser
 
 if TYPE_CHECKING:
     from foretoken.data.task import Task
@@ -72,7 +72,7 @@ def _whereabouts(task: Task) -> str:
     return f"{place}: there ({held or 'an empty folder'})"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="foretoken tasks", description=described(__doc__), allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken tasks", description=described(__doc__))
     parser.add_argument("name", nargs="?", help="show everything about this task")
     return parser

@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foretoken.cli.console import fail, is_main_process, table
+from foretoken.cli.console import fail, is_main_process, say, table
+from foretoken.cli.parser import Parser
 from foretoken.errors import ForetokenError
 
 _SHOWN = {
@@ -44,23 +45,26 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     done: list[tuple[str, dict[str, Any]]] = []
     try:
-        failed = _run_all(recipes, overrides, done, restart=options.restart)
+        failed = _run_all(recipes, overrides, done, options)
     finally:
         _print(done)
     return 2 if failed else 0
 
 
 def _run_all(
-    recipes: Sequence[str], overrides: Sequence[str], done: list[tuple[str, dict[str, Any]]], *, restart: bool
+    recipes: Sequence[str],
+    overrides: Sequence[str],
+    done: list[tuple[str, dict[str, Any]]],
+    options: argparse.Namespace,
 ) -> bool:
     """Run the recipes in turn; of several, one that fails is said and the others go on."""
     if len(recipes) == 1:
-        done.append(_run_one(recipes[0], overrides, restart=restart))
+        done.append(_run_one(recipes[0], overrides, options))
         return False
     failed = False
     for path in recipes:
         try:
-            done.append(_run_one(path, overrides, restart=restart))
+            done.append(_run_one(path, overrides, options))
         except ForetokenError as error:
             fail(str(error) if path in str(error) else f"{path}: {error}")
             failed = True
@@ -71,13 +75,13 @@ def _run_all(
     return failed
 
 
-def _run_one(path: str, overrides: Sequence[str], *, restart: bool) -> tuple[str, dict[str, Any]]:
+def _run_one(path: str, overrides: Sequence[str], options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     from foretoken.training.recipe import load_recipe
 
     recipe = load_recipe(path, overrides)
     from foretoken.training.train import train
 
-    return str(recipe.run_folder), train(recipe, restart=restart)
+    return str(recipe.run_folder), train(recipe, restart=options.restart, accept_changed=options.accept_changed)
 
 
 def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
@@ -86,7 +90,8 @@ def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         names = _metrics([record for _, record in done])
         header = ("method", "trainable %", *(_SHORT.get(name, name.replace("_", " ")) for name in names), "s/step")
         table(header, [_row(record, names) for _, record in done])
-        print(f"\nadapter, record and predictions: {', '.join(folder for folder, _ in done)}")
+        say()
+        say(f"adapter, record and predictions: {', '.join(folder for folder, _ in done)}")
 
 
 def _metrics(done: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -111,17 +116,21 @@ def _leading_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(arguments[:count]), list(arguments[count:])
 
 
-def _parser(rest: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(rest: Sequence[str]) -> Parser:
     wants_help = "-h" in rest or "--help" in rest
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="foretoken train",
-        usage="foretoken train RECIPE [RECIPE ...] [--restart] [--KEY VALUE ...]",
+        usage="foretoken train RECIPE [RECIPE ...] [--restart] [--accept-changed] [--KEY VALUE ...]",
         description="Run recipes in turn. A killed run goes on where it was; a finished one is not repeated.",
         epilog=_KEYS + _key_help() if wants_help else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument("--restart", action="store_true", help="throw away what an earlier run of that name left")
+    parser.add_argument(
+        "--restart", action="store_true", help="begin anew; an earlier run goes once the new one has begun"
+    )
+    parser.add_argument(
+        "--accept-changed", action="store_true", help="go on though data, model or versions have changed since the kill"
+    )
     return parser
 
 

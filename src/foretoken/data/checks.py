@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foretoken.data.documents import Corpus, Document, sort_labels
+from foretoken.data.documents import Corpus, Document, shown, sort_labels
 from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.tags import tag_names
 from foretoken.errors import ConfigError, DataError, did_you_mean
@@ -43,7 +43,7 @@ def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
         if label not in present:
             raise DataError(
                 f"labels: no document has label {label!r}{did_you_mean(label, present)}; "
-                f"the labels are {', '.join(present)}"
+                f"the labels are {shown(present)}"
             )
     kept = {
         split: [document for document in documents if document.label in labels]
@@ -55,14 +55,14 @@ def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
 
 def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: Sequence[str]) -> None:
     """Raise a DataError when a split has a class that train has not."""
+    known = set(names)
     for split, documents in splits.items():
-        unknown = sort_labels(str(document.label) for document in documents if document.label not in names)
+        unknown = sort_labels(str(document.label) for document in documents if document.label not in known)
         if unknown:
             first = next(document for document in documents if document.label == unknown[0])
             raise DataError(
-                f"{first.where}: {split} has documents labelled {', '.join(map(repr, unknown))}, but train "
-                "has none; "
-                f"the labels of train are {', '.join(names)}"
+                f"{first.where}: {split} has documents labelled {shown(list(map(repr, unknown)))}, but train has none; "
+                f"the labels of train are {shown(list(names))}"
             )
 
 
@@ -77,7 +77,7 @@ def refuse_unknown(problem: str, examples: Sequence[Any], names: Sequence[str]) 
             if label not in known:
                 raise DataError(
                     f"{example.where}: {what} {label!r} is unknown{did_you_mean(str(label), names)}; "
-                    f"the {what}s are {', '.join(names)}"
+                    f"the {what}s are {shown(list(names))}"
                 )
 
 
@@ -94,7 +94,7 @@ def _classes(corpus: Corpus) -> list[str]:
     if len(names) < 2:
         raise DataError(
             f"train has {len(names)} class{'' if len(names) == 1 else 'es'} "
-            f"({', '.join(names) or 'no documents'}); "
+            f"({shown(names) or 'no documents'}); "
             "classification needs at least two: check label_column"
         )
     return names

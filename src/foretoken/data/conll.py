@@ -40,8 +40,8 @@ def read_sentences(path: Path, *, word_column: int = 0, tag_column: int = -1) ->
     document, documents = None, 0
     words: list[tuple[int, str, str]] = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
-        fields = _fields(line)
-        begins = _is_document(fields)
+        fields = fields_of(line)
+        begins = begins_document(fields)
         if words and (begins or not fields):
             sentences.append(_sentence(words, document))
             words = []
@@ -103,17 +103,27 @@ def check_scheme(path: Path, sentences: Sequence[Sentence], scheme: str) -> int:
     return len(without_b)
 
 
-def _fields(line: str) -> list[str]:
+def fields_of(line: str) -> list[str]:
+    """Return the columns of a line, separated by tabs or else by blanks."""
     # only blanks and tabs: a no-break space and the like are part of a word
     line = line.rstrip(" \t\r")
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
 
-def _is_document(fields: Sequence[str]) -> bool:
+def begins_document(fields: Sequence[str]) -> bool:
+    """Say whether a line begins a document."""
     if not fields:
         return False
     # '#doc' with a tag is a word, a hashtag
     return fields[0] == _DOCSTART or (fields[0] == _DOC and not _TAG.fullmatch(fields[-1]))
+
+
+def word_of(where: str, fields: Sequence[str], word_column: int = 0) -> str:
+    """Return the word of a line; DataError where it is empty."""
+    word = fields[word_column]
+    if not word.strip():
+        raise DataError(f"{where}: the word is empty; remove the line, or leave it wholly blank to end the sentence")
+    return word
 
 
 def _word(where: str, fields: Sequence[str], word_column: int, tag_column: int) -> tuple[str, str]:
@@ -123,9 +133,7 @@ def _word(where: str, fields: Sequence[str], word_column: int, tag_column: int) 
             f"{where}: the line has {len(fields)} column{'' if len(fields) == 1 else 's'} ({' '.join(fields)!r}), "
             f"expected at least {needed}: a word and its tag, separated by a tab or blanks"
         )
-    word, tag = fields[word_column], fields[tag_column]
-    if not word.strip():
-        raise DataError(f"{where}: the word is empty; remove the line, or leave it wholly blank to end the sentence")
+    word, tag = word_of(where, fields, word_column), fields[tag_column]
     if not _TAG.fullmatch(tag):
         raise DataError(
             f"{where}: tag {tag!r} is not known; expected O, B-<type> or I-<type> (other schemes, such as BIOES, have "

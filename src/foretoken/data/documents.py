@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.errors import DataError
+from foretoken.errors import DataError, one_line
 
 SPLITS = ("train", "validation", "test")
 SPLIT_ALIASES = {
@@ -21,6 +21,7 @@ SPLIT_ALIASES = {
     "test": "test",
 }
 _SHOWN = 5
+_LONGEST_SHOWN = 80  # characters of an item in a message
 
 
 @dataclass(frozen=True)
@@ -100,13 +101,14 @@ def sort_labels(labels: Iterable[str]) -> list[str]:
     ['10', 'a', 'b']
     """
     distinct = sorted(set(labels))
-    numbers = [_number(label) for label in distinct]
+    numbers = [number_of(label) for label in distinct]
     if any(number is None for number in numbers):
         return distinct
     return [label for _, label in sorted(zip(numbers, distinct, strict=True))]
 
 
-def _number(label: str) -> float | None:
+def number_of(label: str) -> float | None:
+    """Return the number that a label spells; None where it spells none."""
     try:
         number = float(label)
     except ValueError:
@@ -120,7 +122,7 @@ def shown(items: Sequence[str]) -> str:
     >>> shown(["a", "b"])
     'a, b'
     """
-    head = ", ".join(items[:_SHOWN])
+    head = ", ".join(one_line(item, _LONGEST_SHOWN) for item in items[:_SHOWN])
     return f"{head} and {len(items) - _SHOWN} more" if len(items) > _SHOWN else head
 
 

@@ -1,55 +1,152 @@
-"""Text files read strictly: UTF-8 or an error that says where the first bad byte is."""
+"""Files read strictly: a regular file that stays as it is, UTF-8 or an error that says where the first bad byte is."""
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from foretoken.errors import DataError
 
 _MAGIC = {
     b"\x1f\x8b": "a gzip archive: decompress it first (gunzip)",
-    b"PK\x03\x04": "a zip archive: unpack it first (unzip)",
     b"\xfd7zXZ\x00": "an xz archive: decompress it first (unxz)",
+    b"BZh91AY": "a bzip2 archive: decompress it first (bunzip2)",
+    b"\x28\xb5\x2f\xfd": "a Zstandard archive: decompress it first (unzstd)",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it first",
     b"PAR1": "a parquet file: give it the suffix .parquet",
+    b"ARROW1\x00\x00": "an Arrow file: write it as parquet",
+    b"SQLite format 3\x00": "an SQLite database: export its table as CSV",
+    b"\xd0\xcf\x11\xe0": "a document of an old Microsoft Office: save it as CSV or text",
+    b"\x89HDF": "an HDF5 file: write its table as parquet",
+    b"\x93NUMPY": "a NumPy array: write a table with a column of texts",
     b"%PDF": "a PDF: extract its text first (pdftotext)",
     b"\xff\xfe": "UTF-16 text: re-encode it with `iconv -f UTF-16 -t UTF-8`",
     b"\xfe\xff": "UTF-16 text: re-encode it with `iconv -f UTF-16 -t UTF-8`",
 }
+_PICKLES = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
+_ZIP = b"PK\x03\x04"
+_IN_ZIP = {  # names of files in the archive
+    b"xl/": "an Excel workbook: save it as CSV",
+    b"word/": "a Word document: save it as plain text",
+    b"opendocument.spreadsheet": "an OpenDocument spreadsheet: save it as CSV",
+    b"opendocument.text": "an OpenDocument text: save it as plain text",
+}
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the file's bytes; DataError when it is absent, unreadable or empty."""
+def local_path(name: str | Path) -> Path:
+    """Return the path that a name spells, ``~`` resolved.
+
+    Raises:
+        DataError: there is no such home folder.
+    """
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; check the spelling, relative paths start at {Path.cwd()}") from None
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise DataError(f"{name}: no home folder of that name; write the path without ~") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Say whether a path is a folder; False too where that cannot be found out, which reading it then says."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def is_there(path: Path) -> bool:
+    """Say whether anything has this path; False too where that cannot be found out."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what is in a folder, sorted by name; DataError where it cannot be listed."""
+    try:
+        return sorted(folder.iterdir())
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if not content:
+        raise DataError(f"{folder}: cannot be listed: {error.strerror or error}; check its permissions") from error
+
+
+def read_bytes(path: Path, *, may_be_empty: bool = False) -> bytes:
+    """Return the file's bytes; DataError when it is absent, unreadable, no regular file, changing or empty."""
+    with opened(path) as file:
+        before = os.fstat(file.fileno())
+        content = file.read()
+        after = os.fstat(file.fileno())
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(content) != after.st_size:
+        raise DataError(f"{path}: the file changed while it was read; start again when nothing writes to it")
+    if not content and not may_be_empty:
         raise DataError(f"{path}: the file is empty; expected at least one document")
     return content
 
 
-def read_text(path: Path) -> str:
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Yield a regular file, opened to be read; whatever fails in the block because of the file is a DataError."""
+    _refuse_what_is_no_file(path)
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except MemoryError:
+        raise DataError(f"{path}: the file is larger than the memory there is; split it, or take fewer rows") from None
+
+
+def read_text(path: Path, *, may_be_empty: bool = False) -> str:
     """Return the text of a UTF-8 file, without its byte order mark.
 
     Raises:
         DataError: absent, empty, binary or not UTF-8; the message names line and byte column.
     """
-    content = read_bytes(path)
-    for magic, what in _MAGIC.items():
-        if content.startswith(magic):
-            raise DataError(f"{path}:1:1: not UTF-8 text but {what}")
+    content = read_bytes(path, may_be_empty=may_be_empty)
+    refuse_binary(path, content)
     try:
         text = content.removeprefix(_BOM).decode("utf-8")
     except UnicodeDecodeError as error:
         offset = error.start + len(content) - len(content.removeprefix(_BOM))
         raise DataError(_not_utf8(path, content, offset)) from None
+    except MemoryError:
+        raise DataError(f"{path}: the text is larger than the memory there is; split the file") from None
     if "\x00" in text:
         line, column = position(content, content.index(b"\x00"))
         raise DataError(f"{path}:{line}:{column}: a zero byte: this is a binary file, expected UTF-8 text")
     return text
+
+
+def refuse_binary(path: Path, content: bytes) -> None:
+    """Raise a DataError that says what a file is, where its beginning tells that it is no text."""
+    what = kind_of(content)
+    if what is not None:
+        raise DataError(f"{path}:1:1: not UTF-8 text but {what}")
+
+
+def kind_of(content: bytes) -> str | None:
+    r"""Return what a file that begins so is, and what to do with it; None for what may be text.
+
+    >>> kind_of(b"\x1f\x8b\x08")
+    'a gzip archive: decompress it first (gunzip)'
+    """
+    if content.startswith(_ZIP):
+        found = (what for name, what in _IN_ZIP.items() if name in content)
+        return next(found, "a zip archive: unpack it first (unzip)")
+    if content.startswith(_PICKLES):
+        return "a pickle: load it where it was made, and write a table (csv, jsonl, parquet)"
+    return next((what for magic, what in _MAGIC.items() if content.startswith(magic)), None)
 
 
 def position(content: bytes, offset: int) -> tuple[int, int]:
@@ -60,6 +157,30 @@ def position(content: bytes, offset: int) -> tuple[int, int]:
     """
     before = content[:offset]
     return before.count(b"\n") + 1, offset - (before.rfind(b"\n") + 1) + 1
+
+
+def _refuse_what_is_no_file(path: Path) -> None:
+    """Look before opening: to open a pipe waits for a writer, and a device may never end."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except FileNotFoundError:
+        raise DataError(_not_there(path)) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a zero byte, or half a surrogate pair
+        raise DataError(f"{path}: no file can have this name: {error}; correct the path") from None
+    if kind != stat.S_IFREG:
+        raise DataError(f"{path}: is {_KINDS.get(kind, 'no regular file')}, expected a file")
+
+
+def _not_there(path: Path) -> str:
+    if path.is_symlink():
+        return f"{path}: is a link to {path.readlink()}, which is not there; restore the file or remove the link"
+    try:
+        start = f", relative paths start at {Path.cwd()}"
+    except OSError:  # the working folder is gone
+        start = ""
+    return f"{path}: no such file; check the spelling{start}"
 
 
 def _not_utf8(path: Path, content: bytes, offset: int) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from foretoken.data.columns import Columns
-from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, refuse_empty
-from foretoken.data.files import read_text
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, refuse_empty, shown
+from foretoken.data.files import entries, is_folder, read_text
 from foretoken.data.own import file_suffixes, read_examples
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import DataError
 
+_log = logging.getLogger(__name__)
+_TEXT = ".txt"
 _SHARD = re.compile(r"-(\d+)-of-(\d+)$")  # train-00000-of-00002.parquet
 _DATASETS_MARKERS = ("dataset_dict.json", "state.json")
 _EXPECTED = (
@@ -64,6 +68,7 @@ def read_label_folders(root: Path) -> list[Document]:
     if not documents:
         raise DataError(f"{root}: no usable files: {_found(root)}; {_EXPECTED}")
     refuse_empty(documents)
+    _warn_of_other_files(root)
     return documents
 
 
@@ -71,8 +76,7 @@ def read_texts_folder(root: Path) -> list[Document]:
     """Return the .txt files at and below a folder, without labels; the id is the relative path."""
     documents = [
         Document(path.relative_to(root).as_posix(), read_text_file(path), None, str(path))
-        for path in sorted(root.rglob("*.txt"))
-        if path.is_file()
+        for path in _texts_below(root)
     ]
     if not documents:
         raise DataError(f"{root}: no .txt files at or below this folder: {_found(root)}")
@@ -82,12 +86,12 @@ def read_texts_folder(root: Path) -> list[Document]:
 
 def read_text_file(path: Path) -> str:
     """Return the text of one document; a file of zero bytes is an empty document."""
-    return read_text(path) if path.stat().st_size else ""
+    return read_text(path, may_be_empty=True)
 
 
 def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Path]]:
     """Return the data files of a folder by split; a single file of any name is ``train``."""
-    paths = [path for path in sorted(root.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    paths = [path for path in entries(root) if not is_folder(path) and not path.name.startswith(".")]
     tables = [path for path in paths if suffixes is None or path.suffix.lower() in suffixes]
     found: dict[str, list[Path]] = {}
     for path in tables:
@@ -104,6 +108,7 @@ def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Pa
         if len(files) > 1 and not all(_SHARD.search(path.stem) for path in files):
             names = ", ".join(path.name for path in files)
             raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name it with train=...")
+    _warn_of_unread(root, [path for path in tables if path not in {*chain(*found.values())}], "its name is no split")
     return found
 
 
@@ -138,15 +143,43 @@ def _read_split_folders(root: Path, folders: Sequence[Path]) -> dict[str, list[D
 
 
 def _subfolders(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [path for path in entries(root) if is_folder(path) and not path.name.startswith(".")]
 
 
 def _text_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*.txt") if path.is_file())
+    """Return the .txt files of a folder, among them what only has such a name, which reading it then says."""
+    return [path for path in entries(folder) if path.suffix.lower() == _TEXT]
+
+
+def _texts_below(root: Path) -> list[Path]:
+    """Return the .txt files at and below a folder; links to folders are not followed, as they may lead back."""
+    found: list[Path] = []
+    linked: list[Path] = []
+    folders = [root]
+    while folders:
+        for path in entries(folders.pop()):
+            if is_folder(path):
+                (linked if path.is_symlink() else folders).append(path)
+            elif path.suffix.lower() == _TEXT:
+                found.append(path)
+    _warn_of_unread(root, linked, "links to folders are not followed")
+    return sorted(found)
+
+
+def _warn_of_other_files(root: Path) -> None:
+    """Log a warning when a folder of labels holds what is no text of a label."""
+    labels = _subfolders(root)
+    beside = [path for label in labels for path in entries(label) if path.suffix.lower() != _TEXT]
+    _warn_of_unread(root, [path for path in beside if not path.name.startswith(".")], "no .txt files")
+    _warn_of_unread(root, _text_files(root), "outside the folders of labels")
+    _warn_of_unread(root, [label for label in labels if not _text_files(label)], "folders without .txt files")
+
+
+def _warn_of_unread(root: Path, paths: Sequence[Path], reason: str) -> None:
+    if paths:
+        _log.warning("%s: %d not read (%s): %s", root, len(paths), reason, shown([path.name for path in paths]))
 
 
 def _found(root: Path) -> str:
-    names = sorted(path.name + ("/" if path.is_dir() else "") for path in root.iterdir())
-    if not names:
-        return "the folder is empty"
-    return f"it holds {', '.join(names[:5])}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    names = [path.name + ("/" if is_folder(path) else "") for path in entries(root)]
+    return f"it holds {shown(names)}" if names else "the folder is empty"

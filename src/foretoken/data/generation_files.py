@@ -7,6 +7,7 @@ from typing import Any
 
 from foretoken.data.documents import refuse_repeated_ids
 from foretoken.data.examples import Generation
+from foretoken.data.files import local_path
 from foretoken.data.readers import read_rows
 from foretoken.data.rows import Row, row_id, text_value
 from foretoken.errors import DataError
@@ -23,7 +24,7 @@ def read_generation(path: str | Path, source_column: str = "source", target_colu
     >>> read_generation(file)[0].references
     ('Aromi is a pub.', 'A pub is Aromi.')
     """
-    path = Path(path).expanduser()
+    path = local_path(path)
     if source_column == target_column:
         raise DataError(f"{path}: source and target are both column {source_column!r}; they must differ")
     rows = read_rows(path, (source_column, target_column))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from foretoken.data.columns import Columns
-from foretoken.data.documents import SPLIT_ALIASES, Corpus
+from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, shown
 from foretoken.data.own import examples_from_rows
+from foretoken.data.parquet import refuse_damage
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.rows import Row, check_columns, names_of_labels
+from foretoken.data.rows import Row, check_columns, names_of_labels, refuse_claim
 from foretoken.errors import DataError
 
+_log = logging.getLogger(__name__)
 Convert = Callable[[Row], "Row | None"]
 HUB_PREFIX = "hub:"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -58,31 +61,41 @@ def read_saved(root: Path, columns: Columns) -> Corpus:
     """Return the labelled examples of a folder written by ``save_to_disk``."""
     import datasets
 
-    try:
+    with refuse_damage(f"{root}: the saved data set cannot be read"):
         loaded = datasets.load_from_disk(str(root))
-    except Exception as error:  # a damaged folder fails in json, arrow or the file system
-        raise DataError(f"{root}: the saved data set cannot be read: {_one_line(error)}; save it again") from error
-    return _corpus(str(root), loaded, columns, None)
+        for table in _tables(loaded).values():
+            table.data.table.validate(full=True)  # arrow reads what an offset points to, wherever that is
+        return _corpus(str(root), loaded, columns, None)
 
 
 def _corpus(source: str, loaded: Any, columns: Columns, convert: Convert | None) -> Corpus:
-    tables = dict(loaded) if isinstance(loaded, Mapping) else {"train": loaded}
+    tables = _tables(loaded)
     splits: dict[str, list[Any]] = {}
     for name, table in tables.items():
         split = SPLIT_ALIASES.get(str(name).lower())
         if split is None:
-            continue  # 'unsupervised' and the like
+            continue
+        if split in splits:
+            raise DataError(f"{source}: has two splits for {split}; keep one of {', '.join(map(str, tables))}")
         rows = _rows(f"{source} [{name}]", table, columns)
         if convert is not None:
             rows = (row for row in map(convert, rows) if row is not None)
         splits[split] = examples_from_rows(f"{source} [{name}]", rows, columns)
+    unread = [str(name) for name in tables if SPLIT_ALIASES.get(str(name).lower()) is None]
     if not splits:
         raise DataError(f"{source}: its splits are {', '.join(map(str, tables))}; expected train, validation, test")
+    if unread:
+        _log.warning("%s: not read, as they are none of %s: %s", source, ", ".join(SPLITS), shown(unread))
     return Corpus(splits, problem=columns.problem)
+
+
+def _tables(loaded: Any) -> dict[Any, Any]:
+    return dict(loaded) if isinstance(loaded, Mapping) else {"train": loaded}
 
 
 def _rows(source: str, table: Any, columns: Columns) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
+    refuse_claim(source, len(table))
     kept = table.select_columns([name for name in table.column_names if name in {*columns.needed, "id", "title"}])
     named = columns.label if columns.problem == CLASSIFICATION else None
     names = getattr(table.features[named], "names", None) if named else None

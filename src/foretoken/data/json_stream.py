@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from foretoken.data.files import opened, refuse_binary
+from foretoken.data.json_values import DECODER, reason
 from foretoken.data.rows import Row
 from foretoken.errors import DataError
 
@@ -36,6 +37,9 @@ def stream_objects(path: Path) -> Iterator[Row]:
             raise DataError(f"{where}: got a JSON {type(value).__name__}, expected an object")
         yield where, value
         text.separator(where)
+    text.skip(1)
+    if text.next_character():
+        raise DataError(f"{path}: there is more after the list, behind item {number}; a file holds one list")
 
 
 class _Text:
@@ -43,7 +47,6 @@ class _Text:
 
     def __init__(self, path: Path) -> None:
         self._chunks = _chunks(path)
-        self._decoder = json.JSONDecoder()
         self._buffer = ""
         self._start = 0
 
@@ -65,14 +68,13 @@ class _Text:
         """Return the JSON value that begins here, and stand behind it."""
         while True:
             try:
-                value, self._start = self._decoder.raw_decode(self._buffer, self._start)
+                value, self._start = DECODER.raw_decode(self._buffer, self._start)
             except (ValueError, RecursionError) as error:
                 # an item cut off by the end of what was read looks malformed too
                 unread = len(self._buffer) - self._start
                 if unread < _LONGEST_ITEM and self._more(at_least=unread):
                     continue
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                raise DataError(f"{where}: malformed JSON: {reason}; fetch the file again") from None
+                raise DataError(f"{where}: malformed JSON: {reason(error)}; fetch the file again") from None
             return value
 
     def separator(self, where: str) -> None:
@@ -101,14 +103,12 @@ def _chunks(path: Path) -> Iterator[str]:
     decode = codecs.getincrementaldecoder("utf-8-sig")()
     read = 0
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             while chunk := file.read(_CHUNK):
+                if not read:
+                    refuse_binary(path, chunk)
                 yield decode.decode(chunk)
                 read += len(chunk)
             decode.decode(b"", final=True)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; check the spelling") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not valid UTF-8 near byte {read + error.start + 1}; fetch the file again") from None

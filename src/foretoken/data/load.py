@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,23 @@ from typing import TYPE_CHECKING, Any
 from foretoken.data.checks import keep_labels, names_of, refuse_labels_beyond_train, refuse_unknown
 from foretoken.data.columns import Columns
 from foretoken.data.documents import SPLITS, Corpus, with_unique_ids
+from foretoken.data.files import is_folder, is_there, local_path
 from foretoken.data.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
 from foretoken.data.hub import hub_name, read_hub
 from foretoken.data.ner import join
+from foretoken.data.oddities import (
+    input_keys,
+    warn_of_classes,
+    warn_of_contradictions,
+    warn_of_leaks,
+    warn_of_thin_splits,
+)
 from foretoken.data.own import read_examples, read_inputs
 from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.schemas import table
-from foretoken.data.splits import split_off, subsample, subsample_groups, warn_of_leaks
+from foretoken.data.splits import split_off, subsample, subsample_groups
 from foretoken.data.tags import OUTSIDE
+from foretoken.data.task import CLEAN
 from foretoken.data.tasks import find_raw, get_task
 from foretoken.errors import ConfigError, DataError
 
@@ -25,6 +35,8 @@ if TYPE_CHECKING:
     import datasets
 
     from foretoken.data.options import DataOptions
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,9 @@ def load_data(options: DataOptions) -> Loaded:
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
     names = names_of(corpus)
-    splits = _subsampled(_complete(corpus.splits, options), options, corpus.grouped)
+    if options.task is None:
+        warn_of_classes(corpus, names)
+    splits = _subsampled(_complete(corpus, options), options, corpus.grouped)
     if corpus.problem == CLASSIFICATION:
         refuse_labels_beyond_train(splits, names)
     splits = with_unique_ids(splits)
@@ -85,7 +99,7 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     Raises:
         DataError: the data are not usable, or a label is not among the names; the message names the line.
     """
-    examples = _one_split(Path(path).expanduser(), replace(options.columns, problem=problem))
+    examples = _one_split(local_path(path), replace(options.columns, problem=problem))
     refuse_unknown(problem, examples, label_names)
     return table(problem, examples, list(label_names))
 
@@ -98,8 +112,8 @@ def load_inputs(path: str | Path, options: DataOptions, problem: str) -> dataset
     Raises:
         DataError: the file or folder is not usable, or a text is empty.
     """
-    path, columns = Path(path).expanduser(), replace(options.columns, problem=problem)
-    examples = _texts_of_folder(path, problem) if path.is_dir() else read_inputs(path, columns)
+    path, columns = local_path(path), replace(options.columns, problem=problem)
+    examples = _texts_of_folder(path, problem) if is_folder(path) else read_inputs(path, columns)
     kind, label, names = _UNLABELLED.get(problem, (problem, "label", []))
     return table(kind, examples, names).remove_columns(label)
 
@@ -116,7 +130,7 @@ def _read(options: DataOptions) -> Corpus:
         return _read_task(options)
     if options.train is not None:
         files = {split: getattr(options, split) for split in SPLITS}
-        splits = {split: _one_split(Path(file).expanduser(), options.columns) for split, file in files.items() if file}
+        splits = {split: _one_split(local_path(file), options.columns) for split, file in files.items() if file}
         return Corpus(splits, problem=options.problem)
     assert options.path is not None
     return _read_path(options.path, options)
@@ -132,18 +146,17 @@ def _read_task(options: DataOptions) -> Corpus:
 
 
 def _read_path(path: str, options: DataOptions) -> Corpus:
-    local = Path(path).expanduser()
-    if local.is_dir():
+    local = local_path(path)
+    if is_folder(local):
         return read_folder(local, options.columns)
-    if not local.exists():
-        name = hub_name(path)
-        if name is not None:
-            return read_hub(name, options.config_name, options.columns)
+    name = hub_name(path)
+    if name is not None and not is_there(local):
+        return read_hub(name, options.config_name, options.columns)
     return Corpus({"train": _one_split(local, options.columns)}, problem=options.problem)
 
 
 def _one_split(path: Path, columns: Columns) -> list[Any]:
-    if not path.is_dir():
+    if not is_folder(path):
         return read_examples(path, columns)
     if columns.problem == CLASSIFICATION and not is_saved_dataset(path):
         return read_label_folders(path)
@@ -159,21 +172,50 @@ def _texts_of_folder(root: Path, problem: str) -> list[Any]:
     return read_texts_folder(root)
 
 
-def _complete(splits: dict[str, list[Any]], options: DataOptions) -> dict[str, list[Any]]:
+def _complete(corpus: Corpus, options: DataOptions) -> dict[str, list[Any]]:
     """Return all three splits, taking from train what the source lacks."""
+    splits = corpus.splits
     fractions = {"test": options.test_fraction, "validation": options.validation_fraction}
     missing = {split: fraction for split, fraction in fractions.items() if split not in splits}
     for split, documents in splits.items():
         if not documents:
             raise DataError(f"{split} has no documents of the classes in labels; name other classes")
+    _say_idle(options, missing)
     if not missing:
         complete = dict(splits)
     else:
+        _refuse_empty_shares(len(splits["train"]), missing)
         rest, parts = split_off(splits["train"], missing, options.split_seed)
         complete = {**splits, **parts, "train": rest}
-    if options.split != "longformer":  # which has given its own warning
-        warn_of_leaks(complete)
+    keys = input_keys(complete)
+    if options.split == CLEAN:  # the others have given their own warning
+        warn_of_leaks(complete, keys)
+    if options.task is None:
+        warn_of_contradictions(corpus.problem, complete, keys)
+        warn_of_thin_splits(complete, missing)
     return {split: complete[split] for split in SPLITS}
+
+
+def _say_idle(options: DataOptions, missing: Mapping[str, float]) -> None:
+    """Say which options change nothing: those of a hub, and those of splits that the data bring themselves."""
+    if options.config_name is not None and (options.train or Path(str(options.path)).expanduser().exists()):
+        _log.warning("data.config_name has no effect: the data are files of your own, not a data set of the hub")
+    for split in ("validation", "test"):
+        if split not in missing and options.is_given(f"{split}_fraction"):
+            _log.warning("data.%s_fraction has no effect: the data have a %s split", split, split)
+    drawn = missing or any(getattr(options, f"max_{split}") for split in SPLITS)
+    if not drawn and options.is_given("split_seed"):
+        _log.warning("data.split_seed has no effect: the data have all splits, and none is cut to a part")
+
+
+def _refuse_empty_shares(documents: int, fractions: Mapping[str, float]) -> None:
+    """Refuse a share that is less than half a document; of fewer than ten documents, each split gets one anyway."""
+    for split, fraction in fractions.items():
+        if documents >= 10 and fraction * documents < 0.5:
+            raise ConfigError(
+                f"{split}_fraction={fraction:g} of {documents:,} documents is less than one; "
+                f"ask for at least {1 / documents:g}, or name a file for {split}"
+            )
 
 
 def _subsampled(splits: dict[str, list[Any]], options: DataOptions, grouped: bool) -> dict[str, list[Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from foretoken.data.conll import Sentence, check_scheme, read_sentences, to_iob2
 from foretoken.data.documents import Corpus
 from foretoken.data.examples import Tagged
+from foretoken.data.files import local_path
 from foretoken.data.hub_tables import PARQUET, hub_rows
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.raw_files import raw_file
@@ -42,7 +43,7 @@ def read_tagged(path: str | Path, *, scheme: str = "auto", word_column: int = 0,
     >>> read_tagged(file)[0].tags
     ('B-PER', 'I-PER', 'O')
     """
-    path = Path(path).expanduser()
+    path = local_path(path)
     sentences = read_sentences(path, word_column=word_column, tag_column=tag_column)
     repaired = check_scheme(path, sentences, scheme)
     if scheme == "lenient" and repaired:

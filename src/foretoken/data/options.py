@@ -15,7 +15,7 @@ from foretoken.data.problems import (
 )
 from foretoken.data.task import CLEAN
 from foretoken.data.tasks import TASKS
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.errors import ConfigError, did_you_mean, quoted
 
 REMOVABLE = ("headers", "footers", "quotes")
 
@@ -101,6 +101,11 @@ class DataOptions:
         """The columns of one's own tables."""
         return Columns(self.text_column, self.label_column, self.text_pair_column, self.problem)
 
+    def is_given(self, name: str) -> bool:
+        """Tell whether an option has another value than its default."""
+        default = next(item.default for item in fields(self) if item.name == name)
+        return bool(getattr(self, name) != default)
+
     def __post_init__(self) -> None:
         for name in (
             "remove",
@@ -140,47 +145,46 @@ def _unused(options: DataOptions) -> list[str]:
     """Name options that would be ignored in silence."""
     problems: list[str] = []
     if options.task is not None:
-        own = [name for name in _OWN if _changed(options, name)]
-        problems.extend(f"{name} is for your own data, and has no use with task {options.task!r}" for name in own)
+        own = [name for name in _OWN if options.is_given(name)]
+        problems.extend(f"{name} is for your own data, and has no use with task {quoted(options.task)}" for name in own)
         if options.path is not None and options.task in TASKS and not TASKS[options.task].needs_raw:
-            problems.append(f"path has no use with task {options.task!r}, which reads installed packages")
+            problems.append(f"path has no use with task {quoted(options.task)}, which reads installed packages")
     else:
         problems.extend(_unused_by_problem(options))
     problem = TASKS[options.task].problem if options.task in TASKS else options.problem
     if options.join_documents and problem != TOKEN_CLASSIFICATION:
         problems.append(f"join_documents is for {TOKEN_CLASSIFICATION}, got data for {problem}")
-    if options.task != "20newsgroups" and _changed(options, "remove"):
-        problems.append(f"remove is for task '20newsgroups', got task {options.task!r}")
+    if options.task != "20newsgroups" and options.is_given("remove"):
+        problems.append(f"remove is for task '20newsgroups', got task {quoted(options.task)}")
     return problems
 
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
     problems = []
     if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES):
-        columns = [name for name in ("text_column", "label_column") if _changed(options, name)]
-        problems = [f"{name} has no use with problem {options.problem!r}, which has no columns" for name in columns]
+        columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
+        problems = [
+            f"{name} has no use with problem {quoted(options.problem)}, which has no columns" for name in columns
+        ]
     if options.text_pair_column is not None and options.problem not in (CLASSIFICATION, REGRESSION):
-        problems.append(f"text_pair_column is for {CLASSIFICATION} and {REGRESSION}, got problem {options.problem!r}")
+        problems.append(
+            f"text_pair_column is for {CLASSIFICATION} and {REGRESSION}, got problem {quoted(options.problem)}"
+        )
     if options.labels is not None and options.problem != CLASSIFICATION:
-        problems.append(f"labels is for {CLASSIFICATION}, got problem {options.problem!r}")
+        problems.append(f"labels is for {CLASSIFICATION}, got problem {quoted(options.problem)}")
     return problems
-
-
-def _changed(options: DataOptions, name: str) -> bool:
-    default = next(item.default for item in fields(options) if item.name == name)
-    return bool(getattr(options, name) != default)
 
 
 def _choices(options: DataOptions) -> list[str]:
     problems = []
     if options.task and options.task not in TASKS:
         problems.append(
-            f"task: no task {options.task!r}{did_you_mean(options.task, TASKS)}; the tasks are {', '.join(TASKS)}"
+            f"task: no task {quoted(options.task)}{did_you_mean(options.task, TASKS)}; the tasks are {', '.join(TASKS)}"
         )
     if options.problem not in PROBLEMS:
         problems.append(
-            f"problem: no problem {options.problem!r}{did_you_mean(str(options.problem), PROBLEMS)}; the problems are "
-            f"{', '.join(PROBLEMS)}"
+            f"problem: no problem {quoted(options.problem)}{did_you_mean(str(options.problem), PROBLEMS)}; "
+            f"the problems are {', '.join(PROBLEMS)}"
         )
     problems.extend(_split(options))
     problems.extend(_remove(options))
@@ -199,10 +203,10 @@ def _split(options: DataOptions) -> list[str]:
         return []
     if owners:
         return [
-            f"split={options.split!r} exists only for task{'s' if len(owners) > 1 else ''} {', '.join(owners)}, "
-            f"got task {options.task!r}"
+            f"split={quoted(options.split)} exists only for task{'s' if len(owners) > 1 else ''} {', '.join(owners)}, "
+            f"got task {quoted(options.task)}"
         ]
-    return [f"split must be one of {', '.join(allowed)}, got {options.split!r}"]
+    return [f"split must be one of {', '.join(allowed)}, got {quoted(options.split)}"]
 
 
 def _columns(options: DataOptions) -> list[str]:
@@ -211,7 +215,7 @@ def _columns(options: DataOptions) -> list[str]:
     for name in ("text_column", "text_pair_column", "label_column"):
         column = getattr(options, name)
         if column in roles:
-            problems.append(f"{roles[column]} and {name} are both {column!r}: they must differ")
+            problems.append(f"{roles[column]} and {name} are both {quoted(column)}: they must differ")
         elif column is not None:
             roles[column] = name
     return problems
@@ -219,9 +223,9 @@ def _columns(options: DataOptions) -> list[str]:
 
 def _remove(options: DataOptions) -> list[str]:
     if isinstance(options.remove, str):
-        return [f"remove must be a list among {', '.join(REMOVABLE)}, got the string {options.remove!r}"]
+        return [f"remove must be a list among {', '.join(REMOVABLE)}, got the string {quoted(options.remove)}"]
     return [
-        f"remove: {part!r} is not known{did_you_mean(str(part), REMOVABLE)}; choose among {', '.join(REMOVABLE)}"
+        f"remove: {quoted(part)} is not known{did_you_mean(str(part), REMOVABLE)}; choose among {', '.join(REMOVABLE)}"
         for part in options.remove
         if part not in REMOVABLE
     ]
@@ -229,11 +233,11 @@ def _remove(options: DataOptions) -> list[str]:
 
 def _labels(labels: tuple[str, ...] | str) -> list[str]:
     if isinstance(labels, str):
-        return [f"labels must be a list of class names, got the string {labels!r}"]
+        return [f"labels must be a list of class names, got the string {quoted(labels)}"]
     if not all(isinstance(label, str) for label in labels):
-        return [f"labels must be class names (strings), got {list(labels)!r}: put numbers in quotes"]
+        return [f"labels must be class names (strings), got {quoted(list(labels))}: put numbers in quotes"]
     if len(set(labels)) < max(2, len(labels)):
-        return [f"labels must name at least two different classes, each once; got {list(labels)!r}"]
+        return [f"labels must name at least two different classes, each once; got {quoted(list(labels))}"]
     return []
 
 
@@ -241,15 +245,19 @@ def _numbers(options: DataOptions) -> list[str]:
     problems: list[str] = []
     fractions = {name: getattr(options, name) for name in ("validation_fraction", "test_fraction")}
     bad = {name: value for name, value in fractions.items() if not _is_number(value) or not 0 < value < 1}
-    problems.extend(f"{name} must lie between 0 and 1 (both excluded), got {value!r}" for name, value in bad.items())
+    problems.extend(
+        f"{name} must lie between 0 and 1 (both excluded), got {quoted(value)}" for name, value in bad.items()
+    )
     if not bad and sum(fractions.values()) >= 1:
         problems.append(f"validation_fraction + test_fraction must be below 1, got {sum(fractions.values()):g}")
     if not _is_integer(options.split_seed):
-        problems.append(f"split_seed must be an integer, got {options.split_seed!r}")
+        problems.append(f"split_seed must be an integer, got {quoted(options.split_seed)}")
     for item in fields(options):
         value = getattr(options, item.name)
         if item.name.startswith("max_") and value is not None and not (_is_integer(value) and value >= 1):
-            problems.append(f"{item.name} must be an integer of at least 1, got {value!r}: leave it out to keep all")
+            problems.append(
+                f"{item.name} must be an integer of at least 1, got {quoted(value)}: leave it out to keep all"
+            )
     return problems
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.columns import Columns
+from foretoken.data.conll import begins_document, fields_of, word_of
 from foretoken.data.documents import Document, refuse_empty
 from foretoken.data.examples import Generation, Tagged
 from foretoken.data.files import read_text
@@ -24,7 +25,6 @@ from foretoken.data.readers import READERS, read_file, read_rows
 from foretoken.data.rows import Row, documents_from_rows
 from foretoken.errors import ConfigError, DataError
 
-_DOCUMENT_STARTS = ("-DOCSTART-", "#doc")  # as in labelled files
 _Table = Callable[["Path | str", Iterable[Row], Columns], "list[Any]"]
 _File = Callable[[Path, Columns], "list[Any]"]
 
@@ -112,9 +112,9 @@ def _words(path: Path, _: Columns) -> list[Any]:
     words: list[str] = []
     first = 1
     for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
-        fields = line.split()
-        if fields and fields[0] not in _DOCUMENT_STARTS:
-            words.append(fields[0])
+        fields = fields_of(line)
+        if fields and not begins_document(fields):
+            words.append(word_of(f"{path}:{number}", fields))
             continue
         if words:
             sentences.append(Tagged(str(len(sentences)), tuple(words), ("O",) * len(words), f"{path}:{first}"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import Corpus, refuse_repeated_ids
 from foretoken.data.examples import Candidates
+from foretoken.data.files import local_path
 from foretoken.data.hub_tables import hub_rows
 from foretoken.data.json_stream import stream_objects
 from foretoken.data.problems import CANDIDATES
@@ -39,7 +40,7 @@ def read_candidates(path: str | Path, *, labelled: bool = True) -> list[Candidat
     >>> [(example.question, example.answer) for example in read_candidates(file)]
     [('country rome', 0)]
     """
-    path = Path(path).expanduser()
+    path = local_path(path)
     rows = enumerate(stream_objects(path))
     return _checked(str(path), [_example(number, row, labelled=labelled) for number, row in rows])
 

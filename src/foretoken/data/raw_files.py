@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from foretoken.data.documents import shown
+from foretoken.data.files import entries, is_folder
 from foretoken.data.task import OFFICIAL
 from foretoken.errors import DataError
 
@@ -25,12 +26,12 @@ def raw_file(path: Path | None, patterns: Sequence[str], task: str) -> Path:
         DataError: the folder has none of them; the message says what it has.
     """
     assert path is not None
-    folder = path if path.is_dir() else path.parent
+    folder = path if is_folder(path) else path.parent
     for pattern in patterns:
         found = sorted(file for file in folder.glob(pattern) if file.is_file())
         if found:
             return found[0]
-    names = sorted(file.name for file in folder.iterdir())
+    names = [file.name for file in entries(folder)]
     raise DataError(
         f"{folder}: task {task!r} needs a file {' or '.join(patterns)} here, but the folder holds "
         f"{shown(names) or 'nothing'}; see `foretoken tasks` for where to get the data"

@@ -1,19 +1,22 @@
-"""Readers of single files: csv, tsv, jsonl, json, parquet and plain text."""
+"""Readers of single files: csv, tsv, jsonl, json and plain text; parquet is in a module of its own."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from foretoken.data.columns import Columns
-from foretoken.data.documents import Document
-from foretoken.data.files import read_bytes, read_text
-from foretoken.data.rows import Row, check_columns, documents_from_rows, names_of_labels
+from foretoken.data.documents import Document, shown
+from foretoken.data.files import kind_of, read_bytes, read_text
+from foretoken.data.json_values import DECODER, reason
+from foretoken.data.parquet import parquet_rows
+from foretoken.data.rows import Row, check_columns, documents_from_rows
 from foretoken.errors import DataError
 
 _FIELD_LIMIT = 2**31 - 1  # csv's own limit of 128 KiB per field is less than one long document
@@ -39,11 +42,11 @@ def read_rows(path: Path, needed: Sequence[str], ending: str | None = None) -> I
         DataError: the file is of no kind that can be read, or a row is not usable.
     """
     reader = READERS.get(ending or path.suffix.lower())
-    if reader is None and not path.is_file():
-        read_bytes(path)  # says that there is no such file
     if reader is None:
+        what = kind_of(read_bytes(path))
         raise DataError(
-            f"{path}: files ending in {path.suffix or '(nothing)'!r} cannot be read; expected one of "
+            f"{path}: {f'is {what}; ' if what else ''}files ending in {path.suffix or '(nothing)'!r} cannot be read; "
+            "expected one of "
             f"{', '.join(READERS)}, or a folder with one subfolder of .txt files per label"
         )
     return reader(path, needed)
@@ -74,22 +77,34 @@ def _delimited(path: Path, needed: Sequence[str], delimiter: str) -> Iterator[Ro
             continue
         where = f"{path}:{line}"
         if header is None:
-            header = _header(where, row, needed)
+            header = _header(where, row, needed, delimiter)
         elif len(row) != len(header):
             raise DataError(
-                f"{where}: the row has {len(row)} fields, expected {len(header)} ({', '.join(header)}); "
+                f"{where}: the row has {len(row)} fields, expected {len(header)} ({shown(header)}); "
                 f"put fields that hold {delimiter!r} or a line break in double quotes"
             )
         else:
             yield where, dict(zip(header, row, strict=True))
 
 
-def _header(where: str, row: list[str], needed: Sequence[str]) -> list[str]:
-    repeated = sorted({name for name in row if row.count(name) > 1})
+def _header(where: str, row: list[str], needed: Sequence[str], delimiter: str) -> list[str]:
+    repeated = sorted(name for name, count in Counter(row).items() if count > 1)
     if repeated:
         raise DataError(f"{where}: the header names {repeated[0]!r} more than once; column names must be unique")
+    if len(row) == 1 and row[0] not in needed:
+        _refuse_other_delimiter(where, row[0], delimiter)
     check_columns(where, row, needed)
     return row
+
+
+def _refuse_other_delimiter(where: str, header: str, delimiter: str) -> None:
+    other = next((mark for mark in ";\t|," if mark in header), None)
+    if other is not None:
+        remedy = "name it .tsv" if other == "\t" else f"write it again with {delimiter!r}"
+        raise DataError(
+            f"{where}: the header is one column, {header!r}: the file is separated by {other!r}, and its ending stands "
+            f"for {delimiter!r}; {remedy}"
+        )
 
 
 def _malformed(path: Path, first: int, last: int, reason: str) -> str:
@@ -114,7 +129,7 @@ def _jsonl_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = DECODER.decode(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{_json_error(path, error, number)}; expected one object per line") from None
         yield _object(f"{path}:{number}", value, needed)
@@ -127,22 +142,25 @@ def _json_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         yield from _jsonl_rows(path, needed)
         return
     # item by item, so that every object knows its line
-    decoder, index, line, counted = json.JSONDecoder(), _skip_space(text, start + 1), 1, 0
+    index, line, counted = _skip_space(text, start + 1), 1, 0
     while not text.startswith("]", index):
         line, counted = line + text.count("\n", counted, index), index
         try:
-            value, index = decoder.raw_decode(text, index)
+            value, index = DECODER.raw_decode(text, index)
         except (ValueError, RecursionError) as error:
             raise DataError(_json_error(path, error, line)) from None
         yield _object(f"{path}:{line}", value, needed)
         index = _next_item(path, text, _skip_space(text, index))
+    index = _skip_space(text, index + 1)
+    if index < len(text):
+        raise DataError(f"{_place(path, text, index)}: malformed JSON: there is more after the list")
 
 
 def _json_error(path: Path, error: Exception, line: int) -> str:
     """Return place and reason; the decoder tells its own line where it was given more than one."""
     if isinstance(error, json.JSONDecodeError):
-        return f"{path}:{max(line, error.lineno)}:{error.colno}: malformed JSON: {error.msg}"
-    return f"{path}:{line}: malformed JSON: {error}"  # nested too deeply, or a number too long
+        return f"{path}:{max(line, error.lineno)}:{error.colno}: malformed JSON: {reason(error)}"
+    return f"{path}:{line}: malformed JSON: {reason(error)}"
 
 
 def _next_item(path: Path, text: str, index: int) -> int:
@@ -150,9 +168,13 @@ def _next_item(path: Path, text: str, index: int) -> int:
         return _skip_space(text, index + 1)
     if text.startswith("]", index):
         return index
-    column = index - (text.rfind("\n", 0, index) + 1) + 1
-    line = text.count("\n", 0, index) + 1
-    raise DataError(f"{path}:{line}:{column}: malformed JSON: expected ',' or ']' after an object")
+    raise DataError(f"{_place(path, text, index)}: malformed JSON: expected ',' or ']' after an object")
+
+
+def _place(path: Path, text: str, index: int) -> str:
+    """Return file, line and column of a character."""
+    line, column = text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
+    return f"{path}:{line}:{column}"
 
 
 def _skip_space(text: str, index: int) -> int:
@@ -169,47 +191,11 @@ def _object(where: str, value: Any, needed: Sequence[str]) -> Row:
     return where, value
 
 
-def _parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    import pyarrow
-    from pyarrow import parquet
-
-    content = read_bytes(path)
-    try:
-        file = parquet.ParquetFile(io.BytesIO(content))
-        schema = file.schema_arrow
-        check_columns(str(path), schema.names, needed)
-        table = file.read(columns=[name for name in schema.names if name in {*needed, "id"}])
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable parquet file: {error}; write it again") from error
-    classes = _class_names(schema.metadata or {})
-    for number, row in enumerate(_records(table), start=1):
-        where = f"{path}:row {number}"
-        yield where, {name: names_of_labels(where, value, classes.get(name)) for name, value in row.items()}
-
-
-def _records(table: Any) -> Iterator[Mapping[str, Any]]:
-    for batch in table.to_batches():
-        yield from batch.to_pylist()
-
-
-def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
-    """Return the class names that `datasets` wrote into the file, by column."""
-    try:
-        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    except (ValueError, AttributeError):
-        return {}
-    return {
-        name: feature["names"]
-        for name, feature in features.items()
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
-    }
-
-
 READERS: dict[str, _Reader] = {
     ".csv": _csv_rows,
     ".tsv": _tsv_rows,
     ".jsonl": _jsonl_rows,
     ".ndjson": _jsonl_rows,
     ".json": _json_rows,
-    ".parquet": _parquet_rows,
+    ".parquet": parquet_rows,
 }

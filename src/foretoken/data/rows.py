@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from foretoken.data.columns import Columns
-from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids
+from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids, shown
+from foretoken.data.oddities import warn_of_merged_labels
 from foretoken.data.problems import REGRESSION
 from foretoken.errors import DataError, did_you_mean
 
 Row = tuple[str, Mapping[str, Any]]
+MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 
 
-def check_columns(where: str, columns: Iterable[str], needed: Sequence[str]) -> None:
+def check_columns(where: str, columns: Collection[str], needed: Sequence[str]) -> None:
     """Raise a DataError that names the columns there are when a needed one is missing."""
-    present = [str(column) for column in columns]
     for name in needed:
-        if name not in present:
+        if name not in columns:
             raise DataError(
-                f"{where}: no column {name!r}{did_you_mean(name, present)}; the columns are "
-                f"{', '.join(present)} "
+                f"{where}: no column {name!r}{did_you_mean(name, columns)}; the columns are {shown(list(columns))} "
                 "(in your own data, text_column and label_column may name others)"
             )
+
+
+def refuse_claim(where: str, rows: int) -> None:
+    """Raise a DataError for more rows than fit into memory, which a small compressed file can claim to have."""
+    if rows > MOST_ROWS:
+        raise DataError(f"{where}: has {rows:,} rows, and at most {MOST_ROWS:,} are read; take fewer")
 
 
 def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Columns) -> list[Document]:
@@ -34,11 +40,18 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
         DataError: no rows, a missing value, a text that is no string, a label that is no number where the
             problem is regression, an empty document, a repeated id.
     """
-    documents = [_document(where, values, number, columns) for number, (where, values) in enumerate(rows)]
+    documents: list[Document] = []
+    written: dict[str, set[str]] = {}  # the forms that each label has in the file
+    for number, (where, values) in enumerate(rows):
+        document = _document(where, values, number, columns)
+        documents.append(document)
+        if document.label is not None:
+            written.setdefault(document.label, set()).add(repr(values[str(columns.label)]))
     if not documents:
         raise DataError(f"{source}: has no documents; expected at least one row of data")
     refuse_empty(documents)
     refuse_repeated_ids(documents)
+    warn_of_merged_labels(source, written)
     return documents
 
 
@@ -71,7 +84,10 @@ def text_value(where: str, value: Any, column: str) -> str:
 
 
 def _whole(where: str, value: str, column: str) -> str:
-    r"""Return the value; JSON can escape half a character (``\ud83d`` alone), which no table can hold."""
+    r"""Return the value; JSON can escape half a character (``\ud83d`` alone), which no table can hold.
+
+    The command line has such halves where its bytes are not UTF-8.
+    """
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -94,8 +110,10 @@ def label_name(where: str, value: Any, column: str) -> str:
         raise DataError(f"{where}: column {column!r} has no value; give every document a label or remove the row")
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return str(int(value)) if math.isfinite(value) and value == int(value) else str(value)
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else str(value)
+    if isinstance(value, int):
+        return str(value)
     raise DataError(
         f"{where}: column {column!r} holds {type(value).__name__}, expected one class name or number per document"
     )
@@ -111,7 +129,7 @@ def label_value(where: str, value: Any, column: str) -> float:
         raise DataError(f"{where}: column {column!r} has no value; give every document a number or remove the row")
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise DataError(f"{where}: column {column!r} holds {value!r}, expected a number, as regression predicts one")

@@ -7,15 +7,13 @@ seed alone: not on their order in the file, the platform, or a library's random 
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
-from foretoken.data.documents import E, Example, shown
+from foretoken.data.documents import E, Example
 from foretoken.errors import ConfigError, DataError
-
-_log = logging.getLogger(__name__)
 
 
 def digest(*parts: object) -> str:
@@ -127,28 +125,14 @@ def _quotas(sizes: Mapping[str, int], maximum: int) -> dict[str, int]:
     """Return how many documents of each class make ``maximum``, as near to proportion as can be."""
     total = sum(sizes.values())
     quota = dict.fromkeys(sorted(sizes), 1)
+    lacking = [(1 - sizes[label] * maximum / total, label) for label in quota if sizes[label] > 1]
+    heapify(lacking)
     for _ in range(maximum - len(quota)):
-        furthest = max(
-            (label for label in quota if quota[label] < sizes[label]),
-            key=lambda label: sizes[label] * maximum / total - quota[label],
-        )
+        _, furthest = heappop(lacking)
         quota[furthest] += 1
+        if quota[furthest] < sizes[furthest]:
+            heappush(lacking, (quota[furthest] - sizes[furthest] * maximum / total, furthest))
     return quota
-
-
-def warn_of_leaks(splits: Mapping[str, Sequence[Example]]) -> None:
-    """Log a warning when texts of validation or test are also in train."""
-    train = {text_key(document.content) for document in splits["train"]}
-    for name in ("validation", "test"):
-        shared = [document.id for document in splits[name] if text_key(document.content) in train]
-        if shared:
-            _log.warning(
-                "%d of %d %s documents repeat the text of a training document: %s",
-                len(shared),
-                len(splits[name]),
-                name,
-                shown(shared),
-            )
 
 
 def near_duplicates(texts: Sequence[str], words: int = 8, shared: float = 0.3) -> list[int]:

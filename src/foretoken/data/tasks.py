@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from foretoken.data import arxiv, generation_tasks, glue_tasks, long_tasks, ner, qangaroo, superglue_tasks
+from foretoken.data.files import is_there, local_path
 from foretoken.data.task import Task
 from foretoken.errors import DataError, did_you_mean
 
@@ -38,7 +39,7 @@ def get_task(name: str) -> Task:
 def raw_place(task: Task, path: str | None = None) -> Path | None:
     """Return where a task's raw data are looked for: ``path``, or $FORETOKEN_DATA/<place>; None if that is not set."""
     folder = os.environ.get(DATA_VARIABLE)
-    return Path(path or f"{folder}/{task.place}").expanduser() if path or folder else None
+    return local_path(path or f"{folder}/{task.place}") if path or folder else None
 
 
 def find_raw(name: str, path: str | None = None) -> Path:
@@ -49,7 +50,7 @@ def find_raw(name: str, path: str | None = None) -> Path:
     """
     task = get_task(name)
     place = raw_place(task, path)
-    if place is not None and place.exists():
+    if place is not None and is_there(place):
         return place
     hub = f", or set path to 'hub' to load {task.hub_name} from the hub" if task.hub_name else ""
     raise DataError(

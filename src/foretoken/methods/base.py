@@ -25,8 +25,8 @@ import torch
 from peft import PeftConfig
 from torch import Tensor, nn
 
-from foretoken.errors import AdapterError
-from foretoken.files import PathLike, refuse_pickled_adapter
+from foretoken.errors import AdapterError, ConfigError, quoted
+from foretoken.files import PathLike, refuse_pickles
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_token_numbers
 
@@ -183,6 +183,9 @@ class MethodName(str):
 class ForetokenConfig(PeftConfig, ABC):
     """What the configs of all methods share.
 
+    The metadata of a field has its ``help``; ``needs`` names options and the values without which it changes nothing,
+    ``rotary`` says that it does only on models that rotate by positions: a recipe that has it in vain is told so.
+
     Args:
         modules_to_save: modules trained in full and saved with the adapter; default: the model's new head.
         trainable_token_indices: tokens whose embeddings are trained and saved beside the adapter, these rows alone;
@@ -211,6 +214,8 @@ class ForetokenConfig(PeftConfig, ABC):
         super().__post_init__()
         self.peft_type = MethodName(self.method_type)  # type: ignore[assignment]
         require_token_numbers(self.trainable_token_indices)
+        if not isinstance(self.backbone, dict | None):
+            raise ConfigError(f"backbone is {quoted(self.backbone)}; expected what a saved adapter says, or null")
         self.validate()
 
     @property
@@ -230,7 +235,7 @@ class ForetokenConfig(PeftConfig, ABC):
         Raises:
             AdapterError: the folder holds a pickle instead of safetensors.
         """
-        refuse_pickled_adapter(Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or ""))
+        refuse_pickles(Path(pretrained_model_name_or_path) / (kwargs.get("subfolder") or ""))
         config = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         subfolder = args[0] if args else kwargs.pop("subfolder", None)
         return config.with_files_of(pretrained_model_name_or_path, subfolder=subfolder, **kwargs)

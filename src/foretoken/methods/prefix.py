@@ -44,15 +44,23 @@ class PrefixConfig(ForetokenConfig):
 
     num_virtual_tokens: int = field(default=8, metadata={"help": "length of the prefix"})
     prefix_dropout: float = field(default=0.1, metadata={"help": "dropout on the prefix in training"})
-    init_std: float = field(default=0.02, metadata={"help": "standard deviation of the prefix at the start"})
+    init_std: float = field(
+        default=0.02,
+        metadata={"help": "standard deviation of the prefix at the start", "needs": {"prefix_init": "random"}},
+    )
     prefix_projection: bool = field(
         default=False, metadata={"help": "train a two-layer network that yields the prefix"}
     )
     encoder_hidden_size: int | None = field(
-        default=None, metadata={"help": "width of that network (default: the model's width)"}
+        default=None,
+        metadata={
+            "help": "width of that network (default: the model's width)",
+            "needs": {"prefix_projection": True},
+        },
     )
     position_free: bool = field(
-        default=False, metadata={"help": "with rotary positions: the prefix is equally near to every token"}
+        default=False,
+        metadata={"help": "with rotary positions: the prefix is equally near to every token", "rotary": True},
     )
     prefix_init: Start = field(
         default="random",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.errors import ConfigError, did_you_mean, quoted
 
 
 def require_int(name: str, value: Any, *, minimum: int) -> None:
@@ -16,19 +16,19 @@ def require_int(name: str, value: Any, *, minimum: int) -> None:
     foretoken.errors.ConfigError: num_virtual_tokens is 0; expected a whole number of at least 1
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
+        raise ConfigError(f"{name} is {quoted(value)}; expected a whole number of at least {minimum}")
 
 
 def require_fraction(name: str, value: Any) -> None:
     """Raise ConfigError unless ``value`` is a number from 0 (included) to 1 (excluded)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigError(f"{name} is {value!r}; expected a number from 0 up to, but below, 1")
+        raise ConfigError(f"{name} is {quoted(value)}; expected a number from 0 up to, but below, 1")
 
 
 def require_positive(name: str, value: Any) -> None:
     """Raise ConfigError unless ``value`` is a number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigError(f"{name} is {value!r}; expected a number above 0")
+        raise ConfigError(f"{name} is {quoted(value)}; expected a number above 0")
 
 
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -41,7 +41,7 @@ def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """
     if value not in choices:
         listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise ConfigError(f"{name} is {value!r}{did_you_mean(str(value), choices)}; expected {listed}")
+        raise ConfigError(f"{name} is {quoted(value)}{did_you_mean(str(value), choices)}; expected {listed}")
 
 
 def require_token_numbers(given: Any) -> None:
@@ -55,7 +55,7 @@ def require_token_numbers(given: Any) -> None:
     expected = "expected numbers of tokens, e.g. [32000, 32001]"
     for tokens in given.values() if isinstance(given, dict) else [given or []]:
         if not isinstance(tokens, list | tuple):
-            raise ConfigError(f"trainable_token_indices is {given!r}; {expected}")
+            raise ConfigError(f"trainable_token_indices is {quoted(given)}; {expected}")
         for token in tokens:
             if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-                raise ConfigError(f"trainable_token_indices has {token!r}; {expected}")
+                raise ConfigError(f"trainable_token_indices has {quoted(token)}; {expected}")

@@ -25,6 +25,8 @@ from foretoken.methods.base import (
 )
 from foretoken.methods.dimensions import Dimensions
 
+KEEPING = ("gaussian", "orthogonal", "eva")  # ways to start LoRA that leave the frozen weights alone
+
 
 @dataclass
 class StackConfig(ForetokenConfig):
@@ -37,7 +39,8 @@ class StackConfig(ForetokenConfig):
         configs: the members' configs (or, as saved, their fields).
 
     Raises:
-        ConfigError: no members, a stack in a stack, two LoRAs, or a method that cannot be a member.
+        ConfigError: no members, a stack in a stack, two LoRAs or one that changes the frozen model, or a method that
+            cannot be a member.
 
     >>> from foretoken import LoraConfig, PrefixPropagationConfig, StackConfig
     >>> stack = StackConfig(configs=[PrefixPropagationConfig(), LoraConfig(r=4)])
@@ -62,6 +65,8 @@ class StackConfig(ForetokenConfig):
         members = self.members()
         if sum(isinstance(member, LoraConfig) for member in members) > 1:
             raise ConfigError("a stack takes at most one LoRA config; merge them into one with more target modules")
+        if (lora := self.lora_member()) is not None:
+            check_stackable(lora)
 
     def members(self) -> list[PeftConfig]:
         """Return the members as config objects."""
@@ -123,6 +128,20 @@ class StackConfig(ForetokenConfig):
     def is_cache(self) -> bool:
         """Tell whether in a causal model all members are nothing but keys and values; LoRA is more."""
         return self.lora_member() is None and all(member.is_cache() for member in self.own_members())
+
+
+def check_stackable(lora: LoraConfig) -> None:
+    """Raise ConfigError for a LoRA that does more than add to frozen maps: other adapters share these."""
+    if lora.bias != "none":
+        raise ConfigError(f"a LoRA in a stack has bias={lora.bias!r}; leave it out and put bitfit into the stack")
+    start = lora.init_lora_weights
+    if isinstance(start, str) and start not in KEEPING:
+        raise ConfigError(
+            f"a LoRA in a stack has init_lora_weights={start!r}, which changes the frozen weights; "
+            f"choose True or one of {', '.join(KEEPING)}"
+        )
+    if lora.layer_replication:
+        raise ConfigError("a LoRA in a stack has layer_replication, which changes the frozen model; leave it out")
 
 
 def as_fields(member: Any) -> dict[str, Any]:

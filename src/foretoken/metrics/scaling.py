@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foretoken.errors import DataError
+from foretoken.errors import DataError, cut, quoted
 from foretoken.metrics.checks import checked_predictions, checked_probabilities
 from foretoken.metrics.scores import SMALLEST_PROBABILITY
 
@@ -43,11 +43,11 @@ class Scaling:
         if self.kind not in _KEYS:
             raise DataError(f"scaling: kind is {self.kind!r}; expected 'temperature' or 'vector'")
         if not np.isfinite([*self.weight, *self.bias]).all():
-            raise DataError(f"scaling: weight {self.weight} and bias {self.bias} are not all finite numbers")
+            numbers = f"weight {quoted(self.weight)} and bias {quoted(self.bias)}"
+            raise DataError(f"scaling: {numbers} are not all finite numbers")
         if self.kind == "temperature" and not (len(self.weight) == 1 and self.weight[0] > 0 and self.bias == (0.0,)):
-            raise DataError(
-                f"scaling: weight {self.weight}, bias {self.bias} are no temperature; expected (1 / T,), (0,)"
-            )
+            numbers = f"weight {quoted(self.weight)}, bias {quoted(self.bias)}"
+            raise DataError(f"scaling: {numbers} are no temperature; expected (1 / T,), (0,)")
         if self.kind == "vector" and not len(self.weight) == len(self.bias) >= 2:
             counts = f"{len(self.weight)} weights and {len(self.bias)} biases"
             raise DataError(f"scaling: {counts}; expected one of each for every class")
@@ -87,18 +87,23 @@ class Scaling:
         >>> Scaling.from_dict({"kind": "temperature", "temperature": 2.0})
         Scaling(kind='temperature', weight=(0.5,), bias=(0.0,))
         """
-        expected = _KEYS.get(str(values.get("kind")))
+        if not isinstance(values, Mapping):
+            raise DataError(f"scaling: got {quoted(values)}; expected a mapping with the key kind")
+        kind = values.get("kind")
+        expected = _KEYS.get(kind) if isinstance(kind, str) else None
         if expected is None:
-            raise DataError(f"scaling: kind is {values.get('kind')!r}; expected 'temperature' or 'vector'")
+            raise DataError(f"scaling: kind is {quoted(kind)}; expected 'temperature' or 'vector'")
         if set(values) != expected:
-            raise DataError(f"scaling: keys are {', '.join(sorted(values))}; expected {', '.join(sorted(expected))}")
+            keys = cut(", ".join(sorted(values)), 100)
+            raise DataError(f"scaling: keys are {keys}; expected {', '.join(sorted(expected))}")
         try:
             if values["kind"] == "temperature":
                 weight, bias = _floats([1 / float(values["temperature"])]), _floats([0])
             else:
                 weight, bias = _floats(values["weight"]), _floats(values["bias"])
-        except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise DataError(f"scaling: {dict(values)} does not hold usable numbers: {error}") from error
+        except (TypeError, ValueError, ArithmeticError) as error:
+            reason = cut(str(error), 100)
+            raise DataError(f"scaling: {quoted(dict(values))} does not hold usable numbers: {reason}") from error
         return cls(values["kind"], weight, bias)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foretoken.errors import DataError, printable
 from foretoken.metrics.answers import token_f1
 from foretoken.report.groups import TEST, Group
 
@@ -60,12 +61,12 @@ def per_document(group: Group) -> dict[Key, float] | str:
     for run in group.runs:
         if not run.scores(TEST):
             continue
-        table = run.predictions()
-        if table is None:
-            return f"{run.folder.name} has no readable predictions"
-        scores = _scores(table, measure)
+        try:
+            scores = _scores(run.read_predictions(), measure)
+        except DataError as error:
+            return f"{printable(run.folder.name)}: {error}"
         if isinstance(scores, str):
-            return f"{run.folder.name}: {scores}"
+            return f"{printable(run.folder.name)}: {scores}"
         found.append(scores)
     if not found:
         return f"the test split was not looked at with {group.label}"

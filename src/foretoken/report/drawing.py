@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foretoken.errors import cut, printable
 from foretoken.report.records import Run
 
 if TYPE_CHECKING:
@@ -46,5 +47,5 @@ def _draw(name: str, figure: Figure, runs: Sequence[Run]) -> Drawn | None:
     except Exception as error:  # whatever it is, the tables are worth having
         log.warning("the figure %s could not be drawn: %s: %s", name, type(error).__name__, error)
         log.debug("the figure %s", name, exc_info=True)
-        return Drawn(name, figure.title, figure.caption, error=f"{type(error).__name__}: {error}")
+        return Drawn(name, figure.title, figure.caption, error=cut(printable(f"{type(error).__name__}: {error}"), 300))
     return Drawn(name, figure.title, figure.caption, svg, png)

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from foretoken.report.labels import differing, flatten, identity, shown
-from foretoken.report.records import Run
+from foretoken.report.records import Run, number
 from foretoken.report.scores import greater_is_better
 
 T = TypeVar("T")
@@ -61,8 +61,7 @@ class Group:
     @property
     def percent(self) -> float | None:
         """The share of parameters that were trained, in percent."""
-        value = (self.first.values.get("parameters") or {}).get("percent")
-        return float(value) if isinstance(value, int | float) else None
+        return number((self.first.values.get("parameters") or {}).get("percent"))
 
     def values(self, metric: str, split: str | None = None) -> list[float]:
         """Return a metric of every run that has it, in the order of the seeds; of the group's split by default."""
@@ -127,7 +126,7 @@ def _once_per_seed(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]
     for alike in by(runs, lambda run: (identity(settings(run.recipe)), run.seed)).values():
         first, *others = sorted(alike, key=lambda run: not run.scores(TEST))
         counted.append(first)
-        repeated += [(run, f"same recipe and seed as {first.folder}, which is counted") for run in others]
+        repeated += [(run, f"same recipe and seed as {first.place}, which is counted") for run in others]
     return counted, repeated
 
 

@@ -17,6 +17,8 @@ _SPECIAL = {
     "±": r"$\pm$",
     "†": r"$^\dagger$",
     "\n": " ",
+    "[": "{[}",  # else the option, and the star, of the end of the line before
+    "*": "{*}",
 } | {mark: f"\\{mark}" for mark in "&%$#_{}"}
 _ESCAPES = str.maketrans(_SPECIAL)
 _RANKED = {BEST: r"\textbf{%s}", SECOND: r"\underline{%s}"}

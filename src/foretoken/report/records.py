@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.errors import DataError
+from foretoken.errors import DataError, printable, quoted
 from foretoken.report.labels import UNKNOWN, Labels, data_name, labels_of
+from foretoken.report.reading import check_accuracy, read_json, read_predictions
 from foretoken.report.scores import PART
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ FINISHED, UNREADABLE = "finished", "unreadable"
 _LEFT_BY_A_RUN = (PREDICTIONS, "checkpoints", "adapter", "model")
 _OBJECTS = ("recipe", "best", "validation", "test", "parameters", "timings", "versions", "hardware")
 _OF_OBJECTS = ("documents", "validation_parts", "test_parts")
+_RIGHT_OR_WRONG = ("classification", "multiple-choice")  # problems whose accuracy is that of their predictions
+_GREATEST = 1e100  # of a number: its square, and the sum of many, are numbers too
 _RECIPE_OBJECTS = ("data", "method", "training")
 
 
@@ -53,7 +54,12 @@ class Run:
     @property
     def name(self) -> str:
         """The name of the run, which is that of its folder unless the record says otherwise."""
-        return str(self.values.get("name") or self.folder.name)
+        return str(self.values.get("name") or printable(self.folder.name))
+
+    @property
+    def place(self) -> str:
+        """The folder, for readers."""
+        return printable(str(self.folder))
 
     @property
     def method(self) -> str:
@@ -115,14 +121,33 @@ class Run:
         return {key: value for key, value in numbers.items() if value is not None}
 
     def predictions(self) -> pa.Table | None:
-        """Read the predictions of the run; None where there are none, or they cannot be read."""
-        import pyarrow.parquet as pq
-        from pyarrow.lib import ArrowException
-
+        """Read the predictions of the run; None where there are none, or they are not the run's or not readable."""
         try:
-            return pq.read_table(self.folder / PREDICTIONS)
-        except (OSError, ArrowException):
+            return self.read_predictions()
+        except DataError:
             return None
+
+    def read_predictions(self) -> pa.Table:
+        """Read the predictions of the run.
+
+        Raises:
+            DataError: there are none, or they are not the run's or not readable.
+        """
+        table = read_predictions(self.folder / PREDICTIONS)
+        if self.problem in _RIGHT_OR_WRONG:
+            for split in ("validation", "test"):
+                check_accuracy(table, split, self.scores(split).get("accuracy"))
+        return table
+
+    def predictions_error(self) -> str:
+        """Say what is wrong with the predictions; nothing where there are none."""
+        if not os.path.lexists(self.folder / PREDICTIONS):
+            return ""
+        try:
+            self.read_predictions()
+        except DataError as error:
+            return str(error)
+        return ""
 
     def _recipe(self, part: str) -> Mapping[str, Any]:
         return self.recipe.get(part) or {}
@@ -147,7 +172,7 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """
     roots = [Path(folder) for folder in folders]
     for root in roots:
-        if not root.is_dir():
+        if not os.path.isdir(root):  # noqa: PTH112 - a name that no file system takes is no error of its own here
             raise DataError(f"{root}: no such folder; expected one that holds runs (made by foretoken train or sweep)")
     found = {folder.resolve(): folder for root in roots for folder in _run_folders(root)}
     if not found:
@@ -158,35 +183,30 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number as float; None for anything else (null, NaN, text, truth values).
+    """Return a number as float; None for anything else: null, NaN, text, truth values, more than a sum can take.
 
-    >>> number(3), number(float("nan")), number("3"), number(True)
-    (3.0, None, None, None)
+    >>> number(3), number(float("nan")), number("3"), number(True), number(10**400)
+    (3.0, None, None, None, None)
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    return float(value) if -_GREATEST < value < _GREATEST else None
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
     """Walk down, but not into a run: its checkpoints and adapter are its own."""
     for place, below, files in os.walk(root, onerror=lambda error: log.warning("not searched for runs: %s", error)):
         below.sort()
-        if RECORD in files or any(name in _LEFT_BY_A_RUN for name in (*files, *below)):
+        if any(name in (RECORD, *_LEFT_BY_A_RUN) for name in (*files, *below)):
             below.clear()
             yield Path(place)
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    file = folder / RECORD
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return _unreadable(f"there is no {RECORD}")
-    except OSError as error:
-        return _unreadable(f"{RECORD} cannot be read: {error.strerror or error}")
-    except (ValueError, RecursionError) as error:
-        return _unreadable(f"{RECORD} is no JSON: {error}")
+        values = read_json(folder / RECORD)
+    except DataError as error:
+        return _unreadable(str(error))
     wrong = _wrong_shape(values)
     return _unreadable(f"{RECORD}: {wrong}") if wrong else values
 
@@ -204,11 +224,44 @@ def _wrong_shape(values: Any) -> str | None:
             return f"{name} is a {type(part).__name__}, expected an object"
     if not isinstance(values.get("status"), str):
         return "it has no status"
+    for name, text in _names(values).items():
+        if not isinstance(text, str | None):
+            return f"{name} is a {type(text).__name__}, expected a text"
     recipe = values.get("recipe") or {}
     if values["status"] == FINISHED and not (recipe.get("method") and values.get("validation")):
         return "the run is finished, but has no method or no validation metrics"
     seed = values.get("seed", (recipe.get("training") or {}).get("seed"))
-    return None if isinstance(seed, int | None) else f"seed is {seed!r}, expected a whole number"
+    if isinstance(seed, bool) or not isinstance(seed, int | None):
+        return f"seed is {quoted(seed)}, expected a whole number"
+    return _wrong_course(values)
+
+
+def _names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what has to be a text, under its dotted name."""
+    recipe, best = values.get("recipe") or {}, values.get("best") or {}
+    method, training = recipe.get("method") or {}, recipe.get("training") or {}
+    return {
+        "name": values.get("name"),
+        "problem": values.get("problem"),
+        "recipe.model": recipe.get("model"),
+        "recipe.method.name": method.get("name"),
+        "recipe.training.metric": training.get("metric"),
+        "best.metric": best.get("metric"),
+    }
+
+
+def _wrong_course(values: Mapping[str, Any]) -> str | None:
+    """Say what is wrong with the lists of a record, that of its evaluations and those of lengths."""
+    epochs = values.get("epochs") or []
+    if not isinstance(epochs, list) or not all(isinstance(entry, dict) for entry in epochs):
+        return "epochs is no list of objects"
+    if not all(isinstance(entry.get("validation"), dict | None) for entry in epochs):
+        return "validation of an epoch is no object"
+    for split, counts in (values.get("documents") or {}).items():
+        lengths = (counts or {}).get("length_quantiles") or []
+        if not isinstance(lengths, list) or not all(isinstance(length, int | float) for length in lengths):
+            return f"documents.{split}.length_quantiles is no list of numbers"
+    return None
 
 
 def _parts(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from foretoken.metrics.statistics import summary
 from foretoken.report.groups import TEST, VALIDATION, Group, Results
 from foretoken.report.records import Run
 
+_FORMULA = ("=", "+", "-", "@")
 _PARAMETERS = ("adapter", "head", "total", "trainable", "percent")
 _TIMINGS = ("train_seconds", "step_seconds_median", "eval_seconds", "tokens_per_second")
 
@@ -58,7 +59,7 @@ def groups_csv(results: Results) -> str:
 def _described(run: Run) -> dict[str, Any]:
     best = run.values.get("best") or {}
     return {
-        "folder": str(run.folder),
+        "folder": run.place,
         "name": run.name,
         "status": run.status,
         "task": run.task,
@@ -89,13 +90,22 @@ def _metrics(group: Group, split: str) -> list[str]:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write rows of unlike keys; what a row does not have, or does not know, stays empty."""
+    """Write rows of unlike keys; what a row does not have, or does not know, stays empty.
+
+    A text that a spreadsheet would take for a formula, which can run programs, gets an apostrophe in front.
+    """
     names = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: "" if _is_nothing(value) else value for key, value in row.items()} for row in rows)
+    writer.writerows({key: _written(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _written(value: Any) -> Any:
+    if _is_nothing(value):
+        return ""
+    return f"'{value}" if str(value).startswith(_FORMULA) and not isinstance(value, int | float) else value
 
 
 def _is_nothing(value: Any) -> bool:

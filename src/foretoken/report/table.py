@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 BEST, SECOND = 1, 2
-_MARKDOWN_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|"} | {"\n": " "})
+_MARKDOWN_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|$~#"} | {"&": "&amp;", "\n": " "})
 
 
 class Cell(NamedTuple):

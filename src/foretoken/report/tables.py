@@ -135,7 +135,7 @@ def budget_table(results: Results, task: str) -> Table | None:
 def left_out_table(results: Results) -> Table | None:
     """Return the runs that are not counted, each with its reason; None where all are."""
     rows = tuple(
-        tuple(words(run.name, run.folder, run.status, run.task, run.label, run.seed, reason))
+        tuple(words(run.name, run.place, run.status, run.task, run.label, run.seed, reason))
         for run, reason in results.left_out
     )
     header = ("Run", "Folder", "Status", "Task", "Method", "Seed", "Reason")

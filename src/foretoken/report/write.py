@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from foretoken.errors import SaveError
+from foretoken.errors import DataError, SaveError, cut
 from foretoken.files import atomic_directory, check_writable
+from foretoken.report.account import counted
 from foretoken.report.compare import compare
 from foretoken.report.content import Report, compose, tables_for_latex
 from foretoken.report.drawing import Drawn, draw_all
 from foretoken.report.groups import Results, collect
 from foretoken.report.latex import document
 from foretoken.report.page import GENERATOR, html, markdown_page
-from foretoken.report.records import find_runs
+from foretoken.report.records import UNREADABLE, Run, find_runs
 from foretoken.report.sheets import groups_csv, runs_csv
 
 log = logging.getLogger(__name__)
 PAGE, FIGURES = "index.html", "figures"
+_NAMED, _LONGEST = 3, 120  # of damaged runs in one line
 _TEXTS = (PAGE, "results.csv", "groups.csv", "results.md", "results.tex")
 
 
@@ -27,19 +29,44 @@ def write_report(folders: Iterable[str | os.PathLike[str]], output: str | os.Pat
     """Write the report of the runs in these folders, and return what it says; an older report is replaced.
 
     Raises:
-        DataError: a folder does not exist, or there is no run in any of them.
+        DataError: a folder does not exist, or there is no run in any of them that can be read.
         SaveError: the output exists and is no report, or it cannot be written.
     """
     target = Path(output)
     _refuse_other_content(target)
     runs = find_runs(folders)
+    _name_damaged(runs)
     check_writable(target.parent)
     results = collect(runs)
+    _name_predictions(results.finished)
     log.info("%d runs found, %d counted", len(runs), len(results.finished))
     drawn = draw_all(results.finished) if results.finished else []
     report = compose(results, compare(results), drawn)
     _write(target, report, results, drawn)
     return report
+
+
+def _name_damaged(runs: Sequence[Run]) -> None:
+    """Name the runs that cannot be read, and raise where there is no other."""
+    damaged = [run for run in runs if run.status == UNREADABLE]
+    if not damaged:
+        return
+    shown = _shown([f"{run.place}: {run.reason}" for run in damaged])
+    if len(damaged) == len(runs):
+        raise DataError(f"none of {counted(len(runs), 'run folder')} can be read ({shown})")
+    log.warning("%s cannot be read and left out: %s", counted(len(damaged), "run folder"), shown)
+
+
+def _name_predictions(runs: Sequence[Run]) -> None:
+    """Name the runs whose predictions are there, but of no use: their scores count, and they are not compared."""
+    wrong = [f"{run.place}: {reason}" for run in runs for reason in [run.predictions_error()] if reason]
+    if wrong:
+        log.warning("the predictions of %s are left out: %s", counted(len(wrong), "run"), _shown(wrong))
+
+
+def _shown(lines: Sequence[str]) -> str:
+    more = [f"and {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
+    return "; ".join([*(cut(line, _LONGEST) for line in lines[:_NAMED]), *more])
 
 
 def _write(target: Path, report: Report, results: Results, drawn: Iterable[Drawn]) -> None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import ConfigError
+from foretoken.sweeps.file import MOST_TRIALS
 from foretoken.sweeps.naming import candidate_name
 from foretoken.sweeps.plan import Contestant, Plan
+from foretoken.sweeps.space import size_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -90,7 +92,7 @@ def _random(contestant: Contestant, search: SearchOptions) -> list[Params]:
     """Draw distinct candidates; a small space may have fewer than were asked for."""
     from optuna.samplers import RandomSampler
 
-    wanted, found = search.trials or 0, dict[str, Params]()
+    wanted, found = min(search.trials or 0, size_of(contestant.space) or MOST_TRIALS), dict[str, Params]()
     with quiet_optuna():
         study = _study(RandomSampler(seed=_seed(contestant, search, 0)), maximise=True)
         for _ in range(20 * wanted):

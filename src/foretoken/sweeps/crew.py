@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from foretoken.files import check_writable
+from foretoken.files import check_writable, make_folder
 
 log = logging.getLogger(__name__)
 WORKER = "--as-worker"  # between the parent and its workers, not for users
@@ -26,7 +26,7 @@ def run_crew(command: Sequence[str], size: int, folder: Path, look: Callable[[],
     Ctrl-C ends them as it would end one.
     """
     check_writable(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with _started(command, size, folder) as workers:
         log.info("%d workers; they write to %s", size, folder)
         while any(process.poll() is None for process in workers):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from foretoken.errors import ConfigError, ForetokenError
+from foretoken.files import make_folder
 from foretoken.sweeps.file import StorageOptions
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_LONGEST_LOCK = 60.0  # seconds that SQLite itself waits for another writer
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds between two attempts
 INSTALL = "pip install 'foretoken[sweep]'"
 _DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -48,7 +50,7 @@ class Database:
         self.outages = 0
         self._sleep = sleep
         self._saying = threading.Lock()
-        self.engine = _engine(self.url)
+        self.engine = _engine(self.url, patience=options.give_up_after)
 
     @property
     def place(self) -> str:
@@ -61,7 +63,7 @@ class Database:
         Raises:
             DatabaseError: refused for good, or down for longer than `give_up_after`.
         """
-        from sqlalchemy.exc import DBAPIError
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
         began, pause = time.monotonic(), FIRST_PAUSE
         while True:
@@ -72,6 +74,8 @@ class Database:
                 self._give_up(error, time.monotonic() - began)
                 self._wait(error, pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
+            except SQLAlchemyError as error:
+                raise DatabaseError(f"the database {self.place} cannot be used: {first_line(error)}") from error
             else:
                 if pause > FIRST_PAUSE:
                     log.info("the database %s is back", self.place)
@@ -120,6 +124,8 @@ def parse_url(text: str) -> URL:
     except (ArgumentError, ValueError):
         raise ConfigError(f"storage: this is no URL of a database; {expected}") from None  # it may hold a password
     kind = url.get_backend_name()
+    if kind == "sqlite" and url.database in (None, "", ":memory:"):
+        raise ConfigError(f"storage: a database in memory, which no other process reaches; {expected}")
     if kind not in _DRIVERS:
         raise ConfigError(f"storage: a {kind} database; {expected}")
     return url.set(drivername=_DRIVERS[kind])
@@ -143,12 +149,12 @@ def first_line(error: Exception) -> str:
     return next((line for line in lines if line), type(error).__name__)
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, *, patience: float) -> Engine:
     from sqlalchemy import create_engine
 
     if url.get_backend_name() == "sqlite":
-        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
-        return create_engine(url, connect_args={"timeout": 60})
+        make_folder(Path(str(url.database)).parent)
+        return create_engine(url, connect_args={"timeout": min(_LONGEST_LOCK, patience)})
     try:
         return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10})
     except ImportError:

@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from foretoken.errors import ConfigError, RecipeError
+from foretoken.errors import ConfigError, RecipeError, quoted
+from foretoken.limits import MOST_STEPS
+from foretoken.names import check_name, plain_name
+from foretoken.training.plain_values import add_plain_errors
 from foretoken.training.reading import apply_overrides, parse_overrides, read_yaml
 from foretoken.training.typed import Errors, build, option
 
+MOST_RUNS = 100_000
+MOST_TRIALS = 10_000
+LONGEST_WAIT = 30 * 24 * 3600.0  # seconds
 OWN_KEYS = ("output", "name", "training.seed")  # of a recipe: the sweep sets them
 
 
@@ -20,7 +26,7 @@ class SearchOptions:
     """Which fields validation chooses, and how their values are tried."""
 
     strategy: Literal["grid", "random", "tpe"] = option("how candidates are proposed", "grid")
-    trials: int | None = option("candidates per contestant; for random and tpe", None, at_least=1)
+    trials: int | None = option("candidates per contestant; for random and tpe", None, at_least=1, at_most=MOST_TRIALS)
     seed: int = option("seed of the proposals", 0, at_least=0, at_most=2**32 - 1)
     space: Mapping[str, Any] = option("field of the recipe: its choices, or a range", factory=dict)
 
@@ -51,9 +57,9 @@ class PruneOptions:
     """When a run is ended early because others were better at the same point."""
 
     pruner: Literal["median", "successive-halving"] = option("optuna's pruner", "median")
-    after: int = option("evaluations that every run may have", 2, at_least=1)
-    startup_runs: int = option("median: runs that must have ended first", 5, at_least=1)
-    reduction_factor: int = option("successive halving: one of so many goes on", 4, at_least=2)
+    after: int = option("evaluations that every run may have", 2, at_least=1, at_most=MOST_STEPS)
+    startup_runs: int = option("median: runs that must have ended first", 5, at_least=1, at_most=MOST_RUNS)
+    reduction_factor: int = option("successive halving: one of so many goes on", 4, at_least=2, at_most=1000)
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,13 @@ class StorageOptions:
     """The database that workers share."""
 
     url: str | None = option("sqlite:///FILE or postgresql://...; ${VARIABLES} are filled in", None)
-    heartbeat: float = option("seconds between two signs of life of a worker", 10.0, above=0)
-    takeover_after: float = option("seconds without one until another worker takes its run over", 120.0, above=0)
-    give_up_after: float = option("seconds to wait for a database that is down", 900.0, at_least=0)
+    heartbeat: float = option("seconds between two signs of life of a worker", 10.0, above=0, at_most=LONGEST_WAIT)
+    takeover_after: float = option(
+        "seconds without one until another worker takes its run over", 120.0, above=0, at_most=LONGEST_WAIT
+    )
+    give_up_after: float = option(
+        "seconds to wait for a database that is down", 900.0, at_least=0, at_most=LONGEST_WAIT
+    )
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -92,8 +102,7 @@ class SweepFile:
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
         _check_seeds(self.seeds)
-        if "/" in self.name or self.name.startswith("."):
-            raise ConfigError(f"name: got {self.name!r}, expected a plain folder name")
+        check_name(self.name, what="name")
 
     @property
     def folder(self) -> Path:
@@ -109,7 +118,9 @@ class SweepFile:
 
 def _check_seeds(seeds: Sequence[int] | None) -> None:
     if seeds is not None and (not seeds or len(set(seeds)) < len(seeds)):
-        raise ConfigError(f"seeds: got {seeds}, expected one or more, each once")
+        raise ConfigError(f"seeds: got {quoted(seeds)}, expected one or more, each once")
+    if seeds is not None and not all(0 <= seed < 2**32 for seed in seeds):
+        raise ConfigError(f"seeds: got {quoted(seeds)}, expected whole numbers from 0 to 4,294,967,295")
 
 
 def read_sweep_file(
@@ -121,7 +132,7 @@ def read_sweep_file(
     output: str | None = None,
 ) -> tuple[SweepFile | None, dict[str, Any]]:
     """Return what a file says and its base recipe as plain values; problems of both go to `errors`."""
-    values = {"name": Path(path).stem} | read_yaml(Path(path))
+    values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path))
     found = build(SweepFile, values, errors)
     if found is None:
         found = build(SweepFile, _without_wrong_keys(values, errors), [])  # to find what else is wrong
@@ -130,6 +141,7 @@ def read_sweep_file(
     errors.extend(_override_errors(chosen, values))
     if found is not None:
         found = _redirected(found, storage, output)
+    add_plain_errors(values, errors)
     return found, apply_overrides(base, chosen)
 
 
@@ -148,7 +160,7 @@ def _base_recipe(recipe: Any, beside: Path, errors: Errors) -> dict[str, Any]:
         return dict(recipe)
     if not isinstance(recipe, str):
         if recipe is not None:
-            errors.append(f"recipe: got {recipe!r}, expected the name of a recipe file or a group of keys")
+            errors.append(f"recipe: got {quoted(recipe)}, expected the name of a recipe file or a group of keys")
         return {}
     try:
         return read_yaml(beside / recipe)

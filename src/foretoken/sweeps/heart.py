@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from foretoken.errors import ForetokenError
 from foretoken.sweeps.board import HELD, Board, Row
 from foretoken.sweeps.database import DatabaseError
 from foretoken.sweeps.owners import is_gone
@@ -30,6 +31,7 @@ class Heart(TrainerCallback):
     ) -> None:
         self.board, self.run, self.owner, self.interval = board, run, owner, interval
         self.is_lost = False
+        self.step = 0  # that the run is at
         self._after_beat = after_beat
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"heart of {run}", daemon=True)
@@ -42,18 +44,21 @@ class Heart(TrainerCallback):
         self._stop.set()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """End the run between two steps."""
+        """End the run between two steps, or note how far it is."""
         if self.is_lost:
             raise LostRun(self.run)
+        self.step = state.global_step
 
     def _beat(self) -> None:
         while not self._stop.wait(self.interval):
             try:
-                self.is_lost = not self.board.beat(self.run, self.owner)
+                self.is_lost = not self.board.beat(self.run, self.owner, step=self.step)
                 self._after_beat()
             except DatabaseError as error:  # training goes on; what follows it will need the database, and say so
                 log.warning("%s", error)
                 return
+            except ForetokenError as error:  # the record cannot be written just now, and the run has still an owner
+                log.warning("%s", error)
             if self.is_lost:
                 return
 

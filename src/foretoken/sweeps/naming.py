@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from foretoken.names import plain_name
+
 LONGEST = 60  # characters of a candidate's name before it is cut
 _UNSAFE = re.compile(r"[^\w.,=+-]+")
 
@@ -41,6 +43,8 @@ def candidate_name(params: Mapping[str, Any]) -> str:
 
     >>> candidate_name({"training.learning_rate": 0.001, "method.num_virtual_tokens": 8})
     'learning_rate=0.001,num_virtual_tokens=8'
+    >>> candidate_name({})
+    'run'
     """
     exact = params_label(params)
     safe = safe_name(exact)
@@ -62,7 +66,8 @@ def safe_name(text: str) -> str:
     >>> safe_name("allenai/longformer-base-4096")
     'allenai_longformer-base-4096'
     """
-    return _UNSAFE.sub("_", text).lstrip(".")
+    name = _UNSAFE.sub("_", text).lstrip(".")
+    return plain_name(name) if name else ""
 
 
 def digest(values: Any) -> str:

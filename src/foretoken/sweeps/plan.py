@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretoken.errors import RecipeError
-from foretoken.sweeps.file import Rule, SweepFile, read_sweep_file
+from foretoken.errors import ConfigError, RecipeError, quoted
+from foretoken.names import check_name
+from foretoken.sweeps.file import MOST_RUNS, Rule, SweepFile, read_sweep_file
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
-from foretoken.sweeps.space import Values, read_space
+from foretoken.sweeps.space import Values, read_space, size_of
 from foretoken.training.reading import apply_overrides
 from foretoken.training.recipe import Recipe, build_recipe
 from foretoken.training.typed import Errors
+
+MOST_CONTESTANTS = 1000
+LONGEST_NAME = 100  # characters of a contestant's before it is cut
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,12 @@ class Plan:
         try:
             self.recipe(contestant, params, contestant.seeds[0])
         except RecipeError as error:
-            return [line.strip() for line in str(error).splitlines()[1:]]
+            return list(error.errors)
         return []
 
     def _values(self, contestant: Contestant, params: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        own = {"training.seed": seed, "output": str(self.file.folder), "name": run_name(contestant, params, seed)}
+        place = Path(self.file.folder, run_name(contestant, params, seed))
+        own = {"training.seed": seed, "output": str(place.parent), "name": place.name}
         return apply_overrides(dict(contestant.values), dict(params) | own)
 
 
@@ -70,13 +76,16 @@ def load_plan(
     errors: Errors = []
     file, base = read_sweep_file(path, overrides, errors, storage=storage, output=output)
     if file is None:
-        raise _refusal(path, errors)
+        raise RecipeError.of(str(path), errors)
     contestants = list(_contestants(file, base, errors))
+    too_many = _too_many_runs(file, contestants)
+    if too_many:
+        raise RecipeError.of(str(path), [*errors, *too_many])
     errors.extend(_idle_rules(file, contestants))
     plan = Plan(file, tuple(contestants))
     errors.extend(_value_errors(plan))
     if errors:
-        raise _refusal(path, errors)
+        raise RecipeError.of(str(path), errors)
     return replace(plan, contestants=tuple(_with_metric(plan, item) for item in contestants))
 
 
@@ -87,6 +96,10 @@ def first_params(contestant: Contestant) -> dict[str, Any]:
 
 def _contestants(file: SweepFile, base: dict[str, Any], errors: Errors) -> Iterator[Contestant]:
     axes = [_axis(field, values, errors) for field, values in file.compare.items()]
+    if math.prod(map(len, axes)) > MOST_CONTESTANTS:
+        sizes = " x ".join(f"{len(axis):,}" for axis in axes)
+        errors.append(f"compare: {sizes} combinations; expected at most {MOST_CONTESTANTS:,} contestants")
+        return
     shared = read_space(file.search.space, "search.space", errors, strategy=file.search.strategy)
     rules = [_rule_space(file, index, errors) for index in range(len(file.per))]
     start = apply_overrides(base, {"training.metric": file.metric}) if file.metric else base
@@ -105,14 +118,48 @@ def _contestants(file: SweepFile, base: dict[str, Any], errors: Errors) -> Itera
 
 def _axis(field: str, values: Any, errors: Errors) -> list[tuple[str, str, Any]]:
     if isinstance(values, Mapping) and values:
+        errors.extend(_label_errors(field, values))
         return [(field, str(label), value) for label, value in values.items()]
     if not isinstance(values, list) or not values:
-        errors.append(f"compare: {field}: got {values!r}, expected a list of values, or a value per name")
+        errors.append(f"compare: {field}: got {quoted(values)}, expected a list of values, or a value per name")
+        return []
+    if len(values) > MOST_CONTESTANTS:
+        errors.append(f"compare: {field}: got {len(values):,} values, expected at most {MOST_CONTESTANTS:,}")
         return []
     twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
     if twice is not None:
-        errors.append(f"compare: {field}: {twice!r} is given twice")
+        errors.append(f"compare: {field}: {quoted(twice)} is given twice")
     return [(field, label, value) for label, value in zip(axis_labels(values), values, strict=True)]
+
+
+def _label_errors(field: str, labels: Iterable[Any]) -> Iterator[str]:
+    """Refuse names of values that cannot be part of a folder's name; what is made from values is safe already."""
+    for label in labels:
+        try:
+            check_name(str(label), what=f"compare: {field}")
+        except ConfigError as error:
+            yield str(error)
+
+
+def _too_many_runs(file: SweepFile, contestants: Sequence[Contestant]) -> Errors:
+    """Count before anything is made of it: a grid is a product."""
+    runs = sum(_most_candidates(file, item) * len(item.seeds) for item in contestants)
+    if runs <= MOST_RUNS:
+        return []
+    largest = max(contestants, key=lambda item: _most_candidates(file, item) * len(item.seeds))
+    trials = [f"{file.search.trials:,} trials"] if file.search.trials else _sizes(largest)
+    product = " x ".join([f"{len(contestants):,} contestants", *trials, f"{len(largest.seeds):,} seeds"])
+    return [f"{product} are {runs:,} runs; expected at most {MOST_RUNS:,}"]
+
+
+def _most_candidates(file: SweepFile, contestant: Contestant) -> int:
+    """Return how many candidates a contestant can have."""
+    size = size_of(contestant.space)
+    return (file.search.trials or size or 1) if contestant.space else 1
+
+
+def _sizes(contestant: Contestant) -> list[str]:
+    return [f"{values.count:,} of {field}" for field, values in contestant.space.items()]
 
 
 def _rule_space(file: SweepFile, index: int, errors: Errors) -> dict[str, Values]:
@@ -141,9 +188,10 @@ def _at(values: Any, field: str) -> Any:
 
 def _unused(labels: Mapping[str, str], values: Mapping[str, Any], names: set[str]) -> str:
     alone = str(_at(values, "method.name") or "run")
-    name = safe_name("-".join(labels.values()) if labels else alone)
-    if name in names:  # two values whose letters are all replaced by the same
-        name = f"{name}-{digest(dict(labels))}"
+    exact = "-".join(labels.values()) if labels else alone
+    name = safe_name(exact)
+    if name in names or len(exact) > LONGEST_NAME:  # two values whose letters are all replaced by the same, or cut off
+        name = f"{name[:LONGEST_NAME]}-{digest(dict(labels))}"
     names.add(name)
     return name
 
@@ -189,8 +237,3 @@ def _place(file: SweepFile, line: str) -> str:
 def _with_metric(plan: Plan, contestant: Contestant) -> Contestant:
     recipe = plan.recipe(contestant, first_params(contestant), contestant.seeds[0])
     return replace(contestant, metric=recipe.training.metric)
-
-
-def _refusal(path: str | Path, errors: Sequence[str]) -> RecipeError:
-    count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
-    return RecipeError("\n  ".join([f"{path}: {count}", *errors]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from foretoken.files import write_json
+from foretoken.outputs import refuse_foreign
 from foretoken.sweeps.board import WAITING, Row
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import Plan
@@ -17,11 +19,16 @@ FILE = "sweep.json"
 
 
 class Record:
-    """Keeps the file as things stand; `place` says where the database is."""
+    """Keeps the file as things stand; `place` says where the database is.
+
+    Raises:
+        SaveError: there is a file of that name which is no record of this sweep.
+    """
 
     def __init__(self, plan: Plan, place: str) -> None:
         self.plan, self.place = plan, place
         self.path = plan.file.folder / FILE
+        refuse_foreign(self.path, f'{{\n  "name": {json.dumps(plan.file.name, ensure_ascii=False)},\n  "status": ')
         self._written: dict[str, Any] | None = None
 
     def write(self, found: Sequence[Standing]) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from foretoken.errors import printable
 from foretoken.sweeps.standing import Standing
 from foretoken.sweeps.tables import PROGRESS, done, progress_rows, runs_in_all
 
@@ -49,7 +50,7 @@ class Show:
     def _table(self) -> Table:
         drawn = Table(*PROGRESS, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for row in self._rows:
-            drawn.add_row(*row)
+            drawn.add_row(*map(printable, row))
         return drawn
 
 

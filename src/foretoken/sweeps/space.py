@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foretoken.errors import quoted
 from foretoken.training.typed import Errors, build, option
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+MOST_CHOICES = 1000
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,11 @@ class Choices:
     def grid(self) -> tuple[Any, ...]:
         """Every value, in the order of the file."""
         return self.values
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self.values)
 
     @property
     def ends(self) -> tuple[Any, ...]:
@@ -65,8 +73,14 @@ class Range:
         """Every value of a range with a step; None where there is no end of them."""
         if self.step is None:
             return None
-        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-        return tuple(self._number(self.low + index * self.step) for index in range(count))
+        return tuple(self._number(self.low + index * self.step) for index in range(self.count or 0))
+
+    @property
+    def count(self) -> int | None:
+        """How many values there are; None where there is no end of them."""
+        if self.step is None:
+            return int(self.high - self.low) + 1 if self.whole else None
+        return math.floor(min((self.high - self.low) / self.step, 1e18) + 1e-9) + 1
 
     @property
     def ends(self) -> tuple[Any, ...]:
@@ -108,11 +122,21 @@ def read_space(given: Mapping[str, Any], where: str, errors: Errors, *, strategy
     return {field: values for field, values in read.items() if values is not None}
 
 
+def size_of(space: Mapping[str, Values]) -> int | None:
+    """Return how many points a space has; None where there is no end of them.
+
+    >>> size_of({"a": Choices((1, 2, 3)), "b": Range(1, 4, step=1)})
+    12
+    """
+    counts = [values.count for values in space.values()]
+    return None if None in counts else math.prod(count or 0 for count in counts)
+
+
 def _read(value: Any, key: str, errors: Errors, strategy: str) -> Values | None:
     if isinstance(value, list):
         return _choices(value, key, errors)
     if not isinstance(value, Mapping):
-        errors.append(f"{key}: got {value!r}, expected a list of choices or {{low: ..., high: ...}}")
+        errors.append(f"{key}: got {quoted(value)}, expected a list of choices or {{low: ..., high: ...}}")
         return None
     before = len(errors)
     found = build(Range, value, errors, f"{key}.")
@@ -122,12 +146,13 @@ def _read(value: Any, key: str, errors: Errors, strategy: str) -> Values | None:
 
 
 def _choices(values: list[Any], key: str, errors: Errors) -> Choices | None:
-    if not values:
-        errors.append(f"{key}: the list of choices is empty")
+    if not 1 <= len(values) <= MOST_CHOICES:
+        got = f"the list has {len(values):,} choices, expected at most {MOST_CHOICES:,}"
+        errors.append(f"{key}: {got if values else 'the list of choices is empty'}")
         return None
     twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
     if twice is not None:
-        errors.append(f"{key}: the choice {twice!r} is given twice")
+        errors.append(f"{key}: the choice {quoted(twice)} is given twice")
         return None
     return Choices(tuple(values))
 

@@ -6,11 +6,12 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from transformers import TrainerCallback
 
-from foretoken.errors import ConfigError, ForetokenError
+from foretoken.errors import ConfigError, ForetokenError, RunBusyError, SaveError
 from foretoken.sweeps.board import (
     FAILED,
     HELD,
@@ -32,20 +33,33 @@ from foretoken.sweeps.standing import Standing, in_turn, is_over
 from foretoken.sweeps.sweep import Sweep
 from foretoken.sweeps.tables import done
 from foretoken.training import record as records
+from foretoken.training.checkpoints import last_step
 from foretoken.training.record import FINISHED, Pruned, read_record
+from foretoken.training.run_folder import CHECKPOINTS
 
 log = logging.getLogger(__name__)
-MOST_TAKEOVERS = 3  # a run whose workers died so often is what kills them
+MOST_TAKEOVERS = 3  # a run whose workers died so often at the same place is what kills them
 PAUSE = 1.0  # seconds between two looks at the board when there is nothing to take
 Publish = Callable[[Sequence[Standing]], object]
 
 
 class Worker:
-    """Takes runs until none is left; `publish` gets the standing at every change."""
+    """Takes runs until none is left; `publish` gets the standing at every change.
 
-    def __init__(self, sweep: Sweep, publish: Publish, *, before_take: Callable[[], object] = lambda: None) -> None:
+    With `accept_changed` killed runs go on though data, model or versions are not those that they began with.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        publish: Publish,
+        *,
+        accept_changed: bool = False,
+        before_take: Callable[[], object] = lambda: None,
+    ) -> None:
         self.sweep, self.board, self.file = sweep, sweep.board, sweep.plan.file
         self.publish, self.before_take = publish, before_take
+        self.accept_changed = accept_changed
         self.owner = new_owner()
         self.watch = Watch(self.board, patience=self.file.database.takeover_after)
         self._elsewhere_since: float | None = None
@@ -78,8 +92,11 @@ class Worker:
         owners = {row.run: item for item in found for row in item.wanted}
         for row in _open(found):
             target = MEASURING if row.state in SCORED else RUNNING
-            if self._is_free(row) and self.board.claim(row, target, self.owner):
-                self._do(row, owners[row.run], target)
+            if not self._is_free(row):
+                continue
+            seen = self._with_checkpoint(row)
+            if self.board.claim(seen, target, self.owner):
+                self._do(seen, owners[row.run], target)
                 return True
         return False
 
@@ -89,22 +106,41 @@ class Worker:
             return False
         return row.state not in HELD or self.watch.abandoned(row)
 
+    def _with_checkpoint(self, row: Row) -> Row:
+        """Return a run whose worker is gone with the step of its last checkpoint, where the board does not know it.
+
+        A worker that got further than those before it did not die of what they died of.
+        """
+        if row.state != RUNNING:
+            return row
+        reached = last_step(self.sweep.recipes[row.run].run_folder / CHECKPOINTS)
+        return replace(row, step=reached, takeovers=0) if reached > row.step else row
+
     def _is_here(self, row: Row) -> bool:
+        return self._status(row) == FINISHED
+
+    def _status(self, row: Row) -> str | None:
+        """Return what the record of a run says of it; None where there is none on this machine."""
         record = read_record(self.sweep.recipes[row.run].run_folder)
-        return record is not None and record["status"] == FINISHED
+        return record.get("status") if isinstance(record, dict) else None
 
     def _do(self, row: Row, standing: Standing, state: str) -> None:
         """Train or measure a run that is ours, and note what became of it."""
         log.info("%s: %s", "training" if state == RUNNING else "measuring the test split of", row.run)
-        self.look()  # to show that it is under way
         began, interval = time.monotonic(), self.file.database.heartbeat
         with Heart(self.board, row.run, self.owner, interval=interval, after_beat=self.look) as heart:
             try:
+                self.look()  # to show that it is under way
                 values = self._outcome(row, standing, state, heart)
             except LostRun:
                 log.warning("%s was taken over by another worker, as this one gave no sign of life", row.run)
                 return
-            except (KeyboardInterrupt, SystemExit):
+            except RunBusyError as busy:  # its worker was given up for dead, and works on
+                log.warning("%s", busy)
+                self.board.give_back(row.run, self.owner, WAITING if state == RUNNING else TRAINED)
+                time.sleep(PAUSE)
+                return
+            except (KeyboardInterrupt, SystemExit, SaveError):
                 self.board.give_back(row.run, self.owner, WAITING if state == RUNNING else TRAINED)
                 self.look()
                 raise
@@ -117,12 +153,13 @@ class Worker:
         """Return what the board is to say of a run; its failure does not stop the sweep."""
         broken = FAILED if state == RUNNING else UNMEASURED
         if row.state in HELD and row.takeovers >= MOST_TAKEOVERS:
-            return {"state": broken, "error": f"its worker died {row.takeovers + 1} times"}
+            where = f"without getting past step {row.step}"
+            return {"state": broken, "error": f"its worker died {row.takeovers + 1} times {where}"}
         try:
             return self._train(row, standing, heart) if state == RUNNING else self._measure(row)
         except Pruned as reason:
             return {"state": PRUNED, "error": str(reason)}
-        except DatabaseError:
+        except (DatabaseError, RunBusyError):
             raise
         except ForetokenError as error:
             return {"state": broken, "error": str(error)}
@@ -134,20 +171,20 @@ class Worker:
         from foretoken.training.train import train
 
         recipe = self.sweep.recipes[row.run]
-        before = read_record(recipe.run_folder) if row.state in HELD else None
-        if before is not None and before["status"] == records.PRUNED:  # its worker died before it could note that
-            raise Pruned(before["error"])
+        if row.state in HELD and self._status(row) == records.PRUNED:  # its worker died before it could note that
+            raise Pruned((read_record(recipe.run_folder) or {}).get("error"))
         callbacks = [heart, *self._pruning(row, standing)]
-        record = train(recipe, callbacks=callbacks, measure_test=False)
+        record = train(recipe, accept_changed=self.accept_changed, callbacks=callbacks, measure_test=False)
         metric, known = standing.contestant.metric, record["validation"]
         if known.get(metric) is None:
             raise ConfigError(f"the run has no validation metric {metric}; it has {', '.join(known)}")
-        return {"state": TRAINED, "validation": known}
+        return {"state": TRAINED, "validation": known, "takeovers": 0}
 
     def _measure(self, row: Row) -> dict[str, Any]:
         from foretoken.training.evaluate import measure_test
 
-        return {"state": MEASURED, "test": measure_test(self.sweep.recipes[row.run])["test"]}
+        record = measure_test(self.sweep.recipes[row.run], accept_changed=self.accept_changed)
+        return {"state": MEASURED, "test": record["test"]}
 
     def _pruning(self, row: Row, standing: Standing) -> list[TrainerCallback]:
         if self.file.prune is None:

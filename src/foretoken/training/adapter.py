@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, get_type_hints
 
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
-from foretoken.errors import ConfigError, ForetokenError, did_you_mean
+from foretoken.errors import ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.methods import METHODS, option_names
 from foretoken.training.new_tokens import with_trained_rows
 from foretoken.training.typed import Errors, convert, unknown_keys
@@ -26,12 +27,13 @@ def method_errors(method: Mapping[str, Any], key: str = "method") -> Errors:
         return [f"{key}.name: is required, one of {', '.join(METHODS)}"]
     if name not in METHODS:
         hint = did_you_mean(name.lower(), METHODS) or f"; known: {', '.join(METHODS)}"
-        return [f"{key}.name: no method {name!r}{hint}"]
+        return [f"{key}.name: no method {quoted(name)}{hint}"]
     options = _options(method)
     known = option_types(name)
     errors = unknown_keys(options, known, f"{key}.")
     for option in options.keys() & known.keys() - {MEMBERS}:
         convert(options[option], known[option], f"{key}.{option}", errors)
+    errors += _dropout_errors(options, f"{key}.")
     if MEMBERS in known:
         errors += _members_errors(options.get(MEMBERS), f"{key}.{MEMBERS}")
     return errors or _construction_errors(method, key)
@@ -39,7 +41,7 @@ def method_errors(method: Mapping[str, Any], key: str = "method") -> Errors:
 
 def option_types(name: str) -> dict[str, Any]:
     """Return the options of a method and their types; what peft fills in itself is left out."""
-    config = METHODS[name].config
+    config: Any = METHODS[name].config
     if config is None:
         return {}
     hints = _type_hints(config)
@@ -93,14 +95,25 @@ def _converted(method: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _dropout_errors(options: Mapping[str, Any], prefix: str) -> Errors:
+    """Refuse what drops everything; peft's own configs take any number."""
+    return [
+        f"{prefix}{option}: got {quoted(value)}, expected a number from 0 up to, but below, 1"
+        for option, value in options.items()
+        if "dropout" in option and isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < 1
+    ]
+
+
 def _members_errors(members: Any, key: str) -> Errors:
     if not isinstance(members, list | tuple) or not members:
-        return [f"{key}: got {members!r}, expected a list of methods, e.g. [prefix-propagation, {{name: lora, r: 4}}]"]
+        return [
+            f"{key}: got {quoted(members)}, expected a list of methods, e.g. [prefix-propagation, {{name: lora, r: 4}}]"
+        ]
     found: Errors = []
     for index, member in enumerate(map(_as_group, members)):
         at = f"{key}[{index}]"
         if not isinstance(member, Mapping):
-            found.append(f"{at}: got {member!r}, expected a method's name, or a group with `name` and options")
+            found.append(f"{at}: got {quoted(member)}, expected a method's name, or a group with `name` and options")
         elif member.get("name") in NO_MEMBERS:
             found.append(f"{at}.name: {member['name']} cannot be part of a stack")
         else:
@@ -119,10 +132,11 @@ def _check_modules_to_save(model: PreTrainedModel, config: PeftConfig) -> None:
     for wanted in getattr(config, "modules_to_save", None) or ():
         if not set(wanted.split(".")) <= names:
             raise ConfigError(
-                f"method.modules_to_save: the model has no module {wanted!r}{did_you_mean(wanted, names)}"
+                f"method.modules_to_save: the model has no module {quoted(wanted)}{did_you_mean(wanted, names)}"
             )
 
 
+@cache
 def _type_hints(config: type[PeftConfig]) -> dict[str, Any]:
     try:
         return get_type_hints(config)

@@ -7,7 +7,7 @@ import logging
 import torch
 
 from foretoken.attention import settings
-from foretoken.errors import did_you_mean
+from foretoken.errors import did_you_mean, quoted
 from foretoken.training.typed import Errors
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ def engine_errors(name: str, key: str = "training.attention_engine") -> Errors:
     if name in settings.NAMES:
         return []
     known = ", ".join(settings.NAMES)
-    return [f"{key}: no engine {name!r}{did_you_mean(name, settings.NAMES) or f'; known: {known}'}"]
+    return [f"{key}: no engine {quoted(name)}{did_you_mean(name, settings.NAMES) or f'; known: {known}'}"]
 
 
 def use_attention(engine: str | None, packing: bool | None) -> None:

@@ -15,10 +15,12 @@ from foretoken.data.load import load_data
 from foretoken.errors import ConfigError
 from foretoken.files import atomic_file
 from foretoken.training import record as records
+from foretoken.training.fingerprint import of_data, refuse_changes
 from foretoken.training.predict import Predictor, load_for_inference
 from foretoken.training.predict_rows import predict_rows
 from foretoken.training.recipe import Recipe, checked
-from foretoken.training.results import PREDICTIONS, Prediction, measures, prediction_of, write_predictions
+from foretoken.training.results import Prediction, measures, prediction_of, write_predictions
+from foretoken.training.run_folder import PREDICTIONS, held
 from foretoken.training.tokenise import describe
 
 log = logging.getLogger(__name__)
@@ -54,23 +56,34 @@ def predicted(
     return prediction_of(predictor.problem, table, outputs, labels, time.perf_counter() - began)
 
 
-def measure_test(recipe: Recipe) -> dict[str, Any]:
+def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> dict[str, Any]:
     """Measure the test split of a finished run that left it out; a second call returns the record as it is.
 
     Raises:
         ConfigError: there is no finished run of this recipe.
+        RecipeError: the test split is another one than when the run began, and that is not accepted.
+        RunBusyError: another process works on the run.
     """
     recipe = checked(recipe)
+    if not recipe.run_folder.is_dir():
+        raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
+    with held(recipe.run_folder):
+        return _measure_test(recipe, accept_changed=accept_changed)
+
+
+def _measure_test(recipe: Recipe, *, accept_changed: bool) -> dict[str, Any]:
     record = records.read_record(recipe.run_folder)
     if record is None or record["status"] != records.FINISHED:
         raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
     if "test" in record:
         return record
+    test = load_data(recipe.data).splits["test"]
+    refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
     predictor = load_for_inference(recipe.run_folder, precision=recipe.training.precision)
     options = recipe.training
     outcome = predicted(
         predictor,
-        load_data(recipe.data).splits["test"],
+        test,
         batch_size=options.eval_batch_size,
         tokens_per_batch=options.eval_budget,
         scaled=False,

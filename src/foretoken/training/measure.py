@@ -16,7 +16,7 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.tasks import TASKS
-from foretoken.errors import did_you_mean
+from foretoken.errors import did_you_mean, quoted
 from foretoken.metrics import METRICS
 from foretoken.training.typed import Errors
 
@@ -35,7 +35,7 @@ def metric_errors(name: str) -> Errors:
     if name in METRICS:
         return []
     known = ", ".join(METRICS)
-    return [f"training.metric: no metric {name!r}{did_you_mean(name, METRICS) or '; known: ' + known}"]
+    return [f"training.metric: no metric {quoted(name)}{did_you_mean(name, METRICS) or '; known: ' + known}"]
 
 
 def default_metric(data: DataOptions) -> str:

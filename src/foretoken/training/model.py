@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 from peft import PeftModel
-from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -27,8 +26,9 @@ from transformers import (
 )
 
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.errors import BackboneError
+from foretoken.errors import BackboneError, ForetokenError, cut
 from foretoken.lengthening import lengthen, resolve_source
+from foretoken.training.model_sizes import check_model_fits
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.quiet import quiet_transformers
 from foretoken.training.recipe import LengthenOptions, Recipe
@@ -47,7 +47,7 @@ _AUTO: dict[str, tuple[str, Any, str]] = {
     "SEQ_2_SEQ_LM": ("generate texts", AutoModelForSeq2SeqLM, "led, bart or t5"),
     "CAUSAL_LM": ("generate texts", AutoModelForCausalLM, "gpt2, llama or qwen3"),
 }
-_ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
+ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,11 @@ def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTr
     Raises:
         BackboneError: it cannot be loaded, or has nothing to pad with.
     """
-    with _load_errors(source, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(source)
+    with load_errors(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        # without a vocabulary file transformers makes up a tokenizer that knows the special tokens only
+        if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
+            raise BackboneError(f"{source} has no tokenizer; save one there with tokenizer.save_pretrained(...)")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _padding_of(tokenizer, config)
         if tokenizer.pad_token_id is None:
@@ -120,11 +123,37 @@ def load_model(
     Raises:
         BackboneError: there is no such model, or its family has none for the problem.
     """
-    with _load_errors(source, "model"), quiet_transformers():
-        config = AutoConfig.from_pretrained(source, **problem.head_options)
+    model, random = load_with_new_head(source, problem, attention_dropout=attention_dropout)
+    heads = head_names(model)
+    body = [name for name in random if heads and heads.isdisjoint(name.split(".")) and ".pooler." not in f".{name}"]
+    if body:
+        log.warning("%s lacks %d tensors besides the head, which start at random, e.g. %s", source, len(body), body[0])
+    return model
+
+
+def load_with_new_head(
+    source: str, problem: Problem | None, *, attention_dropout: Literal["model"] | float = "model"
+) -> tuple[PreTrainedModel, list[str]]:
+    """Return a model with a head for the problem (None: its own head), and the names of its random tensors.
+
+    Raises:
+        BackboneError: there is no such model, or its family has none for the problem.
+    """
+    with load_errors(source, "model"), quiet_transformers():
+        config = load_config(source, **(problem.head_options if problem else {}))
         if attention_dropout != "model":
             _set_attention_dropout(config, attention_dropout)
-        return load_weights(source, problem.task_type_of(config), config=config, ignore_mismatched_sizes=True)
+        task_type = problem.task_type_of(config) if problem else "SEQ_CLS"
+        model, info = load_weights(
+            source, task_type, config=config, ignore_mismatched_sizes=problem is not None, output_loading_info=True
+        )
+    other_sizes = [name for name, *_ in info["mismatched_keys"]]
+    return model, sorted({*info["missing_keys"], *other_sizes})
+
+
+def load_config(source: str | Path, **options: Any) -> PretrainedConfig:
+    """Load a model's config; code that lies beside it is never run, nor is anybody asked whether it may be."""
+    return AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
 
 
 def load_weights(source: str | Path, task_type: str = "SEQ_CLS", **options: Any) -> Any:
@@ -133,14 +162,15 @@ def load_weights(source: str | Path, task_type: str = "SEQ_CLS", **options: Any)
     transformers keeps the type of the file, most often bfloat16 for decoders. In that type the small steps
     of training are lost in rounding, and the two precisions of a recipe would be the same.
     """
-    config = options.get("config") or AutoConfig.from_pretrained(source)
+    config = options.pop("config", None) or load_config(source)
     what, auto, families = _AUTO[task_type]
     if type(config) not in auto._model_mapping:
         raise BackboneError(
             f"cannot {what} with {str(source)!r}: transformers has no model for it of the family "
             f"{config.model_type}; take a model of another family, e.g. {families}"
         )
-    return auto.from_pretrained(source, dtype=torch.float32, **options)
+    check_model_fits(config, auto, source=str(source))
+    return auto.from_pretrained(source, config=config, dtype=torch.float32, trust_remote_code=False, **options)
 
 
 def count_parameters(model: nn.Module) -> ParameterCount:
@@ -188,20 +218,32 @@ def _padding_of(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig | N
 
 
 def _set_attention_dropout(config: PretrainedConfig, probability: float) -> None:
-    for name in _ATTENTION_DROPOUTS:
+    for name in ATTENTION_DROPOUTS:
         if hasattr(config, name):
             setattr(config, name, probability)
 
 
 @contextmanager
-def _load_errors(source: str, what: str) -> Iterator[None]:
+def load_errors(source: str, what: str) -> Iterator[None]:
+    """Say in one line why something cannot be loaded: damaged files bring about errors of every kind."""
     try:
         yield
-    except BackboneError:
+    except ForetokenError:
         raise
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:300]
+    except Exception as error:
         raise BackboneError(
-            f"cannot load the {what} {source!r}: {reason}; expected a folder saved by save_pretrained, "
+            f"cannot load the {what} {source!r}: {reason(error)}; expected a folder saved by save_pretrained, "
             "a hub name, or `minilm`"
         ) from error
+
+
+def reason(error: Exception) -> str:
+    """Return what an error of another library says, in one line; its remedies that are none here are left out."""
+    said = "".join(letter if letter.isprintable() else " " for letter in " ".join(str(error).split()))
+    if "trust_remote_code" in said:
+        return "it comes with code of its own, which is never run; take a model of a family that transformers has"
+    if "weights_only" in said:
+        return "its pickle holds more than tensors, and code in it is never run; save the model as safetensors"
+    if isinstance(error, KeyError):
+        return f"{said} is missing"
+    return cut(said, 300) or type(error).__name__

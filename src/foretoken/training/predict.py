@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,23 +11,32 @@ from typing import Any
 
 import torch
 from peft import PeftConfig, PeftModel
-from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.errors import AdapterError, ForetokenError
+from foretoken.errors import AdapterError, cut, quoted
+from foretoken.files import read_object, refuse_pickles
 from foretoken.lengthening import resolve_source
+from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
-from foretoken.training.model import load_model, load_tokenizer, load_weights, quiet_transformers
+from foretoken.training.card import CARD, Card, CardRecipe, read_card
+from foretoken.training.model import (
+    load_config,
+    load_tokenizer,
+    load_weights,
+    load_with_new_head,
+    quiet_transformers,
+    reason,
+)
 from foretoken.training.new_tokens import has_trained_rows, match_vocabulary
 from foretoken.training.precision import hold_frozen
 from foretoken.training.problems import Problem, Reading, make_problem
-from foretoken.training.recipe import ChunkOptions, GenerationOptions
+from foretoken.training.recipe import ChunkOptions
 from foretoken.training.record import FILE as RUN_FILE
 from foretoken.training.record import read_record
-from foretoken.training.results import CARD
-from foretoken.training.tokenise import chosen_max_length, token_rules
-from foretoken.tuner import use_fast_attention  # registers our methods with peft on the way
+from foretoken.training.saved_weights import adapter_file, check_adapter, check_model, model_files
+from foretoken.training.tokenise import token_rules
+from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
 
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 
@@ -82,89 +90,92 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32") -> Predic
 
 def _load(folder: Path) -> Predictor:
     place = adapter_folder(folder)
+    for item in place.iterdir():
+        if item.suffix in (".json", ".safetensors") and not item.is_file():
+            raise AdapterError(f"{item} is not a file; copy or save {place.name} again")
     if (place / "adapter_config.json").is_file():
         return _load_adapter(place)
     if (place / "config.json").is_file():
         return _load_model(place)
+    refuse_pickles(place)
     raise AdapterError(f"{folder} {_contents(place)}; {EXPECTED}")
 
 
 def _load_adapter(folder: Path) -> Predictor:
-    _check_weights(folder, "adapter_model.safetensors")
-    card, config = _read_card(folder), _read_config(folder)
+    weights = adapter_file(folder)
+    card, config = read_card(folder), _read_config(folder)
     source = _base_model(config, card, folder)
-    problem = _problem(card)
-    base = _with_own_labels(source) if problem is None else load_model(source, problem)
+    problem = card.make_problem()
+    base, random = load_with_new_head(source, problem)
+    _check_task(folder, config, "SEQ_CLS" if problem is None else problem.task_type_of(base.config))
     if has_trained_rows(config) and _has_tokenizer(folder):
         match_vocabulary(base, load_tokenizer(str(folder)))
-    with warnings.catch_warnings(record=True) as said, _adapter_errors(folder):
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(), _adapter_errors(folder):
+        warnings.simplefilter("ignore")  # what peft warns of, missing tensors above all, is refused below
+        if not isinstance(config, ForetokenConfig):
+            check_lora(config, base)
         model = PeftModel.from_pretrained(base, str(folder))
-    missing = [str(warning.message) for warning in said if "missing adapter keys" in str(warning.message)]
-    if missing:
-        raise AdapterError(f"{folder}: the adapter is incomplete: {' '.join(missing[0].split())[:200]}")
+        check_adapter(model, weights, random=random)
     return _ready(model, folder if _has_tokenizer(folder) else Path(source), card)
 
 
 def _load_model(folder: Path) -> Predictor:
-    _check_weights(folder, "model.safetensors", sharded="model.safetensors.index.json")
-    card = _read_card(folder)
-    problem = _problem(card)
+    files = model_files(folder)
+    card = read_card(folder)
+    problem = card.make_problem()
     with quiet_transformers(), _adapter_errors(folder):
-        config = AutoConfig.from_pretrained(folder)
+        config = load_config(folder)
         task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)
-        model, info = load_weights(folder, task_type, output_loading_info=True)
-    if info["missing_keys"]:
-        missing = ", ".join(sorted(info["missing_keys"])[:3])
-        raise AdapterError(f"{folder}: the model has no trained head ({missing}); train one, or give an adapter folder")
+        model, info = load_weights(folder, task_type, config=config, use_safetensors=True, output_loading_info=True)
+        _check_whole(info, card)
+        check_model(model, files)
     return _ready(model, folder, card)
 
 
-def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: dict[str, Any]) -> Predictor:
+def _check_whole(info: dict[str, Any], card: Card) -> None:
+    """Refuse a model some of whose tensors are random, or whose file has others than its config asks for."""
+    if info["missing_keys"]:
+        missing = cut(", ".join(sorted(info["missing_keys"])[:3]), 200)
+        raise AdapterError(f"the model has no trained head ({missing}); train one, or give an adapter folder")
+    if info["unexpected_keys"] and card.recipe.model:  # foretoken saved it: a file of others may hold other heads
+        beyond = cut(", ".join(sorted(info["unexpected_keys"])[:3]), 200)
+        raise AdapterError(f"the model's file holds more than its config.json says ({beyond}); copy both again")
+
+
+def _check_task(folder: Path, config: PeftConfig, expected: str) -> None:
+    """Refuse an adapter whose two files speak of different problems."""
+    if config.task_type is not None and config.task_type != expected:
+        raise AdapterError(
+            f"{folder}: task_type is {quoted(str(config.task_type))} in adapter_config.json, "
+            f"and what is to be predicted takes {expected}; the two belong to different adapters"
+        )
+
+
+def _check_head(problem: Problem, own: list[str]) -> None:
+    """Refuse a card that says of the outputs what the model's config does not."""
+    if len(own) != problem.head_options.get("num_labels", len(own)) or problem.labels not in ((), tuple(own)):
+        expected = f"{problem.name} with {quoted(list(problem.labels))}"
+        raise AdapterError(f"{CARD} says {expected}, and config.json has the labels {quoted(own)}; copy both again")
+
+
+def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: Card) -> Predictor:
     use_fast_attention(model)  # adapters of foretoken's bring it along; LoRA and whole models do not
     config: Any = model.config
     tokenizer = load_tokenizer(str(tokenizer_source), config)
-    own = [config.id2label[index] for index in range(config.num_labels)]
-    max_length = card.get("max_length") or chosen_max_length(None, config, tokenizer)
+    own = [str(config.id2label[index]) for index in range(config.num_labels)]
+    problem = card.make_problem() or make_problem(CLASSIFICATION, own)
+    _check_head(problem, own)
+    max_length = problem.longest(card.max_length, config, tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
-    problem = _problem(card) or make_problem(CLASSIFICATION, own)
     return Predictor(
         _on(model, "cuda" if torch.cuda.is_available() else "cpu"),
         tokenizer,
         problem.posed_to(config, tokenizer),
         max_length,
-        columns=_columns(card),
-        chunks=_chunks(card),
-        scaling=Scaling.from_dict(card["scaling"]) if "scaling" in card else None,
+        columns=card.columns,
+        chunks=card.recipe.chunks,
+        scaling=card.scaling,
     )
-
-
-def _columns(card: dict[str, Any]) -> dict[str, str]:
-    """Return what a recipe called its columns; the second texts of a built-in task are asked for as `text_pair`."""
-    data = card.get("recipe", {}).get("data", {})
-    pair = {"text_pair_column": "text_pair"} if card.get("pairs") else {}
-    return pair | {name: value for name, value in data.items() if name.endswith("_column") and value}
-
-
-def _problem(card: dict[str, Any]) -> Problem | None:
-    """Return the problem of a card; None where there is no card, or one of an adapter that says no labels."""
-    name = card.get("problem", CLASSIFICATION)
-    if name == CLASSIFICATION and not card.get("labels"):
-        return None
-    recipe = card.get("recipe", {})
-    return make_problem(
-        name,
-        card["labels"],
-        pairs=card.get("pairs", False),
-        chunks=_chunks(card),
-        generation=GenerationOptions(**recipe["generation"]) if recipe.get("generation") else None,
-        task=recipe.get("data", {}).get("task"),
-    )
-
-
-def _chunks(card: dict[str, Any]) -> ChunkOptions | None:
-    options = card.get("recipe", {}).get("chunks")
-    return ChunkOptions(**options) if options else None
 
 
 def _on(model: Any, device: str) -> Any:
@@ -196,63 +207,36 @@ def _contents(folder: Path) -> str:
     return f"holds {shown}" if names else "is empty"
 
 
-def _check_weights(folder: Path, name: str, *, sharded: str | None = None) -> None:
-    """Open the header, which is compared with the size of the file, before anything large is loaded."""
-    if sharded and (folder / sharded).is_file():
-        return
-    if not (folder / name).is_file():
-        raise AdapterError(f"{folder} {_contents(folder)}; {name} is missing")
-    try:
-        with safe_open(folder / name, framework="pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise AdapterError(f"{folder / name} is cut short or corrupt ({error}); copy or train it again") from error
-
-
-def _read_card(folder: Path) -> dict[str, Any]:
-    return _read_json(folder / CARD) if (folder / CARD).is_file() else {}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AdapterError(f"{path} is cut short or corrupt ({error}); copy or train it again") from error
-    if not isinstance(values, dict):
-        raise AdapterError(f"{path}: expected a JSON object, got {type(values).__name__}")
-    return values
-
-
 def _read_config(folder: Path) -> PeftConfig:
-    _read_json(folder / "adapter_config.json")
+    fields = read_object(folder / "adapter_config.json")
+    for name in ("peft_type", "base_model_name_or_path"):
+        if not isinstance(fields.get(name), str):
+            raise AdapterError(
+                f"{folder}: {name} is {quoted(fields.get(name))} in adapter_config.json, expected a text; save it again"
+            )
     with _adapter_errors(folder):
         return PeftConfig.from_pretrained(str(folder))
 
 
-def _base_model(config: PeftConfig, card: dict[str, Any], folder: Path) -> str:
+def _base_model(config: PeftConfig, card: Card, folder: Path) -> str:
     """Return where the base model loads from; `minilm` is looked up anew where its folder has moved."""
     base = config.base_model_name_or_path
-    recipe = card.get("recipe", {})
+    recipe = card.recipe
     if base and Path(base).is_absolute() and not Path(base).is_dir():
-        if recipe and not recipe.get("lengthen"):
-            return resolve_source(recipe["model"])
+        if recipe.model and not recipe.lengthen:
+            return resolve_source(recipe.model)
         raise AdapterError(f"{folder}: its base model {base} is not there; {_remedy(recipe, base)}")
     if not base:
         raise AdapterError(f"{folder}: adapter_config.json names no base model")
     return base
 
 
-def _remedy(recipe: dict[str, Any], base: str) -> str:
-    options = recipe.get("lengthen")
+def _remedy(recipe: CardRecipe, base: str) -> str:
+    options = recipe.lengthen
     if not options:
         return "put it back, or correct base_model_name_or_path in adapter_config.json"
-    lengths = f"--max-length {options['max_length']} --attention-window {options['attention_window']}"
-    return f"make it again with `foretoken lengthen {recipe['model']} {base} {lengths}`"
-
-
-def _with_own_labels(source: str) -> PreTrainedModel:
-    with quiet_transformers():
-        return load_weights(source)
+    lengths = f"--max-length {options.max_length} --attention-window {options.attention_window}"
+    return f"make it again with `foretoken lengthen {recipe.model} {base} {lengths}`"
 
 
 def _has_tokenizer(folder: Path) -> bool:
@@ -261,11 +245,10 @@ def _has_tokenizer(folder: Path) -> bool:
 
 @contextmanager
 def _adapter_errors(folder: Path) -> Iterator[None]:
-    """Turn what peft and transformers raise for a folder into one AdapterError that names it."""
+    """Turn whatever is raised for a folder into one AdapterError: damaged files bring about errors of every kind."""
     try:
         yield
-    except (ValueError, KeyError, RuntimeError, TypeError, OSError, SafetensorError) as error:
-        if isinstance(error, ForetokenError):
-            raise
-        reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
-        raise AdapterError(f"{folder}: cannot be loaded: {reason}") from error
+    except AdapterError as error:
+        raise error if str(folder) in str(error) else AdapterError(f"{folder}: {error}") from error
+    except Exception as error:
+        raise AdapterError(f"{folder}: cannot be loaded: {reason(error)}") from error

@@ -9,18 +9,20 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from foretoken.errors import DataError
+from foretoken.data.rows import text_value
+from foretoken.errors import AdapterError, DataError
 from foretoken.training.budget import by_length, cut
 from foretoken.training.predict import Predictor
 from foretoken.training.progress import progress_bar
 from foretoken.training.tokenise import Truncation
 
 
-def refuse_empty_texts(texts: Sequence[str]) -> None:
-    """Raise a DataError for the first text without anything besides white space."""
-    empty = next((index for index, text in enumerate(texts) if not text.strip()), None)
-    if empty is not None:
-        raise DataError(f"document {empty + 1} of {len(texts)} is empty; expected some text")
+def refuse_unusable_texts(texts: Sequence[str]) -> None:
+    """Raise a DataError for the first text without anything besides white space, or with bytes that are no UTF-8."""
+    for number, text in enumerate(texts, 1):
+        text_value(f"document {number} of {len(texts)}", text, "text")
+        if not text.strip():
+            raise DataError(f"document {number} of {len(texts)} is empty; expected some text")
 
 
 def predict_rows(
@@ -59,12 +61,18 @@ def predict_rows(
 
 @torch.inference_mode()
 def predict_batch(predictor: Predictor, rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
-    """Return the outputs for encoded rows that are run together."""
+    """Return the outputs for encoded rows that are run together.
+
+    Raises:
+        AdapterError: they are not finite: there is no prediction in them, whatever weight it was that is damaged.
+    """
     batch = predictor.problem.collator(predictor.tokenizer, predictor.model)(rows)
     device = next(predictor.model.parameters()).device
     inputs = {name: value.to(device) for name, value in batch.items()}
     with torch.autocast(device.type, torch.bfloat16, enabled=predictor.precision == "bf16"):
         logits = predictor.problem.predict(predictor.model, inputs)
+    if not logits.isfinite().all():
+        raise AdapterError("the model's outputs are not finite numbers: its weights are damaged, train it again")
     return predictor.problem.decode(logits.float().cpu().numpy(), None)[0]
 
 

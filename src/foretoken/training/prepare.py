@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.adapter import attach
 from foretoken.training.engine import use_attention
+from foretoken.training.fingerprint import of_data, of_model
 from foretoken.training.model import base_model_folder, count_parameters, load_model, load_tokenizer
 from foretoken.training.new_tokens import add_new_tokens
 from foretoken.training.precision import hold_frozen
@@ -28,6 +30,7 @@ from foretoken.training.recipe import Recipe
 from foretoken.training.tokenise import Truncation, describe, token_rules
 
 log = logging.getLogger(__name__)
+_THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
 
 
@@ -42,12 +45,13 @@ class Prepared:
     truncations: Mapping[str, Truncation]
     max_length: int
     base_model: str
+    fingerprint: Mapping[str, str]
 
 
 def prepare(recipe: Recipe) -> Prepared:
     """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
     if recipe.training.num_threads is not None:
-        torch.set_num_threads(recipe.training.num_threads)
+        torch.set_num_threads(_threads(recipe.training.num_threads))
     data = load_data(recipe.data)
     problem = make_problem(
         data.problem,
@@ -66,6 +70,7 @@ def prepare(recipe: Recipe) -> Prepared:
     model = load_model(source, problem, attention_dropout=recipe.training.attention_dropout)
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
+    fingerprint = of_data(data.splits) | of_model(model, tokenizer)  # before the one is adapted and the other used
     max_length = problem.longest(recipe.max_length, model.config, tokenizer)
     problem = problem.posed_to(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
@@ -75,7 +80,15 @@ def prepare(recipe: Recipe) -> Prepared:
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
     _say(recipe, adapted, problem)
     _set_precision(recipe, adapted)
-    return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source)
+    return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint)
+
+
+def _threads(wanted: int) -> int:
+    """Return the number of threads that the machine can start; more than a few per CPU only wait for each other."""
+    most = _THREADS_PER_CPU * (os.cpu_count() or 1)
+    if wanted > most:
+        log.warning("training.num_threads is %d; on this machine, with %d CPUs, it is %d", wanted, os.cpu_count(), most)
+    return min(wanted, most)
 
 
 def _check(recipe: Recipe, problem: Problem) -> None:
@@ -95,8 +108,6 @@ def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
         raise ConfigError(
             f"training.gradient_checkpointing: transformers has none for {model.config.model_type}; set it to false"
         )
-    if recipe.training.activation_offload and not torch.cuda.is_available():
-        log.info("training.activation_offload has no effect: there is no GPU, all activations are in CPU memory")
 
 
 def _tables(

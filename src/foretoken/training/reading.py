@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from foretoken.errors import RecipeError
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number (as in YAML 1.2) and a key given twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"key {twice[0]!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
-    list("-+.0123456789"),
-)
+from foretoken.errors import RecipeError, cut, quoted
+from foretoken.training.yaml_text import DEEPEST, LONGEST, parse_yaml
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a recipe file; a missing, unreadable or empty file is a RecipeError."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        with path.open(encoding="utf-8") as file:
+            values = parse_yaml(file.read(LONGEST + 1))
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such recipe file") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # also of a path with a NUL, and of bytes that are no UTF-8
         raise RecipeError(f"{path}: cannot be read as a text file: {error}") from error
     except yaml.YAMLError as error:
         raise RecipeError(f"{path}: not valid YAML: {_one_line(error)}") from error
@@ -57,7 +40,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     while waiting:
         word = waiting.pop(0)
         if not word.startswith("--") or word == "--":
-            raise RecipeError(f"{word!r}: expected an override such as --training.epochs 3")
+            raise RecipeError(f"{quoted(word)}: expected an override such as --training.epochs 3")
         key, equals, text = word[2:].partition("=")
         if not equals and (not waiting or waiting[0].startswith("--")):
             raise RecipeError(f"--{key}: needs a value, for example --{key} 3 or --{key}=3")
@@ -69,7 +52,10 @@ def apply_overrides(values: dict[str, Any], overrides: dict[str, Any]) -> dict[s
     """Return `values` with every dotted key of `overrides` set; the overrides win."""
     merged = dict(values)
     for key, value in overrides.items():
-        merged = _set(merged, key.split("."), value)
+        path = key.split(".")
+        if len(path) > DEEPEST:
+            raise RecipeError(f"{quoted(key)}: more than {DEEPEST} groups within each other")
+        merged = _set(merged, path, value)
     return merged
 
 
@@ -82,10 +68,10 @@ def _set(values: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
 
 def _value(key: str, text: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)
+        return parse_yaml(text)
     except yaml.YAMLError as error:
-        raise RecipeError(f"--{key}: {text!r} is not valid YAML: {_one_line(error)}") from error
+        raise RecipeError(f"--{key}: {quoted(text)} is not valid YAML: {_one_line(error)}") from error
 
 
 def _one_line(error: yaml.YAMLError) -> str:
-    return " ".join(str(error).split())
+    return cut(" ".join(str(error).split()), 300)

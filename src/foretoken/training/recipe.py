@@ -9,6 +9,17 @@ from typing import Any, Literal
 
 from foretoken.data.options import DataOptions
 from foretoken.errors import ConfigError, RecipeError
+from foretoken.limits import (
+    LONGEST_DOCUMENT,
+    MOST_BINS,
+    MOST_DOCUMENTS,
+    MOST_EPOCHS,
+    MOST_STEPS,
+    MOST_THREADS,
+    MOST_TOKENS,
+)
+from foretoken.names import check_name, plain_name
+from foretoken.training.plain_values import add_plain_errors
 from foretoken.training.reading import apply_overrides, parse_overrides, read_yaml
 from foretoken.training.typed import Errors, build, option, to_dict
 
@@ -19,8 +30,12 @@ AUTO = "auto"
 class LengthenOptions:
     """Turn a BERT/RoBERTa-type model into a Longformer one before training."""
 
-    max_length: int = option("longest document in tokens that the lengthened model reads", 4096, at_least=1)
-    attention_window: int = option("tokens that each token sees around itself, in all", 512, at_least=2)
+    max_length: int = option(
+        "longest document in tokens that the lengthened model reads", 4096, at_least=1, at_most=LONGEST_DOCUMENT
+    )
+    attention_window: int = option(
+        "tokens that each token sees around itself, in all", 512, at_least=2, at_most=LONGEST_DOCUMENT
+    )
 
 
 @dataclass(frozen=True)
@@ -28,22 +43,29 @@ class ChunkOptions:
     """How documents beyond `max_length` are read whole: in chunks of `max_length` tokens each."""
 
     pool: Literal["mean", "max"] = option("what the logits of a document's chunks become", "mean")
-    overlap: int = option("tokens that a chunk shares with the one before it", 0, at_least=0)
-    at_most: int | None = option("chunks per document; what is beyond them is cut off", None, at_least=1)
+    overlap: int = option("tokens that a chunk shares with the one before it", 0, at_least=0, at_most=LONGEST_DOCUMENT)
+    at_most: int | None = option(
+        "chunks per document; what is beyond them is cut off", None, at_least=1, at_most=1_000_000
+    )
 
 
 @dataclass(frozen=True)
 class GenerationOptions:
     """How texts are generated, and what models read of sources and targets."""
 
-    num_beams: int = option("beams of the search; 1: the likeliest token at every step", 1, at_least=1)
+    num_beams: int = option("beams of the search; 1: the likeliest token at every step", 1, at_least=1, at_most=1000)
     max_new_tokens: int = option(
         "tokens of a generated text at most, its end included; longer targets are cut to it in training",
         128,
         at_least=1,
+        at_most=100_000,
     )
-    length_penalty: float = option("of beams: above 0 longer texts are favoured, below 0 shorter ones", 1.0)
-    no_repeat_ngram_size: int = option("no run of so many tokens is generated twice; 0: any may be", 0, at_least=0)
+    length_penalty: float = option(
+        "of beams: above 0 longer texts are favoured, below 0 shorter ones", 1.0, at_least=-100, at_most=100
+    )
+    no_repeat_ngram_size: int = option(
+        "no run of so many tokens is generated twice; 0: any may be", 0, at_least=0, at_most=1000
+    )
     markers: list[str] | None = option(
         "new tokens that the sources hold, the one that begins them first; default: those of the task", None
     )
@@ -56,32 +78,44 @@ class GenerationOptions:
 class TrainingOptions:
     """How the trained parameters are found."""
 
-    epochs: int = option("passes over the training documents", 10, at_least=1)
-    max_steps: int | None = option("train this many optimizer steps, in place of `epochs`", None, at_least=1)
-    learning_rate: float = option("peak learning rate", 1e-3, above=0)
-    head_learning_rate: float | None = option("peak learning rate of the head; default: the same", None, above=0)
-    batch_size: int = option("documents per device and forward pass", 8, at_least=1)
-    eval_batch_size: int = option("documents per device and forward pass when nothing is trained", 16, at_least=1)
+    epochs: int = option("passes over the training documents", 10, at_least=1, at_most=MOST_EPOCHS)
+    max_steps: int | None = option(
+        "train this many optimizer steps, in place of `epochs`", None, at_least=1, at_most=MOST_STEPS
+    )
+    learning_rate: float = option("peak learning rate", 1e-3, above=0, at_most=1000)
+    head_learning_rate: float | None = option(
+        "peak learning rate of the head; default: the same", None, above=0, at_most=1000
+    )
+    batch_size: int = option("documents per device and forward pass", 8, at_least=1, at_most=MOST_DOCUMENTS)
+    eval_batch_size: int = option(
+        "documents per device and forward pass when nothing is trained", 16, at_least=1, at_most=MOST_DOCUMENTS
+    )
     tokens_per_batch: int | None = option(
         "tokens per device and forward pass, padding included, in place of `batch_size`: as many documents as fit",
         None,
         at_least=1,
+        at_most=MOST_TOKENS,
     )
     eval_tokens_per_batch: int | None = option(
-        "the same when nothing is trained, in place of `eval_batch_size`; default: `tokens_per_batch`", None, at_least=1
+        "the same when nothing is trained, in place of `eval_batch_size`; default: `tokens_per_batch`",
+        None,
+        at_least=1,
+        at_most=MOST_TOKENS,
     )
-    gradient_accumulation_steps: int = option("forward passes per optimizer step", 1, at_least=1)
+    gradient_accumulation_steps: int = option("forward passes per optimizer step", 1, at_least=1, at_most=100_000)
     warmup_ratio: float = option("share of the steps over which the learning rate rises", 0.1, at_least=0, at_most=1)
-    weight_decay: float = option("AdamW weight decay", 0.0, at_least=0)
+    weight_decay: float = option("AdamW weight decay", 0.0, at_least=0, at_most=1000)
     lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = option(
         "course of the learning rate after the warmup", "linear"
     )
-    max_grad_norm: float = option("gradients are clipped to this norm; 0: never", 1.0, at_least=0)
+    max_grad_norm: float = option("gradients are clipped to this norm; 0: never", 1.0, at_least=0, at_most=1e9)
     early_stopping_patience: int | None = option(
-        "stop after this many evaluations without a better metric", None, at_least=1
+        "stop after this many evaluations without a better metric", None, at_least=1, at_most=MOST_STEPS
     )
     metric: str = option("validation metric that chooses the best checkpoint; `auto`: the one of the data", AUTO)
-    eval_every: Literal["epoch"] | int = option("evaluate every epoch, or every so many steps", "epoch", at_least=1)
+    eval_every: Literal["epoch"] | int = option(
+        "evaluate every epoch, or every so many steps", "epoch", at_least=1, at_most=MOST_STEPS
+    )
     precision: Literal["fp32", "bf16"] = option(
         "number format of the computation; bf16 holds frozen weights in it too", "fp32"
     )
@@ -95,9 +129,9 @@ class TrainingOptions:
         "dropout of attention probabilities; `model`: as the model was pretrained (slower)",
         0.0,
         at_least=0,
-        at_most=1,
+        below=1,
     )
-    num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1)
+    num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1, at_most=MOST_THREADS)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -118,7 +152,9 @@ class Recipe:
     data: DataOptions = option("the documents and their labels")
     method: Mapping[str, Any] = option("`name` (see `foretoken methods`) and the options of its config")
     lengthen: LengthenOptions | None = option("lengthen the model first", None)
-    max_length: int | None = option("tokens per document; default: the model's maximum", None, at_least=2)
+    max_length: int | None = option(
+        "tokens per document; default: the model's maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
+    )
     chunks: ChunkOptions | None = option("read longer documents in chunks; default: what is longer is cut off", None)
     generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
     calibration: Literal["temperature", "vector"] | None = option(
@@ -127,17 +163,22 @@ class Recipe:
     training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)
     output: str = option("folder that holds the runs", "runs")
     name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>", None)
-    ece_bins: int = option("bins of the expected calibration error", 15, at_least=1)
+    ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
+
+    def __post_init__(self) -> None:
+        """Refuse a name that would lead out of the folder of the runs."""
+        if self.name is not None:
+            check_name(self.name, what="name")
 
     @property
     def run_folder(self) -> Path:
-        """Folder of this run."""
+        """Folder of this run, right below the one that holds the runs."""
         return Path(self.output) / (self.name or self.default_name)
 
     @property
     def default_name(self) -> str:
         """Name of a run that was given none: the same recipe always gets the same one."""
-        return f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}"
+        return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -154,8 +195,9 @@ def build_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     errors.extend(_method_errors(values.get("method")))
     errors.extend(_metric_errors(values.get("training")))
     errors.extend(_engine_errors(values.get("training")))
+    add_plain_errors(values, errors)
     if errors or recipe is None:
-        raise RecipeError(_all_lines(source, errors))
+        raise RecipeError.of(source, errors)
     return _with_metric(recipe if recipe.name else replace(recipe, name=recipe.default_name))
 
 
@@ -202,11 +244,6 @@ def _engine_errors(training: Any) -> Errors:
     from foretoken.training.engine import engine_errors
 
     return engine_errors(name)
-
-
-def _all_lines(source: str, errors: Errors) -> str:
-    count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
-    return "\n  ".join([f"{source}: {count}", *errors])
 
 
 def _data_name(data: DataOptions) -> str:

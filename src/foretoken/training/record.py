@@ -18,17 +18,28 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from foretoken import __version__
-from foretoken.errors import SaveError
+from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import write_json
 from foretoken.malloc import malloc_is_tuned
 from foretoken.training.recipe import Recipe
+from foretoken.training.run_folder import RECORD as FILE
 from foretoken.training.typed import flatten, to_dict
 
 log = logging.getLogger(__name__)
-FILE = "run.json"
 RUNNING, FINISHED, INTERRUPTED, FAILED, PRUNED = "running", "finished", "interrupted", "failed", "pruned"
 _LIBRARIES = ("torch", "transformers", "peft", "datasets", "accelerate")
-_FREE = ("output", "training.num_threads")  # may differ between the two halves of a resumed run
+_FREE = ("output", "name", "training.num_threads")  # may differ between the two halves of a resumed run
+# what is read of a record, and what it must be: a dotted key, its type, whether only finished runs have it
+_TOLD: tuple[tuple[str, Any, bool], ...] = (
+    ("status", str, False),
+    ("recipe", dict, False),
+    ("recipe.method.name", str, True),
+    ("recipe.training.metric", str, True),
+    ("problem", str, True),
+    ("parameters.percent", (int, float), True),
+    ("timings.step_seconds_median", (int, float, type(None)), True),
+    ("validation", dict, True),
+)
 _ABSENT = object()
 
 
@@ -86,11 +97,30 @@ class RunRecord:
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """Return what a run folder's record says; None where there is none."""
+    """Return what a run folder's record says; None where there is none that can be read."""
     try:
-        return json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return checked_record(folder)
+    except RunRecordError:
         return None
+
+
+def checked_record(folder: Path) -> dict[str, Any] | None:
+    """Return what a run folder's record says; None where there is none.
+
+    Raises:
+        RunRecordError: it is cut short or damaged.
+    """
+    file = folder / FILE
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunRecordError(_damaged(file, " ".join(str(error).split())[:100])) from error
+    wrong = next((key for key, kind, late in _TOLD if not _is_told(values, key, kind, late=late)), None)
+    if wrong is not None:
+        raise RunRecordError(_damaged(file, f"{wrong} is missing or of another type"))
+    return values
 
 
 def plain(recipe: Recipe) -> dict[str, Any]:
@@ -103,7 +133,7 @@ def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     old, new = flatten(before), flatten(now)
     keys = [key for key in {**old, **new} if key not in _FREE]
     return [
-        f"{key}: {old.get(key, 'nothing')!r} in the folder, {new.get(key, 'nothing')!r} now"
+        f"{key}: {quoted(old.get(key, 'nothing'))} in the folder, {quoted(new.get(key, 'nothing'))} now"
         for key in keys
         if old.get(key, _ABSENT) != new.get(key, _ABSENT)
     ]
@@ -144,6 +174,20 @@ def hardware() -> dict[str, Any]:
         "processes": processes(),
         "malloc_tuned": malloc_is_tuned(),
     }
+
+
+def _is_told(values: Any, key: str, kind: Any, *, late: bool) -> bool:
+    if late and values["status"] != FINISHED:
+        return True
+    for part in key.split("."):
+        if not isinstance(values, dict) or part not in values:
+            return False
+        values = values[part]
+    return isinstance(values, kind)
+
+
+def _damaged(file: Path, reason: str) -> str:
+    return f"{file} is damaged ({reason}); put it back from a copy, or begin anew with --restart"
 
 
 def _time() -> str:

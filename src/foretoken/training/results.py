@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,19 +18,19 @@ from peft import PeftModel
 from foretoken import __version__
 from foretoken.files import atomic_directory, atomic_file, write_json
 from foretoken.metrics.scaling import Scaling
+from foretoken.training.card import CARD
 from foretoken.training.model import quiet_transformers
 from foretoken.training.new_tokens import rows_alone
 from foretoken.training.problems import Problem
 from foretoken.training.progress import StepTimes
 from foretoken.training.recipe import Recipe
+from foretoken.training.record import RunRecord
+from foretoken.training.run_folder import SAVED, foreign_files
 from foretoken.training.trainer import RecipeTrainer
 from foretoken.training.typed import to_dict
 
 if TYPE_CHECKING:
     from foretoken.training.train import Prepared
-
-CARD = "foretoken.json"
-PREDICTIONS = "predictions.parquet"
 
 
 @dataclass(frozen=True)
@@ -133,19 +134,29 @@ def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> 
     return values
 
 
-def save_model(prepared: Prepared, recipe: Recipe, scaling: Scaling | None = None) -> Path:
-    """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`."""
-    folder = saved_folder(prepared, recipe)
+def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> Path:
+    """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`.
+
+    The record lists the files before they are in place, so that there are none that nobody knows of.
+    """
+    folder = record.folder / SAVED[not isinstance(prepared.model, PeftModel)]
     with atomic_directory(folder) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
         prepared.tokenizer.save_pretrained(str(temporary))
         write_json(temporary / CARD, _card(prepared, recipe, scaling))
+        written = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file())
+        record.update(files=[f"{folder.name}/{path.as_posix()}" for path in written])
+        _keep_foreign(folder, temporary, record.folder)
     return folder
 
 
-def saved_folder(prepared: Prepared, recipe: Recipe) -> Path:
-    """Return where a run saves its model."""
-    return recipe.run_folder / ("adapter" if isinstance(prepared.model, PeftModel) else "model")
+def _keep_foreign(folder: Path, new: Path, run: Path) -> None:
+    """Take along what the user has put beside the files of an earlier save, which the new folder replaces."""
+    for path in foreign_files(run, folder):
+        place = new / path.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            shutil.copy2(path, place, follow_symlinks=False)
 
 
 def timings(trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> dict[str, float | None]:

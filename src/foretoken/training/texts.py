@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import ConfigError
+from foretoken.training.beginnings import Beginnings, beginnings
 from foretoken.training.chunks import spans
 from foretoken.training.tokenise import Truncation, count_lengths, encode, token_sequences
 
@@ -33,22 +34,29 @@ def encode_texts(
 
 def cut_pairs(
     texts: Sequence[str], pairs: Sequence[str], reading: Reading
-) -> tuple[list[dict[str, list[int]]], list[int]]:
-    """Return the tokens of pairs, and how many each had; what is too long loses tokens of its longer text."""
-    whole = token_sequences(texts, reading, pairs=pairs)
+) -> tuple[list[dict[str, list[int]]], list[int], frozenset[int]]:
+    """Return the tokens of pairs, how many each had, and for which that is only a lower bound.
+
+    What is too long loses tokens of its longer text. Where both are of more than a million characters, either may keep
+    the one token more that it has of an odd number.
+    """
+    first, second = (beginnings(side, reading.tokenizer, reading.max_length) for side in (texts, pairs))
+    whole = token_sequences(first.texts, reading, pairs=second.texts)
     longest = [len(row["input_ids"]) for row in whole]
     cut = [index for index, length in enumerate(longest) if length > reading.max_length]
     if cut:
-        short = token_sequences([texts[i] for i in cut], reading, pairs=[pairs[i] for i in cut], truncate=True)
+        sides = ([side.texts[index] for index in cut] for side in (first, second))
+        short = token_sequences(next(sides), reading, pairs=next(sides), truncate=True)
         for index, row in zip(cut, short, strict=True):
             whole[index] = row
-    return whole, longest
+    return whole, longest, first.cut | second.cut
 
 
 def _pairs(texts: Sequence[str], pairs: Sequence[str], reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
-    rows, longest = cut_pairs(texts, pairs, reading)
+    rows, longest, partly = cut_pairs(texts, pairs, reading)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    return columns | {"length": [len(ids) for ids in columns["input_ids"]]}, count_lengths(longest, reading.max_length)
+    counts = count_lengths(longest, reading.max_length, len(partly))
+    return columns | {"length": [len(ids) for ids in columns["input_ids"]]}, counts
 
 
 def _in_chunks(
@@ -66,7 +74,9 @@ def _in_chunks(
             f"chunks.overlap is {options.overlap}, but a chunk holds {size} tokens of text (max_length "
             f"{reading.max_length}, {special} of them special); lower the overlap or raise max_length"
         )
-    bare = [row["input_ids"] for row in token_sequences(texts, reading, special=False)]
+    most = None if options.at_most is None else special + size + (options.at_most - 1) * (size - options.overlap)
+    begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, reading.tokenizer, most)
+    bare = [row["input_ids"] for row in token_sequences(begun.texts, reading, special=False)]
     cuts = [spans(len(ids), size, options.overlap, options.at_most) for ids in bare]
     sequences = [
         [{"input_ids": [*before, *ids[start:end], *after]} for start, end in places]
@@ -76,8 +86,7 @@ def _in_chunks(
         "sequences": sequences,
         "length": [sum(len(chunk["input_ids"]) for chunk in row) for row in sequences],
     }
-    most = None if options.at_most is None else special + size + (options.at_most - 1) * (size - options.overlap)
-    return columns, count_lengths([len(ids) + special for ids in bare], most)
+    return columns, count_lengths([len(ids) + special for ids in bare], most, len(begun.cut))
 
 
 def special_frame(reading: Reading, text: str) -> tuple[list[int], list[int]]:

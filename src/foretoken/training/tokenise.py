@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import BackboneError, ConfigError, DataError
+from foretoken.training.beginnings import beginnings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PER_TOKEN = ("token_type_ids", "global_attention_mask")  # inputs of some models beside the ids
 _NO_LIMIT = 10**9  # tokenizers that know no maximum report a huge number
+_TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1000, 4_000_000
 _UNKNOWN = 512  # tokens per document where neither model nor tokenizer names a number, as T5 was pretrained
 
 
@@ -33,15 +35,17 @@ class Truncation:
         truncated: how many lost tokens.
         longest: tokens of the longest one, untruncated.
         length_quantiles: the 0 to 100 % quantiles of the untruncated lengths.
+        partly: how many were so long that only their beginning was tokenised, and count as long as that.
     """
 
     documents: int
     truncated: int
     longest: int
     length_quantiles: tuple[int, ...] = ()
+    partly: int = 0
 
 
-def count_lengths(lengths: Sequence[int], limit: int | None) -> Truncation:
+def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) -> Truncation:
     """Return the counts for documents of these untruncated lengths; what is beyond the limit is cut off.
 
     >>> count_lengths([3, 9], limit=5).truncated
@@ -51,7 +55,7 @@ def count_lengths(lengths: Sequence[int], limit: int | None) -> Truncation:
         return Truncation(0, 0, 0)
     quantiles = np.quantile(lengths, np.linspace(0, 1, 101), method="nearest")
     truncated = 0 if limit is None else sum(length > limit for length in lengths)
-    return Truncation(len(lengths), truncated, max(lengths), tuple(int(value) for value in quantiles))
+    return Truncation(len(lengths), truncated, max(lengths), tuple(int(value) for value in quantiles), partly)
 
 
 @dataclass(frozen=True)
@@ -132,14 +136,15 @@ def encode(
     """
     rules = rules or TokenRules()
     whole, cut = [], []
-    for start in range(0, len(texts), 1000):
-        batch = list(texts[start : start + 1000])
+    begun = beginnings(texts, tokenizer, max_length, rules.end_token)
+    for place in _batches(begun.texts):
+        batch = begun.texts[place]
         kept = _token_ids(batch, tokenizer, rules, max_length)
         _refuse_without_tokens(batch, kept)
         refuse_without_embedding(kept, rules)
         cut.extend(kept)
         whole.extend(_full_lengths(batch, kept, tokenizer, rules, max_length))
-    return Encoded(cut, count_lengths(whole, max_length))
+    return Encoded(cut, count_lengths(whole, max_length, len(begun.cut)))
 
 
 def token_sequences(
@@ -160,9 +165,9 @@ def token_sequences(
     if truncate:
         given |= {"truncation": "longest_first", "max_length": reading.max_length}
     rows = []
-    for start in range(0, len(texts), 1000):
-        batch = list(texts[start : start + 1000])
-        second = None if pairs is None else list(pairs[start : start + 1000])
+    for place in _batches(texts, pairs):
+        batch = list(texts[place])
+        second = None if pairs is None else list(pairs[place])
         found = reading.tokenizer(batch, second, **given)
         kept = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in found else [])]
         _refuse_without_tokens(batch, found["input_ids"])
@@ -174,7 +179,7 @@ def token_sequences(
 def describe(counts: Truncation, max_length: int) -> str:
     """Say in words how many documents were truncated."""
     noun = "document" if counts.documents == 1 else "documents"
-    text = f"{counts.documents} {noun}, longest {counts.longest} tokens"
+    text = f"{counts.documents} {noun}, longest {'at least ' if counts.partly else ''}{counts.longest} tokens"
     if not counts.truncated:
         return f"{text}, none truncated"
     return f"{text}, {counts.truncated} of {counts.documents} truncated to {max_length} tokens"
@@ -221,6 +226,19 @@ def label_tensor(rows: Sequence[Mapping[str, Any]]) -> torch.Tensor:
     """Return the labels of rows: class numbers, or floats for regression."""
     values = [row["labels"] for row in rows]
     return torch.tensor(values, dtype=torch.float32 if isinstance(values[0], float) else torch.long)
+
+
+def _batches(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Iterator[slice]:
+    """Yield which texts to tokenise at once: a tokenizer holds a kilobyte per token until it is done with all."""
+    sizes = [len(text) + len(pair) for text, pair in zip(texts, pairs or [""] * len(texts), strict=True)]
+    start = characters = 0
+    for number, size in enumerate(sizes):
+        if number - start == _TEXTS_AT_ONCE or (characters and characters + size > _CHARACTERS_AT_ONCE):
+            yield slice(start, number)
+            start, characters = number, 0
+        characters += size
+    if sizes:
+        yield slice(start, len(sizes))
 
 
 def _token_ids(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from foretoken.errors import ConfigError, RecipeError, SaveError
 from foretoken.files import check_writable
 from foretoken.metrics.scaling import Scaling
 from foretoken.training import record as records
 from foretoken.training.calibrate import fitted
-from foretoken.training.checkpoints import STATE, is_over, last_complete
+from foretoken.training.checkpoints import STATE, best_of, is_over, last_whole, newest_first, remove_checkpoints
+from foretoken.training.fingerprint import refuse_changes
+from foretoken.training.idle import SayIdle
 from foretoken.training.loaders import check_processes
 from foretoken.training.memory import PeakMemory
 from foretoken.training.memory import describe as describe_memory
@@ -25,7 +27,6 @@ from foretoken.training.prepare import MEASURED, Prepared, facts, prepare
 from foretoken.training.progress import Bar, LogLast, StepTimes
 from foretoken.training.recipe import Recipe, checked
 from foretoken.training.results import (
-    PREDICTIONS,
     Prediction,
     measures,
     predict_split,
@@ -33,9 +34,19 @@ from foretoken.training.results import (
     timings,
     write_predictions,
 )
+from foretoken.training.run_folder import (
+    CHECKPOINTS,
+    PREDICTIONS,
+    drop_aside,
+    held,
+    is_tidy,
+    is_vacant,
+    set_aside,
+)
 from foretoken.training.trainer import RecipeTrainer, make_trainer
 
 log = logging.getLogger(__name__)
+_VERSIONS = ("foretoken", "torch", "transformers", "peft")
 _SMALLER = (
     "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true, "
     "or training.activation_offload: true"
@@ -43,39 +54,63 @@ _SMALLER = (
 
 
 def train(
-    recipe: Recipe, *, restart: bool = False, callbacks: Sequence[TrainerCallback] = (), measure_test: bool = True
+    recipe: Recipe,
+    *,
+    restart: bool = False,
+    accept_changed: bool = False,
+    callbacks: Sequence[TrainerCallback] = (),
+    measure_test: bool = True,
 ) -> dict[str, Any]:
     """Run a recipe and return its record; a killed run goes on, a finished one is not repeated.
 
     Args:
         recipe: what to run.
-        restart: throw away what an earlier run of the same name left, instead of going on from it.
+        restart: begin anew; what an earlier run of the same name left is deleted once the new one has taken a step.
+        accept_changed: go on though data, model or versions are not those that the run began with.
         callbacks: told of every evaluation; one that raises :class:`~foretoken.training.record.Pruned` ends the run.
         measure_test: without it the test split is not looked at; see :func:`foretoken.training.evaluate.measure_test`.
 
     Raises:
         RecipeError: the folder holds a run of another recipe.
+        RunBusyError: another process works on this run.
+        RunRecordError: the record of the earlier run is damaged.
         ConfigError: batches by tokens, where the processes or GPUs share documents out by their number.
         Pruned: a callback ended the run.
         ForetokenError: data, model or method cannot be used, or something cannot be written.
     """
     recipe = checked(recipe)
     check_processes(recipe.training, processes=records.processes(), gpus=torch.cuda.device_count())
-    finished = _earlier(recipe, restart=restart)
-    if finished is not None:
+    if not restart and is_tidy(recipe.run_folder) and (finished := _finished(recipe)) is not None:
         return finished
     check_writable(recipe.run_folder)
-    with quiet_transformers():
-        return _train(recipe, callbacks, MEASURED if measure_test else MEASURED[:1])
+    alone = records.is_main_process()
+    with held(recipe.run_folder) if alone else nullcontext(), quiet_transformers():
+        if not restart and (finished := _finished(recipe)) is not None:
+            if alone:  # killed while it did this itself
+                remove_checkpoints(_checkpoints(recipe))
+            return finished
+        _refuse_foreign(recipe.run_folder)
+        going_on = None if restart else _going_on(recipe)
+        prepared = prepare(recipe)
+        if going_on is not None:
+            before = (records.checked_record(recipe.run_folder) or {}).get("fingerprint")
+            refuse_changes(recipe.run_folder, before, _fingerprint(prepared), accept=accept_changed)
+        with set_aside(recipe.run_folder) if restart and alone else nullcontext():
+            return _train(recipe, prepared, going_on, callbacks, MEASURED if measure_test else MEASURED[:1])
 
 
-def _train(recipe: Recipe, callbacks: Sequence[TrainerCallback], measured: Sequence[str]) -> dict[str, Any]:
+def _train(
+    recipe: Recipe,
+    prepared: Prepared,
+    going_on: Path | None,
+    callbacks: Sequence[TrainerCallback],
+    measured: Sequence[str],
+) -> dict[str, Any]:
     memory = PeakMemory()
-    prepared = prepare(recipe)
     record = records.RunRecord.start(recipe)
-    record.update(**facts(prepared))
+    record.update(**facts(prepared), fingerprint=_fingerprint(prepared))
     try:
-        _run(recipe, prepared, record, memory, callbacks, measured)
+        _run(recipe, prepared, going_on, record, memory, callbacks, measured)
     except records.Pruned as reason:
         record.end(records.PRUNED, reason)
         raise
@@ -90,47 +125,47 @@ def _train(recipe: Recipe, callbacks: Sequence[TrainerCallback], measured: Seque
         record.end(records.FAILED, error)
         raise
     record.end(records.FINISHED)
-    _remove_checkpoints(recipe)
+    if records.is_main_process():
+        remove_checkpoints(_checkpoints(recipe))
     return record.values
 
 
 def _run(
     recipe: Recipe,
     prepared: Prepared,
+    going_on: Path | None,
     record: records.RunRecord,
     memory: PeakMemory,
     callbacks: Sequence[TrainerCallback],
     measured: Sequence[str],
 ) -> None:
     bar = Bar(recipe.training.metric)
-    watchers = [bar, records.Live(record, recipe.training.metric), *callbacks]
+    watchers = [bar, records.Live(record, recipe.training.metric), _DropAside(recipe.run_folder), *callbacks]
     try:
-        trainer = _fit(recipe, prepared, watchers)
+        trainer = _fit(recipe, prepared, going_on, watchers)
         predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
     finally:
         bar.close()
     scaling = fitted(recipe.calibration, predictions["validation"])
     if records.is_main_process():
-        save_model(prepared, recipe, scaling)
+        save_model(prepared, record, recipe, scaling)
         write_predictions(recipe.run_folder / PREDICTIONS, predictions)
     record.update(**_outcome(recipe, trainer, predictions, scaling), memory=memory.measured())
     log.info("peak memory: %s", describe_memory(record.values["memory"]))
 
 
-def _fit(recipe: Recipe, prepared: Prepared, watchers: list[TrainerCallback]) -> RecipeTrainer:
+def _fit(recipe: Recipe, prepared: Prepared, checkpoint: Path | None, watchers: list[TrainerCallback]) -> RecipeTrainer:
     """Train to the end and put the best weights into the model."""
-    folder = _checkpoints(recipe)
-    callbacks = [LogLast(), StepTimes(), *watchers]
+    callbacks = [SayIdle(recipe, prepared), LogLast(), StepTimes(), *watchers]
     trainer = make_trainer(
         recipe,
         prepared.model,
         prepared.tables,
         prepared.problem,
         prepared.tokenizer,
-        checkpoints=folder,
+        checkpoints=_checkpoints(recipe),
         callbacks=callbacks,
     )
-    checkpoint = last_complete(folder)
     if checkpoint is not None and is_over(checkpoint):
         _restore(trainer, checkpoint)
         return trainer
@@ -145,48 +180,74 @@ def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:
     log.info("training had ended at %s; measuring its best checkpoint", checkpoint.name)
     trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
     trainer._load_callback_state()
-    trainer._load_best_model()
+    trainer.load_weights(best_of(checkpoint) or checkpoint)
 
 
-def _earlier(recipe: Recipe, *, restart: bool) -> dict[str, Any] | None:
-    """Deal with what is in the run's folder; return the record of a finished run of this recipe."""
-    folder, before = recipe.run_folder, records.read_record(recipe.run_folder)
-    if before is None:
-        _refuse_foreign(folder)
-        return None
-    if restart:
+class _DropAside(TrainerCallback):
+    """Delete what an earlier run left, as soon as the new one has taken a step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Delete it; later steps find nothing."""
         if records.is_main_process():
-            shutil.rmtree(folder)
-        return None
-    finished = before["status"] == records.FINISHED
-    if not finished and last_complete(_checkpoints(recipe)) is None:
+            drop_aside(self.folder)
+
+
+def _finished(recipe: Recipe) -> dict[str, Any] | None:
+    """Return the record of a finished run of this recipe.
+
+    Raises:
+        RecipeError: the finished run is of another recipe.
+    """
+    folder = recipe.run_folder
+    before = records.checked_record(folder)
+    if before is None or before["status"] != records.FINISHED:
         return None
     _refuse_other_recipe(recipe, before)
-    if not finished:
-        return None
-    log.info("%s is finished and is not repeated; --restart throws it away", folder)
+    log.info("%s is finished and is not repeated; --restart begins anew", folder)
     return before
 
 
+def _going_on(recipe: Recipe) -> Path | None:
+    """Return the checkpoint that an unfinished run of this recipe goes on from; None where it begins anew.
+
+    Raises:
+        SaveError: the best weights so far are gone.
+        RecipeError: the run is of another recipe.
+    """
+    folder, before = recipe.run_folder, records.checked_record(recipe.run_folder)
+    if before is None:
+        return None
+    checkpoint = last_whole(_checkpoints(recipe))
+    if checkpoint is None:
+        if newest_first(_checkpoints(recipe)):
+            log.warning("%s has no checkpoint that can be used; training begins anew", folder)
+        return None
+    _refuse_other_recipe(recipe, before)
+    return checkpoint
+
+
 def _refuse_foreign(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_vacant(folder) and not (folder / records.FILE).is_file():
         raise SaveError(f"{folder} exists and holds no run; choose another `name` or `output`")
 
 
 def _refuse_other_recipe(recipe: Recipe, before: Mapping[str, Any]) -> None:
-    differing = records.differing_keys(before["recipe"], records.plain(recipe))
-    if differing:
+    found = records.differing_keys(before["recipe"], records.plain(recipe))
+    if found:
         head = f"{recipe.run_folder} holds a run of another recipe; choose another `name`"
-        raise RecipeError("\n  ".join([f"{head}, or --restart to throw it away", *differing]))
+        raise RecipeError(f"{head}, or --restart to throw it away", found)
+
+
+def _fingerprint(prepared: Prepared) -> dict[str, str]:
+    versions = records.versions()
+    return {**prepared.fingerprint, **{name: versions[name] for name in _VERSIONS}}
 
 
 def _checkpoints(recipe: Recipe) -> Path:
-    return recipe.run_folder / "checkpoints"
-
-
-def _remove_checkpoints(recipe: Recipe) -> None:
-    if records.is_main_process():
-        shutil.rmtree(_checkpoints(recipe), ignore_errors=True)
+    return recipe.run_folder / CHECKPOINTS
 
 
 def _outcome(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -23,6 +22,8 @@ from transformers import (
     PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -32,6 +33,7 @@ from foretoken.errors import SaveError
 from foretoken.training.auxiliary import AuxiliaryLossCallback
 from foretoken.training.average import DocumentMean
 from foretoken.training.batches import BucketSampler, ShuffleSampler
+from foretoken.training.checkpoints import best_in, remove_checkpoint, rotate, seal
 from foretoken.training.loaders import measured_batches, training_batches
 from foretoken.training.measure import greater_is_better
 from foretoken.training.model import is_head
@@ -65,7 +67,7 @@ def make_trainer(
         train_dataset=tables["train"],
         eval_dataset=tables["validation"],
         compute_metrics=None if by_loss_alone(options, problem) else metrics_function(problem, tables["validation"]),
-        callbacks=[AuxiliaryLossCallback(), *callbacks],  # first: the others see what it adds to the log
+        callbacks=[AuxiliaryLossCallback(), _BestByStep(), *callbacks],  # the first adds to the log that others see
     )
     trainer.remove_callback(ProgressCallback)  # ours draws on stderr and leaves stdout to results
     trainer.remove_callback(PrinterCallback)
@@ -94,7 +96,6 @@ def training_arguments(options: TrainingOptions, checkpoints: Path) -> TrainingA
         use_cpu=not (cuda or torch.backends.mps.is_available()),
         dataloader_pin_memory=cuda,
         load_best_model_at_end=True,
-        save_total_limit=2,
         restore_callback_states_from_checkpoint=True,
         include_num_input_tokens_seen="non_padding",
         remove_unused_columns=False,
@@ -210,8 +211,9 @@ class RecipeTrainer(Trainer):
         if self.options.activation_offload and self.is_in_train:
             model: Any = self.model
             contexts.enter_context(OffloadedActivations(model))
-        # a checkpoint recomputes outside of the contexts, and wants there what it saw here
-        if self.options.precision == "bf16" and not self.options.gradient_checkpointing:
+        # for CPUs alone: the mode sees every call of PyTorch. A checkpoint recomputes outside of it, and wants the same
+        on_cpu = self.args.device.type == "cpu"
+        if on_cpu and self.options.precision == "bf16" and not self.options.gradient_checkpointing:
             contexts.enter_context(Float32Attention())
         return contexts
 
@@ -238,13 +240,45 @@ class RecipeTrainer(Trainer):
             super()._save(output_dir, state_dict)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Save; a checkpoint that could not be written to its end is removed and said in one line."""
-        folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+        """Save and seal; a checkpoint that could not be written to its end is removed and said in one line."""
+        checkpoints = Path(str(self.args.output_dir))
+        folder = checkpoints / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()  # every process adds the state of its random numbers
+            if self.args.should_save:
+                seal(folder)
+                rotate(checkpoints, self.state.best_global_step)
+        except SaveError:
+            remove_checkpoint(folder)
+            raise
         except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own errors
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_checkpoint(folder)
             raise SaveError(f"cannot write {folder}: {' '.join(str(error).split())}") from error
+
+    def _load_best_model(self) -> None:
+        """Load the weights of the best step from the run's own folder.
+
+        Raises:
+            SaveError: they are gone or damaged.
+        """
+        step = self.state.best_global_step
+        if step:
+            self.load_weights(best_in(Path(str(self.args.output_dir)), step))
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Put the weights of a checkpoint into the model."""
+        self.state.best_model_checkpoint = str(checkpoint)
+        super()._load_best_model()
+
+
+class _BestByStep(TrainerCallback):
+    """Name the best checkpoint by where it is now: the state of a checkpoint has the place of its time."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Put the place into the state."""
+        if state.best_global_step:
+            state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}")
 
 
 def _split_head(

@@ -5,13 +5,18 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, asdict, field, fields, is_dataclass
+from functools import cache
+from itertools import zip_longest
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.errors import ConfigError, cut, did_you_mean, quoted
 
 Errors = list[str]
 T = TypeVar("T")
 _BAD = object()
+_LARGEST = 2**63  # of numbers: what is larger is a slip, and few libraries and formats have a place for it
+_MOST_HINTS = 20  # looking for a near miss takes a millisecond
+_LONGEST_KEY = 100  # characters
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -29,9 +34,10 @@ def option(
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
+    below: float | None = None,
 ) -> Any:
     """Return a dataclass field with its help text and the range its value must lie in."""
-    limits = {"at_least": at_least, "above": above, "at_most": at_most}
+    limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     metadata = {"help": help} | {name: limit for name, limit in limits.items() if limit is not None}
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
@@ -43,7 +49,7 @@ def option(
 def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str = "") -> T | None:
     """Build a dataclass from a mapping; each problem goes to `errors` as one line that names its key."""
     before = len(errors)
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     known = {item.name: item for item in fields(cls) if item.init}  # type: ignore[arg-type]
     errors.extend(unknown_keys(values, known, prefix))
     errors.extend(_missing(values, known, prefix))
@@ -61,9 +67,9 @@ def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str =
 def unknown_keys(values: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> Errors:
     """Return one line for every key that does not exist, with the near miss or the list of keys that do."""
     listed = f"; known: {', '.join(sorted(known)) or 'none'}"
-    return [
-        f"{prefix}{name}: no such key{did_you_mean(str(name), known) or listed}" for name in values if name not in known
-    ]
+    unknown = [cut(str(name), _LONGEST_KEY) for name in values if name not in known]
+    hints = [did_you_mean(name, known) or listed for name in unknown[:_MOST_HINTS]]
+    return [f"{prefix}{name}: no such key{hint}" for name, hint in zip_longest(unknown, hints, fillvalue="")]
 
 
 def convert(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
@@ -82,6 +88,15 @@ def convert(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
     if (origin or wanted) in (dict, Mapping) and not isinstance(value, Mapping):
         return _refuse(value, wanted, key, errors)
     return value
+
+
+def is_usable(number: float) -> bool:
+    """Tell whether a number is finite and has a place everywhere; what is larger is a slip.
+
+    >>> is_usable(1e9), is_usable(float("nan")), is_usable(10**30)
+    (True, False, False)
+    """
+    return abs(number) < _LARGEST
 
 
 def describe(wanted: Any) -> str:
@@ -123,6 +138,13 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _hints(cls: Any) -> dict[str, Any]:
+    return _read_hints(cls)
+
+
+_read_hints = cache(get_type_hints)  # a sweep builds thousands of recipes
+
+
 def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix: str) -> Errors:
     required = [
         item
@@ -144,9 +166,10 @@ def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
         ("at least", limits.get("at_least"), lambda limit: value >= limit),
         ("above", limits.get("above"), lambda limit: value > limit),
         ("at most", limits.get("at_most"), lambda limit: value <= limit),
+        ("below", limits.get("below"), lambda limit: value < limit),
     ]
     return [
-        f"{key}: got {value}, expected {words} {limit}"
+        f"{key}: got {quoted(value)}, expected {words} {limit:,.15g}"
         for words, limit, holds in checks
         if limit is not None and not holds(limit)
     ]
@@ -183,9 +206,12 @@ def _union(value: Any, members: tuple[Any, ...], key: str, errors: Errors) -> An
 
 
 def _scalar(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
     exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and not is_usable(value):
+        return _refuse(value, wanted, key, errors)
+    if wanted is float and is_number:
+        return float(value)
     return value if exact else _refuse(value, wanted, key, errors)
 
 
@@ -194,11 +220,16 @@ def _sequence(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
         return _refuse(value, wanted, key, errors)
     inner = get_args(wanted)
     items = [convert(item, inner[0], f"{key}[{index}]", errors) for index, item in enumerate(value)] if inner else value
+    if any(item is _BAD for item in items):
+        return _BAD
     return tuple(items) if get_origin(wanted) is tuple else list(items)
 
 
 def _refuse(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
-    got = "nothing (null)" if value is None else f"{value!r} ({_kind(value)})"
+    if isinstance(value, int | float) and not is_usable(value):
+        errors.append(f"{key}: got {quoted(value)}, expected a number between -2^63 and 2^63")
+        return _BAD
+    got = "nothing (null)" if value is None else f"{quoted(value)} ({_kind(value)})"
     choices = [str(choice) for choice in get_args(wanted)] if get_origin(wanted) is Literal else []
     errors.append(f"{key}: got {got}, expected {describe(wanted)}{did_you_mean(str(value), choices)}")
     return _BAD
@@ -207,12 +238,14 @@ def _refuse(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
 def _kind(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a group of keys"
+    if isinstance(value, list | tuple):
+        return "a list"
     return _WORDS.get(type(value), type(value).__name__)
 
 
 def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
     """Return one line per key: its dotted name, default and help text."""
-    hints, lines = get_type_hints(cls), []
+    hints, lines = _hints(cls), []
     for item in fields(cls):
         inner = _options_class(hints[item.name])
         if inner is not None:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from peft import PeftConfig
 from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack
-from foretoken.errors import AdapterError, BackboneError
+from foretoken.errors import AdapterError, BackboneError, cut
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.stack import StackConfig
 from foretoken.tuner.runtime import Plan
-from foretoken.tuner.sites import NAME
+from foretoken.tuner.sites import NAME, Site
 
 ADAPTERS_NAME = re.compile(
     rf"\.({NAME}|modules_to_save|trainable_tokens_delta|lora_\w+)\.[^.]+"
 )  # where peft and sites put it
+PARTS = rf"\.({NAME}|modules_to_save|trainable_tokens_delta|lora_\w+)\.{{}}(?=\.|$)"  # with an adapter's name in it
+PREFIX = "base_model.model."  # of the names in a file: where a model lies in peft's wrapper
 PEFTS_PARTS = frozenset(
     {
         "base_layer",
@@ -76,6 +78,26 @@ def check_names_apart(names: Iterable[str], model: nn.Module, sites: Sites) -> N
         )
 
 
+def check_name_is_free(model: nn.Module, adapter_name: str) -> None:
+    """Raise AdapterError for a name that an adapter at this model has: parts of both would act under it."""
+    if any(isinstance(module, Site) and adapter_name in module for module in model.modules()):
+        raise AdapterError(
+            f"this model has an adapter called {adapter_name!r} already; choose another name, or call unload() or "
+            "delete_adapter() first"
+        )
+
+
+def check_heads_apart(model: nn.Module, names: Iterable[str]) -> None:
+    """Raise AdapterError where a module that is trained in full lies in another one: peft could not load their file."""
+    found = [path for path, _ in model.named_modules() if path.endswith(tuple(names))]  # as peft finds them
+    for outer in found:
+        if inner := next((path for path in found if path.startswith(f"{outer}.")), None):
+            raise AdapterError(
+                f"modules_to_save names {outer!r} and {inner!r}, which lies in it; name modules that do not hold each "
+                f"other, with the beginning of their paths where names end alike"
+            )
+
+
 def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimensions) -> None:
     """Raise BackboneError where rows stand among the text's own rotated keys and cannot be met without rotation."""
     for stack, layer in zip(stacks, dimensions.first_layers, strict=True):
@@ -100,27 +122,52 @@ def check_positions_agree(plan: Plan) -> None:
 
 
 def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[str, Tensor]) -> None:
-    """Raise AdapterError where a file's tensors do not fit the adapter, before any weight moves."""
-    ours = re.compile(rf"\.{NAME}\.{re.escape(adapter_name)}\.")
-    expected = {key: tensor for key, tensor in model.state_dict().items() if ours.search(key)}
-    given = {key: tensor for key, tensor in state_dict.items() if f".{NAME}." in key}
-    if missing := sorted(expected.keys() - given.keys()):
+    """Raise AdapterError where a file's tensors do not fit the adapter or are no numbers, before any weight moves."""
+    ours = re.compile(PARTS.format(re.escape(adapter_name)))
+    state = model.state_dict(keep_vars=True)  # where tables are tied, one parameter has two names, and the file one
+    expected = {named(key, adapter_name): tensor for key, tensor in state.items() if ours.search(key)}
+    given = {named(key, adapter_name): tensor for key, tensor in state_dict.items()}
+    there = {id(expected[key]) for key in expected.keys() & given.keys()}
+    missing = {key for key, tensor in expected.items() if id(tensor) not in there}
+    unknown = {key for key in given if f".{NAME}." in key or ".lora_" in key} - expected.keys()
+    check_names(missing, unknown, len(expected))
+    for key in sorted(expected.keys() & given.keys()):
+        check_tensor(key, given[key], like=expected[key])
+
+
+def check_names(missing: Collection[str], unknown: Collection[str], count: int) -> None:
+    """Raise AdapterError for tensors that an adapter's file lacks, or has beyond what the adapter takes."""
+    if missing:
         raise AdapterError(
-            f"the adapter file lacks {len(missing)} of {len(expected)} tensors, "
-            f"e.g. {shown(missing[0], adapter_name)}; "
+            f"the adapter file lacks {len(missing)} of {count} tensors, e.g. {cut(min(missing), 150)}; "
             "it is incomplete or was saved by another method: save it again or load the right folder"
         )
-    if unknown := sorted(given.keys() - expected.keys()):
+    if unknown:
         raise AdapterError(
             f"the adapter file has {len(unknown)} tensors that this adapter does not have, "
-            f"e.g. {shown(unknown[0], adapter_name)}; its adapter_config.json belongs to another file"
+            f"e.g. {cut(min(unknown), 150)}; its adapter_config.json belongs to another file"
         )
-    for key, tensor in expected.items():
-        if tensor.shape != given[key].shape:
-            raise AdapterError(
-                f"{shown(key, adapter_name)} is {tuple(given[key].shape)} in the adapter file "
-                f"but {tuple(tensor.shape)} by its config; the two belong to different adapters"
-            )
+
+
+def check_tensor(name: str, given: Tensor, *, like: Tensor) -> None:
+    """Raise AdapterError where a tensor of a file is not of the shape and the kind of the one that it is for."""
+    if given.shape != like.shape:
+        raise AdapterError(
+            f"{name} is {tuple(given.shape)} in the adapter file "
+            f"but {tuple(like.shape)} by its config; the two belong to different adapters"
+        )
+    if given.is_floating_point() != like.is_floating_point():
+        kinds = (str(tensor.dtype).removeprefix("torch.") for tensor in (given, like))
+        raise AdapterError("{} is of type {} in the file, expected {}; save it again".format(name, *kinds))
+    if not is_finite(given):
+        raise AdapterError(f"{name} has values that are not finite (NaN or infinity); train it again")
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Tell whether all numbers are finite: a minimum and a maximum, with no second tensor beside the first."""
+    if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
+        return True
+    return all(bool(extreme.isfinite()) for extreme in (tensor.float() if tensor.itemsize < 2 else tensor).aminmax())
 
 
 def check_lora_has_weights(config: PeftConfig, model: nn.Module) -> None:
@@ -138,4 +185,10 @@ def check_lora_has_weights(config: PeftConfig, model: nn.Module) -> None:
 
 def shown(key: str, adapter_name: str) -> str:
     """Return a parameter's name as it stands in the file."""
-    return key.replace(f".{NAME}.{adapter_name}.", f".{NAME}.")
+    key = key.replace(f".modules_to_save.{adapter_name}.", ".")
+    return re.sub(PARTS.format(re.escape(adapter_name)), r".\1", key)
+
+
+def named(key: str, adapter_name: str) -> str:
+    """Return a parameter's name in the file as a plain model has it, which transformers' own calls load into."""
+    return shown(key, adapter_name).removeprefix(PREFIX)

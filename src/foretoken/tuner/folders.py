@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from foretoken.errors import AdapterError
-from foretoken.files import PathLike, refuse_pickled_adapter
+from foretoken.errors import AdapterError, cut
+from foretoken.files import PathLike, read_object, refuse_pickles
+from foretoken.tuner.checks import is_finite
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -26,11 +26,8 @@ def read_config(source: PathLike) -> dict[str, Any]:
         AdapterError: there is no adapter, or its config cannot be read.
     """
     file = find(source, CONFIG)
-    try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise AdapterError(f"{file} is not JSON ({error}); save the adapter again") from error
-    if not isinstance(fields, dict) or "peft_type" not in fields:
+    fields = read_object(file)
+    if not isinstance(fields.get("peft_type"), str):
         raise AdapterError(f"{file} has no peft_type; it is not the config of an adapter")
     return fields
 
@@ -39,13 +36,17 @@ def read_tensors(source: PathLike) -> dict[str, Tensor]:
     """Return a saved adapter's tensors, on the CPU.
 
     Raises:
-        AdapterError: there are none, or they are a pickle or damaged.
+        AdapterError: there are none, or they are a pickle or damaged, or no finite numbers.
     """
     file = find(source, TENSORS)
     try:
-        return load_file(file)
+        tensors = load_file(file)
     except (SafetensorError, OSError) as error:
         raise AdapterError(f"{file} cannot be read ({error}); save the adapter again") from error
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not is_finite(tensor):
+            raise AdapterError(f"{file}: {cut(name, 150)} does not hold finite numbers; train the adapter again")
+    return tensors
 
 
 def find(source: PathLike, name: str) -> Path:
@@ -58,7 +59,7 @@ def find(source: PathLike, name: str) -> Path:
     if (folder / name).is_file():
         return folder / name
     if name == TENSORS:
-        refuse_pickled_adapter(folder)
+        refuse_pickles(folder)
     if folder.is_dir():
         raise AdapterError(f"{folder} has no {name}; expected the folder of a saved adapter")
     try:

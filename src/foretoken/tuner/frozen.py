@@ -43,6 +43,7 @@ class Listener:
     """A branch that changes nothing and remembers what an attention sees: keys, values, and the keys' rotation."""
 
     acts = True
+    rests = False
     has_part = True
     rows_in_front = None
     rows_here = 0
@@ -78,6 +79,9 @@ class Listener:
 
     def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change nothing."""
+
+    def idle(self, module: nn.Module) -> nn.Module | None:
+        """Return nothing: it needs keys."""
 
     def packed(self, stream: Stream) -> AbstractContextManager[None]:
         """Go on as before: what it listens to is padded, as ``needs_keys`` says."""

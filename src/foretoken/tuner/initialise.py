@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from foretoken.errors import AdapterError, ConfigError, did_you_mean
+from foretoken.errors import AdapterError, ConfigError, cut, did_you_mean
 from foretoken.methods import METHODS
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions
@@ -159,9 +159,9 @@ def tokens_of_text(config: PrefixConfig, body: nn.Module, dimensions: Dimensions
             "prefix_init is 'text' and the model does not say which tokenizer is its own; set tokenizer_name_or_path"
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # damaged files bring about errors of every kind
+        reason = cut(str(error).strip().partition("\n")[0], 200)
         raise ConfigError(
             f"no tokenizer at {source!r} ({reason}); set tokenizer_name_or_path to a folder or a hub name"
         ) from error

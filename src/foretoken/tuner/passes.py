@@ -34,8 +34,7 @@ class StackWiring:
         self.stack = stack
         self.module = stack.module(wiring.body)
         self.layers = stack.layer_modules(wiring.body)
-        self.inner = {id(module) for module in self.module.modules()}
-        self.runtime = Runtime()
+        self.runtime = Runtime(wiring.body)
         self.is_padding = False
         self.argument_names = list(inspect.signature(type(self.module).forward).parameters)[1:]
         self.handles = [
@@ -61,6 +60,10 @@ class StackWiring:
             end = self.module.get_submodule(self.stack.end)
             handles.append(end.register_forward_hook(self.strip_rows))
         return handles
+
+    def contains(self, module: nn.Module) -> bool:
+        """Tell whether a module is a part of this stack."""
+        return any(module is part for part in self.module.modules())
 
     @property
     def plan(self) -> Plan | None:

@@ -5,12 +5,13 @@ Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
+from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
 from foretoken.attention import own_weights
@@ -22,7 +23,7 @@ from foretoken.tuner.apart import PartApart, attend_apart
 from foretoken.tuner.columns import Part, RowPart, attend_columns
 from foretoken.tuner.rotation import Rotation
 from foretoken.tuner.runtime import Phase, Plan, Runtime
-from foretoken.tuner.sites import NAME
+from foretoken.tuner.sites import NAME, AroundModule
 
 
 class Port:
@@ -46,6 +47,11 @@ class Port:
     def acts(self) -> bool:
         """Tell whether the attention must do anything else than without adapters."""
         return self.rows_in_front is not None or self.has_part
+
+    @property
+    def rests(self) -> bool:
+        """Tell whether the model is to compute as transformers made it."""
+        return self.runtime.rests
 
     @property
     def has_part(self) -> bool:
@@ -78,6 +84,19 @@ class Port:
     def needs_keys(self) -> bool:
         """Tell whether a part attends to rows and text apart."""
         return self.plan is not None and any(isinstance(part, PartApart) for part in self.parts(self.plan))
+
+    def idle(self, module: nn.Module) -> nn.Module | None:
+        """Return the frozen module inside the LoRA of adapters that do not act now; None where something does."""
+        acting = {group.adapter for group in self.plan.groups} if self.plan is not None else set()
+        while True:
+            if not all(is_idle(hook, acting) for hook in hooks_of(module)):
+                return None
+            if not isinstance(module, LoraLayer):
+                return module
+            names = acting if self.mixed_size else module.active_adapters
+            if not module.disable_adapters and any(name in module.lora_A for name in names):
+                return None
+            module = module.base_layer
 
     @property
     def text_is_frozen(self) -> bool:
@@ -160,3 +179,14 @@ class Port:
         columns += [part.scores(query, scale) for part in parts]
         extra = torch.cat(columns, dim=-1) if columns else None
         return own_weights(query, key, scale=scale, extra_scores=extra, **masks)
+
+
+def hooks_of(module: nn.Module) -> Iterable[Any]:
+    """Return what runs before and after a module."""
+    return (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+
+
+def is_idle(hook: Any, adapters: Collection[str]) -> bool:
+    """Tell whether a hook is that of an edit by none of these adapters."""
+    edit = getattr(hook, "__self__", None)
+    return isinstance(edit, AroundModule) and not edit.acts(adapters)

@@ -10,12 +10,14 @@ from peft import mapping
 
 from foretoken.methods import METHODS
 from foretoken.methods.base import ForetokenConfig, MethodName
+from foretoken.tuner.loading import wrap_loading
 from foretoken.tuner.sites import NAME
 from foretoken.tuner.tuner import ForetokenModel
 
 
 def register() -> None:
-    """Write every method of the table into peft's tables; a second call changes nothing."""
+    """Write every method of the table into peft's tables, and wrap what loads them; a second call changes nothing."""
+    wrap_loading()
     for row in METHODS.values():
         if row.config is None or not issubclass(row.config, ForetokenConfig):
             continue

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretoken.attention.packed import Stream
 from foretoken.errors import AdapterError, did_you_mean
 
+FAST = "_foretoken_fast"  # where a body that was sped up without an adapter keeps its hooks
 BASE = "__base__"  # peft's name for "no adapter" in adapter_names
 
 
@@ -136,13 +137,20 @@ class Runtime:
     """The plan of the pass that is under way in one stack; shared by its sites.
 
     Attributes:
+        body: the model's body.
         plan: the plan, or None between passes.
         text_is_frozen: rows that are trained were put before a text that depends on nothing trained.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, body: nn.Module) -> None:
+        self.body = body
         self.plan: Plan | None = None
         self.text_is_frozen = False
+
+    @property
+    def rests(self) -> bool:
+        """Tell whether the stack computes as transformers made it: nothing acts, and nobody has sped the model up."""
+        return self.plan is None and FAST not in self.body.__dict__
 
     @contextmanager
     def using(self, plan: Plan | None) -> Iterator[None]:

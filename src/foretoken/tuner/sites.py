@@ -9,7 +9,7 @@ Shapes: B batch, N text tokens, P rows in front of the text, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -108,13 +108,52 @@ class AttentionSite(Site):
 
 
 class OutputSite(Site):
-    """Edits of a module's output."""
+    """Edits of a module's output, or of the output of a module that follows it.
 
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """Output (B, ..., D_out) and input (B, ..., D_in) of the module -> new output."""
+    Attributes:
+        edits: the hooks around each output that some adapter edits.
+        edit_of: by adapter name, those of its own output: a bias of BART's ``fc1`` is an edit of what that yields, a
+            bottleneck adapter goes from its input to the output of ``fc2``.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.edits: list[AroundModule] = []
+        self.edit_of: dict[str, AroundModule] = {}
+
+    def forward(self, output: Tensor, given: Tensor, around: AroundModule) -> Tensor:
+        """Output (B, ..., D_out) and input (B, ..., D_in), the hooks that have them -> new output."""
         for group, edit in self.parts():
-            output = group.put(output, edit(group.take(output), group.take(given)))
+            if self.edit_of[group.adapter] is around:
+                output = group.put(output, edit(group.take(output), group.take(given)))
         return output
+
+
+class AroundModule:
+    """Hooks that edit a module's output with its input, or another module's input, at hand."""
+
+    def __init__(self, site: OutputSite, output: nn.Module, width: int | None) -> None:
+        self.site = site
+        self.output = output
+        self.width = width
+        self.given: Tensor | None = None
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note the input."""
+        self.given = args[0] if args else next(iter(kwargs.values()))
+
+    def after(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        """Edit the output, or the part of it that is the query's."""
+        given, self.given = self.given, None
+        assert given is not None
+        if self.width is None or self.width == output.shape[-1]:
+            return self.site(output, given, self)
+        query, rest = output[..., : self.width], output[..., self.width :]
+        return torch.cat([self.site(query, given, self), rest], dim=-1)
+
+    def acts(self, adapters: Collection[str]) -> bool:
+        """Tell whether one of these adapters edits this output."""
+        return any(self.site.edit_of[name] is self for name in adapters if name in self.site)
 
 
 def check_adapter_name(name: str) -> None:

@@ -11,8 +11,9 @@ from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.packing import watch
 from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.runtime import FAST
 from foretoken.tuner.token_rows import use_fast_rows
-from foretoken.tuner.wiring import FAST, WIRING
+from foretoken.tuner.wiring import WIRING
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -12,8 +12,8 @@ from peft import LoraConfig, LoraModel, PeftConfig
 from peft.tuners.lora.layer import LoraLayer
 from peft.tuners.tuners_utils import BaseTuner
 from peft.utils.integrations import init_empty_weights
+from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.packing import watch
@@ -22,7 +22,9 @@ from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
 from foretoken.methods.stack import StackConfig, StackedEdit
 from foretoken.tuner.auxiliary import add_to_loss
 from foretoken.tuner.checks import (
+    check_heads_apart,
     check_lora_has_weights,
+    check_name_is_free,
     check_names_apart,
     check_position_free,
     check_same_backbone,
@@ -30,13 +32,16 @@ from foretoken.tuner.checks import (
     check_trained_tokens,
 )
 from foretoken.tuner.dimensions import body_of, dimensions_of
-from foretoken.tuner.filled import fill_in, is_new, with_heads
+from foretoken.tuner.filled import fill_in, is_new
 from foretoken.tuner.initialise import sources, start
+from foretoken.tuner.lora import outside_heads, with_targets
 from foretoken.tuner.mixed import hook_names
 from foretoken.tuner.quantised import check_trainable, compute_type
 from foretoken.tuner.runtime import check_names
 from foretoken.tuner.sites import NAME, Site, check_adapter_name
+from foretoken.tuner.sizes import check_fits, check_lora
 from foretoken.tuner.token_rows import set_aside, train_rows
+from foretoken.tuner.unchanged import unchanged_on_error
 from foretoken.tuner.wiring import WIRING, Target, Wiring, find_wiring
 
 
@@ -52,8 +57,24 @@ class ForetokenModel(BaseTuner):
     target_module_mapping = {}  # noqa: RUF012 - declared by peft
 
     def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
-        """Attach one adapter; a stack's LoRA goes through peft's LoraModel."""
+        """Attach one adapter, all of it or nothing."""
         check_adapter_name(adapter_name)
+        try:
+            check_name_is_free(model, adapter_name)
+        except AdapterError:
+            self.peft_config[adapter_name] = self.wiring.built[adapter_name][0]  # peft has put the new one in its place
+            raise
+        try:
+            with unchanged_on_error(self):
+                self._attach(model, adapter_name, *args, **kwargs)
+        except BaseException:
+            self.peft_config.pop(adapter_name, None)
+            if getattr(model, "peft_config", None) is None:  # transformers notes an adapter before it attaches it
+                model.__dict__.pop("_hf_peft_config_loaded", None)
+            raise
+
+    def _attach(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
+        """Attach one adapter; a stack's LoRA goes through peft's LoraModel."""
         given = checked(self.peft_config[adapter_name])
         self.__dict__["_tokens"] = given.trained_tokens
         empty = init_empty_weights() if kwargs.get("low_cpu_mem_usage") else nullcontext()
@@ -72,7 +93,7 @@ class ForetokenModel(BaseTuner):
             start(self.wiring, adapter_name, found)
 
     def _inject_lora(self, model: nn.Module, adapter_name: str, lora: LoraConfig, low_cpu_mem_usage: bool) -> None:
-        lora = with_targets(lora, model)
+        lora = outside_heads(with_targets(lora, model), model)
         lora = replace(lora, modules_to_save=None, inference_mode=self.peft_config[adapter_name].inference_mode)
         own_configs = model.__dict__.pop("peft_config", None)  # LoraModel warns of one, and leaves its own there
         # in __dict__: a registered LoraModel would list the whole model a second time
@@ -96,6 +117,9 @@ class ForetokenModel(BaseTuner):
         if not (new := is_new(config)):
             check_same_backbone(config, dimensions)
         check_trained_tokens(dimensions)
+        check_fits(config, dimensions, model)
+        if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
+            check_lora(with_targets(lora, model), model)
         built = config.build(dimensions)  # may refuse: before anything is attached
         check_position_free(built, backbone.stacks_of(body), dimensions)
         check_names_apart(self.peft_config, model, built)
@@ -104,6 +128,7 @@ class ForetokenModel(BaseTuner):
         )
         fill_in(config, dimensions)
         check_trainable(model, config.modules_to_save or ())
+        check_heads_apart(model, config.modules_to_save or ())
         if body.__dict__.get(WIRING) is None:
             body.__dict__[WIRING] = wiring = Wiring(body, backbone, dimensions)
             wiring.handles += [add_to_loss(model, wiring.auxiliary_loss), *watch(model, body, backbone)]
@@ -181,6 +206,7 @@ class ForetokenModel(BaseTuner):
     ) -> nn.Module:
         if merge:
             self._check_merge_allowed()
+        give_heads_back(self.model)
         wiring: Wiring | None = body_of(self.model).__dict__.pop(WIRING, None)
         if wiring is not None:
             wiring.remove()
@@ -207,14 +233,15 @@ class ForetokenModel(BaseTuner):
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
         ours = f".{NAME}.{adapter_name}."
         if ours in key:
-            return key.replace(ours, f".{NAME}.")
+            return without_wrapper(key.replace(ours, f".{NAME}."))
         return super()._remove_adapter_name_from_key(key, adapter_name)
 
     @classmethod
     def _remap_adapter_state_dict_for_load(
         cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        renamed = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, state_dict)
+        given = {without_wrapper(key): tensor for key, tensor in state_dict.items()}
+        renamed = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, given)
         check_state_dict(model, adapter_name, renamed)
         return renamed
 
@@ -243,29 +270,20 @@ def together(one: tuple[Target, nn.Module], other: tuple[Target, nn.Module]) -> 
     return StackedEdit([first, second])
 
 
+def without_wrapper(key: str) -> str:
+    """Return a parameter's name as it is without another adapter's LoRA around the module that carries it.
+
+    >>> without_wrapper("layer.0.attention.self.query.base_layer.foretoken.shift")
+    'layer.0.attention.self.query.foretoken.shift'
+    """
+    return key.replace(f".base_layer.{NAME}.", f".{NAME}.")
+
+
 def checked(config: PeftConfig) -> ForetokenConfig:
     """Return the config if it is one of foretoken's."""
     if not isinstance(config, ForetokenConfig):
         raise ConfigError(f"expected a config of foretoken; got {type(config).__name__}")
     return config
-
-
-def with_targets(lora: LoraConfig, model: nn.Module) -> LoraConfig:
-    """Return the LoRA config with the query and value projections as targets, where it names none.
-
-    peft's own defaults lack Longformer, CamemBERT and DistilBERT, and it warns of GPT-2's maps unless told of them.
-    """
-    if lora.target_modules:
-        return lora
-    targets = find_backbone(model).projections
-    transposed = any(isinstance(m, Conv1D) and path.endswith(targets) for path, m in model.named_modules())
-    return replace(lora, target_modules=list(targets), fan_in_fan_out=transposed or lora.fan_in_fan_out)
-
-
-def completed_lora(lora: LoraConfig, model: nn.Module) -> LoraConfig:
-    """Return a LoRA config that trains the same head as foretoken's own methods do, so that they compare."""
-    head = find_backbone(model).head_names(model, body_of(model))
-    return replace(with_targets(lora, model), modules_to_save=with_heads(lora, head))
 
 
 def new_sites(config: ForetokenConfig, model: nn.Module) -> Sites:
@@ -283,6 +301,14 @@ def head_names(model: nn.Module) -> set[str]:
     """Return the names of the modules that make up the model's head; empty for a family that is not supported."""
     backbone = BACKBONES.get(getattr(model.config, "model_type", ""))
     return set() if backbone is None else set(backbone.head_names(model, body_of(model)))
+
+
+def give_heads_back(model: nn.Module) -> None:
+    """Put the frozen modules in the places of those that adapters train in full; peft would leave the trained ones."""
+    for path, module in list(model.named_modules()):
+        if isinstance(module, ModulesToSaveWrapper):
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, module.original_module)
 
 
 def auxiliary_loss_of(model: nn.Module) -> Tensor | None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from peft import PeftModel
 from torch import Tensor, nn
 
@@ -22,10 +21,10 @@ from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward import ThroughHooks, follow_class
 from foretoken.tuner.passes import StackWiring
 from foretoken.tuner.port import Port
-from foretoken.tuner.sites import NAME, EntrySite, OutputSite, Site, site_class
+from foretoken.tuner.runtime import FAST
+from foretoken.tuner.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
 
 WIRING = "_foretoken_wiring"
-FAST = "_foretoken_fast"  # where a model that was sped up without an adapter keeps its hooks
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,8 @@ class Wiring:
 
     def stack_of(self, module: nn.Module) -> int:
         """Return the number of the stack that a module belongs to; what lies outside of all goes with the first."""
-        return next((number for number, wired in enumerate(self.stacks) if id(module) in wired.inner), 0)
+        # asked anew each time: peft puts its LoRA in the places of modules
+        return next((number for number, wired in enumerate(self.stacks) if wired.contains(module)), 0)
 
     def attach(self, target: Target, module: nn.Module, adapter: str) -> None:
         """Put an adapter's module where it belongs.
@@ -119,18 +119,19 @@ class Wiring:
         site = getattr(target.holder, NAME, None)
         if site is None:
             site = self.new_site(target, module)
-        elif site.output is not target.output:
+        elif type(site) is not site_class(module):
             raise AdapterError(
-                f"adapter {adapter!r} and an earlier one edit different outputs at one module of this model; "
+                f"adapter {adapter!r} and an earlier one act at one module of this model in different ways; "
                 f"attach {adapter!r} to another copy of the model, or unload() the earlier ones first"
             )
         site[adapter] = module
+        if isinstance(site, OutputSite):
+            self.edit_output(site, target, adapter)
 
     def new_site(self, target: Target, module: nn.Module) -> Site:
-        """Register a site and the hooks that call it."""
+        """Register a site, and the hook that calls it before its module runs."""
         wired = self.stacks[target.stack]
         site = site_class(module)(wired.runtime)
-        site.__dict__["output"] = target.output
         target.holder.add_module(NAME, site)
         self.sites.append(site)
         self.targets.append(target.holder)
@@ -138,11 +139,18 @@ class Wiring:
             site.is_first = target.holder is wired.layers[0]
             hook = BeforeLayer(site)
             self.handles.append(target.holder.register_forward_pre_hook(hook, with_kwargs=True))
-        elif isinstance(site, OutputSite) and target.output is not None:
-            edit = AroundModule(site, target.width)
+        return site
+
+    def edit_output(self, site: OutputSite, target: Target, adapter: str) -> None:
+        """Let an adapter's edit act where its output is; all edits of one output share their hooks."""
+        assert target.output is not None
+        edit = next((edit for edit in site.edits if edit.output is target.output and edit.width == target.width), None)
+        if edit is None:
+            edit = AroundModule(site, target.output, target.width)
+            site.edits.append(edit)
             self.handles.append(target.holder.register_forward_pre_hook(edit.before, with_kwargs=True))
             self.handles.append(target.output.register_forward_hook(edit.after))
-        return site
+        site.edit_of[adapter] = edit
 
     def at_work(self) -> list[str]:
         """Return the adapters that act: those that the documents of the pass name, or the active ones."""
@@ -189,25 +197,3 @@ class BeforeLayer:
         if args:
             return (self.site(args[0]), *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": self.site(kwargs["hidden_states"])}
-
-
-class AroundModule:
-    """Hooks that edit a module's output with its input, or another module's input, at hand."""
-
-    def __init__(self, site: OutputSite, width: int | None) -> None:
-        self.site = site
-        self.width = width
-        self.given: Tensor | None = None
-
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the input."""
-        self.given = args[0] if args else next(iter(kwargs.values()))
-
-    def after(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        """Edit the output, or the part of it that is the query's."""
-        given, self.given = self.given, None
-        assert given is not None
-        if self.width is None or self.width == output.shape[-1]:
-            return self.site(output, given)
-        query, rest = output[..., : self.width], output[..., self.width :]
-        return torch.cat([self.site(query, given), rest], dim=-1)

@@ -199,7 +199,9 @@ def test_a_leak_between_given_splits_is_logged(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="foretoken.data"):
         load(DataOptions(train=train, validation=table(tmp_path / "z.csv", [("newer", "a")]), test=test))
     assert [record.getMessage() for record in caplog.records] == [
-        "1 of 2 test documents repeat the text of a training document: 0"
+        "1 of 2 test documents (50 %) are in train too, and scores on them are too good: 0",
+        "validation has no documents of 2 of the 3 classes of train: b, c",
+        "test has no documents of 1 of the 3 classes of train: b",
     ]
 
 

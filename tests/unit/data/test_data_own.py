@@ -52,7 +52,8 @@ def test_the_same_first_text_with_another_second_one_is_no_leak(tmp_path, caplog
     with caplog.at_level(logging.WARNING, logger="foretoken.data"):
         load_data(DataOptions(train=train, test=test, text_pair_column="other"))
     assert [record.getMessage() for record in caplog.records] == [
-        "1 of 2 test documents repeat the text of a training document: 1"
+        "1 of 2 test documents (50 %) are in train too, and scores on them are too good: 1",
+        "test has no documents of 1 of the 2 classes of train: yes",
     ]
 
 

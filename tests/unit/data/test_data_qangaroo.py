@@ -111,7 +111,7 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "cut.json").write_bytes(b'[{"query": "caf\xc3')
     with pytest.raises(DataError, match="not valid UTF-8"):
         read_candidates(tmp_path / "cut.json")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="is a folder, expected a file"):
         read_candidates(tmp_path)
 
 

@@ -8,7 +8,7 @@ from foretoken.report.compare import compare
 from foretoken.report.documents import paired, per_document
 from foretoken.report.groups import collect
 from foretoken.report.records import find_runs
-from made_runs import make_run, write_predictions
+from made_runs import make_run, set_accuracy, write_predictions
 
 GOOD, POOR = [0.80, 0.82, 0.87], [0.70, 0.71, 0.69]
 
@@ -130,6 +130,7 @@ def test_other_documents_are_no_pairs(tmp_path):
 def test_predictions_of_another_shape_are_said(tmp_path, columns, reason):
     folder = make_run(tmp_path / "run")
     pq.write_table(pa.table(columns), folder / "predictions.parquet")
+    set_accuracy(folder, "test", 1.0)
     assert reason in per_document(results(tmp_path).chosen[0])
 
 
@@ -151,3 +152,13 @@ def test_each_kind_of_task_has_its_measure(tmp_path, problem, label, prediction,
 
 def test_pairs_follow_the_order_of_the_first():
     assert paired({("", "a"): 1.0, ("", "b"): 2.0}, {("", "b"): 4.0, ("", "a"): 3.0}) == ([1.0, 2.0], [3.0, 4.0])
+
+
+def test_predictions_of_another_run_are_said_and_not_compared(tmp_path):
+    right = np.arange(40) % 10 < 9
+    folders = [make_run(tmp_path / name, name, correct=right) for name in ("lora", "bitfit")]
+    write_predictions(make_run(tmp_path / "elsewhere" / "x"), right[:20] & False)
+    (tmp_path / "elsewhere" / "x" / "predictions.parquet").replace(folders[0] / "predictions.parquet")
+    (found,) = compare(collect(find_runs(folders)))
+    assert found.bootstrap is None
+    assert found.no_bootstrap.startswith("lora: its predictions are of another run: their accuracy is 0.0000")

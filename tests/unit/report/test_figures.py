@@ -21,6 +21,7 @@ from foretoken.report.figures.attention import masked
 from foretoken.report.figures.calibration import BINS, COVERAGES
 from foretoken.report.figures.style import COLOURS, INK, marks
 from foretoken.report.records import Run, find_runs
+from made_runs import set_accuracy
 
 LABELS = ("no", "yes")
 
@@ -84,6 +85,9 @@ def predictions(folder, seed=0, count=40):
         "prob_yes": yes,
     }
     pq.write_table(pa.table(table), folder / "predictions.parquet")
+    right = (yes > 0.5) == truth
+    set_accuracy(folder, "validation", float(right[:3].mean()))
+    set_accuracy(folder, "test", float(right[3:].mean()))
     return np.column_stack([1 - yes, yes])[3:], truth[3:]
 
 
@@ -214,7 +218,9 @@ def test_a_confidence_of_one_is_inside_the_diagram(tmp_path):
 def test_rows_with_choices_of_their_own_are_drawn_too(tmp_path):
     rows = [[0.55, 0.45], [0.1, 0.7, 0.2]]
     table = {"split": ["test"] * 2, "label": [1, 1], "prediction": [0, 1], "probabilities": rows}
-    pq.write_table(pa.table(table), run(tmp_path) / "predictions.parquet")
+    folder = run(tmp_path)
+    pq.write_table(pa.table(table), folder / "predictions.parquet")
+    set_accuracy(folder, "test", 0.5)
     bars = draw("reliability", tmp_path).axes[0].patches
     assert [(round(bar.get_x() * BINS), bar.get_height()) for bar in bars] == [(8, 0.0), (10, 1.0)]
 

@@ -10,7 +10,7 @@ from foretoken.files import write_json
 from foretoken.sweeps.database import Database
 from foretoken.sweeps.plan import load_plan
 from foretoken.sweeps.sweep import Sweep
-from foretoken.training.record import read_record
+from foretoken.training.record import plain, read_record
 
 FILE = {
     "recipe": {"model": "tiny", "data": {"path": "mail.csv"}, "method": "bitfit"},
@@ -56,23 +56,35 @@ def sweep(write):
         database.close()
 
 
+def in_sweep(recipe):
+    """Return the name that a run has in its sweep."""
+    return "/".join(recipe.run_folder.parts[-2:])
+
+
 @pytest.fixture
 def runs(monkeypatch):
     """Replace training and measuring; `trained` and `measured` list what was done, `score` says how well."""
     done = SimpleNamespace(trained=[], measured=[], score=lambda recipe: recipe.training.learning_rate)
 
-    def train(recipe, *, callbacks=(), measure_test=True):
+    def train(recipe, *, accept_changed=False, callbacks=(), measure_test=True):
         assert not measure_test
         before = read_record(recipe.run_folder)
         if before is not None:
             return before
-        done.trained.append(recipe.name)
-        record = {"status": "finished", "validation": {"f1_macro": done.score(recipe), "loss": 1.0}}
+        done.trained.append(in_sweep(recipe))
+        record = {
+            "status": "finished",
+            "recipe": plain(recipe),
+            "problem": "classification",
+            "parameters": {"percent": 1.0},
+            "timings": {"step_seconds_median": None},
+            "validation": {"f1_macro": done.score(recipe), "loss": 1.0},
+        }
         write_json(recipe.run_folder / "run.json", record)
         return record
 
-    def measure_test(recipe):
-        done.measured.append(recipe.name)
+    def measure_test(recipe, *, accept_changed=False):
+        done.measured.append(in_sweep(recipe))
         return {"test": {"f1_macro": done.score(recipe) / 2}}
 
     monkeypatch.setattr("foretoken.training.train.train", train)

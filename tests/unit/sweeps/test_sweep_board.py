@@ -1,12 +1,14 @@
 """The board: a run has one holder, whoever else wants it, and whatever was cut off in between."""
 
+import re
 import threading
 
 import pytest
+from sqlalchemy import text
 
 from foretoken.errors import RecipeError
 from foretoken.sweeps.board import RUNNING, TRAINED, WAITING, Board
-from foretoken.sweeps.database import Database
+from foretoken.sweeps.database import Database, DatabaseError
 from foretoken.sweeps.file import StorageOptions
 from foretoken.sweeps.heart import Watch
 from foretoken.sweeps.owners import is_gone, machine, new_owner
@@ -104,3 +106,43 @@ def test_a_worker_of_this_machine_is_gone_when_its_process_is():
     assert is_gone("/".join([where, "4194999", began, token]))
     assert not is_gone("/".join(["another", "4194999", began, token]))
     assert not is_gone("")
+
+
+def test_a_database_of_before_steps_were_noted_goes_on(board):
+    engine = board.database.engine
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE foretoken_runs DROP COLUMN step"))
+        connection.execute(
+            text(
+                "INSERT INTO foretoken_runs (sweep, run, recipe, state, owner, beat, takeovers, seconds) "
+                "VALUES ('s', 'old', '{}', 'running', 'me', 5, 2, 1.5)"
+            )
+        )
+    for _ in range(2):
+        again = Board(board.database, "s")
+    assert (again.rows()["old"].step, again.rows()["old"].takeovers) == (0, 2)
+    assert again.beat("old", "me", step=3)
+    assert again.beat("old", "me", step=2)
+    assert (again.rows()["old"].step, again.rows()["old"].takeovers, again.rows()["old"].beat) == (3, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("state", "asleep", "the run a is 'asleep'"),
+        ("beat", "often", "beat of the run a is 'often'"),
+        ("seconds", "long", "seconds of the run a is 'long'"),
+        ("recipe", "[1]", "recipe of the run a is [1]"),
+        ("recipe", "{", "Expecting property name"),
+        ("validation", '{"f1": "good"}', "validation of the run a has the score 'good'"),
+        ("history", "7", "history of the run a is 7"),
+        ("error", b"\xff", "error of the run a is b'\\xff'"),
+        ("recipe", "[" * 100_000, "recursion"),
+    ],
+)
+def test_what_no_sweep_has_written_is_said_in_one_line(board, column, value, said):
+    with board.database.engine.begin() as connection:
+        connection.execute(text(f"UPDATE foretoken_runs SET {column} = :value WHERE run = 'a'"), {"value": value})
+    with pytest.raises(DatabaseError, match=re.escape(said)) as refused:
+        board.rows()
+    assert "\n" not in str(refused.value)

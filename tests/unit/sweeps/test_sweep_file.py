@@ -75,7 +75,7 @@ def test_all_errors_come_at_once_and_say_where_they_stand(write):
             {"storage": {"heartbeat": 10, "takeover_after": 20}},
             "takeover_after: expected three times heartbeat or more",
         ),
-        ({"name": "a/b"}, "name: got 'a/b', expected a plain folder name"),
+        ({"name": "a/b"}, "name: got 'a/b', which holds the character '/'; expected a plain folder name"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(write, changes, said):

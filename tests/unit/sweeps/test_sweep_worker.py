@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -15,6 +16,7 @@ from foretoken.sweeps.standing import broken, is_over
 from foretoken.sweeps.sweep import Sweep
 from foretoken.sweeps.tables import broken_lines, progress_rows, result_rows
 from foretoken.sweeps.worker import Worker
+from foretoken.training import train as training
 from foretoken.training.record import Pruned
 
 
@@ -110,7 +112,7 @@ def test_an_unexpected_error_is_a_failed_run_too(sweep, runs, capsys):
 
 
 def test_a_test_split_that_cannot_be_measured_leaves_the_selection_as_it_is(sweep, runs, monkeypatch):
-    def measure_test(recipe):
+    def measure_test(recipe, **_):
         raise DataError("no test split")
 
     monkeypatch.setattr("foretoken.training.evaluate.measure_test", measure_test)
@@ -156,7 +158,54 @@ def test_the_run_of_a_dead_worker_is_taken_up_and_after_three_deaths_no_more(swe
     found = work(one)["bitfit"]
     assert runs.trained == [first]
     states = {row.run: (row.state, row.error) for row in found.wanted}
-    assert states == {first: (TRAINED, None), second: (FAILED, "its worker died 4 times")}
+    assert states == {first: (TRAINED, None), second: (FAILED, "its worker died 4 times without getting past step 0")}
+
+
+class Died(BaseException):
+    """The end of a process, as far as one can have it within a test: nothing is given back or noted."""
+
+
+def dying(one, runs, monkeypatch, steps, *, heard=True):
+    """Let workers of a sweep die at the given steps of their runs; the last one lives."""
+    left, live = iter(steps), training.train
+
+    def train(recipe, *, callbacks=(), **options):
+        step = next(left, None)
+        if step is None:
+            return live(recipe, callbacks=callbacks, **options)
+        heart = callbacks[0]
+        if heard:
+            heart.board.beat(heart.run, heart.owner, step=step)
+        else:
+            write_json(recipe.run_folder / "checkpoints" / f"checkpoint-{step}" / "state.json", step)
+        raise Died
+
+    monkeypatch.setattr("foretoken.training.train.train", train)
+    monkeypatch.setattr("foretoken.sweeps.heart.is_gone", lambda owner: True)
+    for _ in steps:
+        with suppress(Died):
+            work(one)
+    return work(one)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_workers_may_die_as_often_as_they_like_while_a_run_gets_on(heard, sweep, runs, monkeypatch):
+    monkeypatch.setattr("foretoken.training.checkpoints.is_whole", lambda checkpoint: True)
+    steps = [step for step in range(11, 20) for _ in range(3)]  # three times at every place
+    one = sweep(compare=None, search=None, seeds=[0])
+    found = dying(one, runs, monkeypatch, steps, heard=heard)["bitfit"]
+    assert [row.state for row in found.wanted] == [MEASURED]
+    assert [(row.step, row.takeovers) for row in found.wanted] == [(19, 0)]
+
+
+def test_a_run_that_kills_its_workers_at_one_place_is_failed_and_the_others_go_on(sweep, runs, monkeypatch):
+    one = sweep(search=None, seeds=[0])
+    found = dying(one, runs, monkeypatch, [3, 7, 5, 7, 7])
+    (row,) = found["lora"].wanted
+    assert (row.state, row.error) == (FAILED, "its worker died 4 times without getting past step 7")
+    assert [row.state for row in found["prefix-tuning"].wanted] == [MEASURED]
+    assert one.retry_broken() == 1
+    assert [row.state for row in work(one)["lora"].wanted] == [MEASURED]
 
 
 def test_ctrl_c_gives_the_run_back(sweep, runs):
@@ -172,9 +221,10 @@ def test_ctrl_c_gives_the_run_back(sweep, runs):
 def test_a_worker_that_lost_its_run_leaves_it_alone(sweep, runs):
     def lose(recipe):
         if not runs.lost:
-            runs.lost.append(recipe.name)
-            one.board.claim(one.board.rows()[recipe.name], RUNNING, "other/1/2/3")
-            raise LostRun(recipe.name)
+            name = "/".join(recipe.run_folder.parts[-2:])
+            runs.lost.append(name)
+            one.board.claim(one.board.rows()[name], RUNNING, "other/1/2/3")
+            raise LostRun(name)
         return 0.5
 
     runs.lost, runs.score = [], lose
@@ -236,7 +286,8 @@ def test_an_earlier_note_of_a_pruned_run_is_believed(sweep, runs):
     one = sweep(compare=None, search=None, seeds=[0])
     row = one.look()[0].wanted[0]
     one.board.claim(row, RUNNING, "/".join([*Worker(one, print).owner.split("/")[:2], "1.00", "x"]))
-    write_json(one.recipes[row.run].run_folder / "run.json", {"status": "pruned", "error": "others were better"})
+    record = {"status": "pruned", "error": "others were better", "recipe": {}}
+    write_json(one.recipes[row.run].run_folder / "run.json", record)
     assert work(one)["bitfit"].counts == {PRUNED: 1}
 
 

@@ -6,10 +6,16 @@ from foretoken.training.record import RunRecord, differing_keys, history, read_r
 
 def test_differing_keys_are_dotted_and_show_both_values():
     before = {"model": "a", "training": {"epochs": 3, "seed": 0, "num_threads": 1}, "output": "x"}
-    now = {"model": "a", "training": {"epochs": 4, "seed": 0, "num_threads": 2}, "output": "y", "name": "n"}
+    now = {
+        "model": "a",
+        "training": {"epochs": 4, "seed": 0, "num_threads": 2},
+        "output": "y",
+        "name": "n",
+        "max_length": 64,
+    }
     assert differing_keys(before, now) == [
         "training.epochs: 3 in the folder, 4 now",
-        "name: 'nothing' in the folder, 'n' now",
+        "max_length: 'nothing' in the folder, 64 now",
     ]
 
 
@@ -31,9 +37,10 @@ def test_history_joins_loss_and_validation_of_a_step():
 
 
 def test_a_record_is_whole_after_every_update(tmp_path):
-    record = RunRecord(tmp_path, {"status": "running"})
+    values = {"status": "running", "recipe": {}}
+    record = RunRecord(tmp_path, dict(values))
     record.update(steps=3)
-    assert json.loads((tmp_path / "run.json").read_text()) == {"status": "running", "steps": 3}
+    assert json.loads((tmp_path / "run.json").read_text()) == values | {"steps": 3}
     record.end("failed", ValueError("no"))
     assert read_record(tmp_path)["error"] == "no"
 

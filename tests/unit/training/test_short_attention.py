@@ -1,6 +1,7 @@
 """Short attention in float32 while a CPU trains in bfloat16; anything else is left alone."""
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,19 +74,21 @@ def test_dropout_is_left_to_its_own_kernel():
 
 
 @pytest.mark.parametrize(
-    ("options", "entered"),
+    ("options", "device", "entered"),
     [
-        ({"precision": "bf16"}, True),
-        ({"precision": "fp32"}, False),
-        ({"precision": "bf16", "gradient_checkpointing": True}, False),
+        ({"precision": "bf16"}, "cpu", True),
+        ({"precision": "bf16"}, "cuda", False),
+        ({"precision": "fp32"}, "cpu", False),
+        ({"precision": "bf16", "gradient_checkpointing": True}, "cpu", False),
     ],
 )
-def test_which_runs_use_it(options, entered, monkeypatch):
+def test_which_runs_use_it(options, device, entered, monkeypatch):
     seen = []
     monkeypatch.setattr(Float32Attention, "__enter__", lambda self: seen.append("in"))
     monkeypatch.setattr(Float32Attention, "__exit__", lambda self, *error: None)
     trainer = RecipeTrainer.__new__(RecipeTrainer)
     trainer.options = TrainingOptions(**options)
+    trainer.args = SimpleNamespace(device=torch.device(device))
     trainer.is_in_train = True
     monkeypatch.setattr("transformers.Trainer.compute_loss_context_manager", lambda self: ExitStack())
     with trainer.compute_loss_context_manager():

@@ -399,7 +399,7 @@ class TestAnotherAdapter:
     @pytest.mark.parametrize(
         ("damage", "message"),
         [
-            (lambda folder: (folder / "adapter_config.json").write_text("{"), "is not JSON"),
+            (lambda folder: (folder / "adapter_config.json").write_text("{"), "is cut short or corrupt"),
             (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has no peft_type"),
             (lambda folder: (folder / "adapter_config.json").unlink(), "has no adapter_config.json"),
             (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"no"), "cannot be read"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from foretoken.errors import DataError
 from foretoken.report.figures.panels import all_panels
 from foretoken.report.figures.style import COLOURS, INK, grid, legend, styled, wrapped
+from foretoken.report.reading import read_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,8 +80,8 @@ def analysed(runs: Sequence[Run]) -> list[Analysed]:
 def read_analysis(run: Run) -> dict[str, Any] | None:
     """Return what `analysis.json` of a run holds; None where there is none, or it cannot be read."""
     try:
-        values = json.loads((run.folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        values = read_json(run.folder / FILE)
+    except DataError:
         return None
     return values if isinstance(values, dict) else None
 

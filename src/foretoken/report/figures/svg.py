@@ -17,6 +17,7 @@ from foretoken.report.figures.style import INK
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SVG = '<svg role="img"'  # how a file of ours begins
 _REFERENCES = re.compile(r'(\bid="|\bhref="#|url\(#)')
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
@@ -37,7 +38,7 @@ def to_svg(figure: Figure, name: str = "figure", *, title: str = "") -> str:
     text = stream.getvalue()
     text = _METADATA.sub("", text[text.index("<svg") :])
     text = _REFERENCES.sub(lambda match: f"{match[1]}{name}-", text.replace(INK, "currentColor"))
-    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1).strip() + "\n"
+    return text.replace("<svg ", f'{SVG} aria-label="{escape(title)}" ', 1).strip() + "\n"
 
 
 def to_png(figure: Figure, *, dpi: int = 160) -> bytes:

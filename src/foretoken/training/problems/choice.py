@@ -97,7 +97,7 @@ class MultipleChoice(Choosing):
         """Return ``sequences``, one per choice, and ``length``, the tokens of all of them."""
         choices = list(split["choices"])
         texts = [text for text, row in zip(split["text"], choices, strict=True) for _ in row]
-        pairs, lengths = cut_pairs(texts, [choice for row in choices for choice in row], reading)
+        pairs, lengths, partly = cut_pairs(texts, [choice for row in choices for choice in row], reading)
         ends = np.cumsum([len(row) for row in choices]).tolist()
         places = list(zip([0, *ends[:-1]], ends, strict=True))
         sequences = [pairs[begin:end] for begin, end in places]
@@ -106,7 +106,8 @@ class MultipleChoice(Choosing):
             "sequences": sequences,
             "length": [sum(len(pair["input_ids"]) for pair in row) for row in sequences],
         }
-        return columns, count_lengths(longest, reading.max_length)
+        questions = sum(any(number in partly for number in range(begin, end)) for begin, end in places)
+        return columns, count_lengths(longest, reading.max_length, questions)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad the choices of all rows to the longest one."""

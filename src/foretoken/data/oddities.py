@@ -1,0 +1,152 @@
+"""What is legal in data and seldom meant: said in a warning, never changed."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from foretoken.data.documents import Corpus, Example, number_of, shown
+from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, TOKEN_CLASSIFICATION
+
+_log = logging.getLogger(__name__)
+_MANY_NUMBERS = 50  # classes that are all numbers: more look like a quantity
+_ANSWERS = {CLASSIFICATION: "label", MULTIPLE_CHOICE: "answer", TOKEN_CLASSIFICATION: "tags"}
+
+
+def warn_of_merged_labels(source: Path | str, written: Mapping[str, Iterable[str]]) -> None:
+    """Log a warning when one class is written in several ways: as ``1`` and ``"1"``, with and without a space."""
+    several = {label: sorted(forms) for label, forms in written.items() if len(set(forms)) > 1}
+    if several:
+        label, forms = next(iter(several.items()))
+        _log.warning(
+            "%s: %d of %d labels are written in several ways, and each is read as one class: %s",
+            shown([str(source)]),
+            len(several),
+            len(written),
+            f"{shown([label])} is written {shown(forms)}",
+        )
+
+
+def warn_of_classes(corpus: Corpus, names: Sequence[str]) -> None:
+    """Log a warning when classes differ in nothing that a reader would see, or look like a quantity."""
+    if corpus.problem != CLASSIFICATION:
+        return
+    alike = list(_alike(names))
+    if alike:
+        sizes = Counter(document.label for documents in corpus.splits.values() for document in documents)
+        first = shown([f"{name!r} ({sizes[name]} documents)" for name in alike[0]])
+        _log.warning(
+            "%d of %d classes look like another one and are kept apart: %s; write them alike if they are one",
+            sum(map(len, alike)),
+            len(names),
+            first,
+        )
+    if len(names) >= _MANY_NUMBERS and all(number_of(name) is not None for name in names):
+        _log.warning(
+            "the labels are %d different numbers (%s); if they measure something, set data.problem to regression",
+            len(names),
+            shown(list(names)),
+        )
+
+
+def input_keys(splits: Mapping[str, Sequence[Example]]) -> dict[str, list[bytes]]:
+    """Return for every example what it shares with those whose whole input differs in white space alone."""
+    return {split: [_key(example) for example in examples] for split, examples in splits.items()}
+
+
+def warn_of_leaks(splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[bytes]]) -> None:
+    """Log a warning when validation or test repeat inputs of train, or test those of validation."""
+    for first, second in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        known = set(keys[first])
+        shared = [example.id for example, key in zip(splits[second], keys[second], strict=True) if key in known]
+        if shared:
+            _log.warning(
+                "%d of %d %s documents (%.0f %%) are in %s too, and scores on them are too good: %s",
+                len(shared),
+                len(keys[second]),
+                second,
+                100 * len(shared) / len(keys[second]),
+                first,
+                shown(shared),
+            )
+
+
+def warn_of_contradictions(
+    problem: str, splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[bytes]]
+) -> None:
+    """Log a warning when one and the same input has different answers; say how often train repeats an input."""
+    repeated = len(keys["train"]) - len(set(keys["train"]))
+    if repeated:
+        _log.info("%d of %d training documents repeat the text of another", repeated, len(keys["train"]))
+    if problem not in _ANSWERS:
+        return
+    first: dict[bytes, Example] = {}
+    contradicted: dict[bytes, tuple[Example, Example]] = {}
+    for split, examples in splits.items():
+        for example, key in zip(examples, keys[split], strict=True):
+            other = first.setdefault(key, example)
+            if getattr(other, _ANSWERS[problem]) != getattr(example, _ANSWERS[problem]):
+                contradicted.setdefault(key, (other, example))
+    if contradicted:
+        _log.warning(
+            "texts with contradicting labels, about which no model can be right: %d, the first at %s",
+            len(contradicted),
+            shown([example.where for example in next(iter(contradicted.values()))]),
+        )
+
+
+def warn_of_thin_splits(splits: Mapping[str, Sequence[Example]], made: Iterable[str]) -> None:
+    """Log a warning when a split that was made here has single documents, or any split lacks classes of train."""
+    classes = {example.stratum for example in splits["train"]}
+    for name in ("validation", "test"):
+        sizes = Counter(example.stratum for example in splits[name])
+        single = sorted(label for label, count in sizes.items() if count == 1)
+        absent = sorted(classes - set(sizes))
+        if name in made and single:
+            of_what = f" of {len(single)} of {len(sizes)} classes ({shown(single)})" if any(single) else ""
+            _log.warning(
+                "%s is taken from train and has a single document%s: its scores say little; raise data.%s_fraction, or "
+                "add documents",
+                name,
+                of_what,
+                name,
+            )
+        if absent:
+            _log.warning(
+                "%s has no documents of %d of the %d classes of train: %s",
+                name,
+                len(absent),
+                len(classes),
+                shown(absent),
+            )
+
+
+def _alike(names: Sequence[str]) -> Iterator[list[str]]:
+    groups: dict[object, list[str]] = defaultdict(list)
+    for name in names:
+        groups[_look(name)].append(name)
+    return (group for group in groups.values() if len(group) > 1)
+
+
+def _look(label: str) -> object:
+    """Return what labels share that look alike: a number's value, else the text without case, spaces and invisibles.
+
+    >>> _look("1.0") == _look("1"), _look("Ham") == _look("ham"), _look("a\u200bb") == _look("a b")
+    (True, True, True)
+    """
+    number = number_of(label)
+    if number is not None:
+        return number
+    folded = unicodedata.normalize("NFKC", label).casefold()
+    kept = "".join(character for character in folded if unicodedata.category(character)[0] not in "CZ")
+    return kept or label
+
+
+def _key(example: Example) -> bytes:
+    """Return what two examples share when their inputs differ only in white space."""
+    text = " ".join(example.content.split())
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

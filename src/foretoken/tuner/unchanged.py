@@ -1,0 +1,70 @@
+"""All or nothing: a model is as it was before where attaching or loading an adapter fails half way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+from peft.tuners.tuners_utils import BaseTuner
+from torch import nn
+
+from foretoken.tuner.wiring import Wiring
+
+
+@contextmanager
+def unchanged_on_error(model: nn.Module) -> Iterator[None]:
+    """Leave a model with the modules, hooks, adapters and gradient flags that it had, where what is done to it fails.
+
+    Values of parameters are no part of it: what fails has only made new ones.
+    """
+    befores = [Before(owner) for owner in owners(model)]
+    trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    wired = wirings(model)
+    try:
+        yield
+    except BaseException:
+        for wiring in wirings(model):
+            if wiring not in wired:
+                wiring.remove()  # what lies outside the model: transformers' choice of attention
+        for before in befores:
+            before.restore()
+        for parameter, is_trained in trained:
+            parameter.requires_grad_(is_trained)
+        raise
+
+
+class Before:
+    """The class and the attributes of one object, and what its dictionaries, lists and sets held."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+        self.kind = type(owner)
+        self.attributes = dict(vars(owner))
+        held = (value for value in self.attributes.values() if isinstance(value, dict | list | set))
+        self.held = [(value, copy(value)) for value in held]
+
+    def restore(self) -> None:
+        """Give all of it back. Dictionaries stay the same objects, as handles of hooks know theirs."""
+        self.owner.__class__ = self.kind
+        vars(self.owner).clear()
+        vars(self.owner).update(self.attributes)
+        for value, before in self.held:
+            value.clear()
+            if isinstance(value, list):
+                value.extend(before)
+            else:
+                value.update(before)
+
+
+def owners(model: nn.Module) -> Iterable[Any]:
+    """Yield the modules of a model, and what they hold that is no submodule of theirs: wirings, and tuners of LoRA."""
+    for module in model.modules():
+        yield module
+        yield from (value for value in vars(module).values() if isinstance(value, Wiring | BaseTuner))
+
+
+def wirings(model: nn.Module) -> list[Wiring]:
+    """Return the wirings of a model; there is one at most."""
+    return [owner for owner in owners(model) if isinstance(owner, Wiring)]

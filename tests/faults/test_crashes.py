@@ -1,0 +1,146 @@
+"""Killed at any write, or with a full disk there, a command that is given again ends as if nothing had happened."""
+
+import shutil
+from contextlib import ExitStack
+from functools import cache
+
+import psycopg
+import pytest
+import yaml
+from crashes import Case
+from postgres import binaries, postgres
+
+KILLS = ("kill-before", "kill-after", "short")
+SIGNALS = ("int", "term")
+DISKS = ("full", "readonly", "eio")
+CASES = ("train", "restart", "whole-model", "lengthen", "longformer", "fuse", "predict", "sweep")
+# how many calls of a case are disturbed: in the default suite, and in the slow one
+DEFAULT = {"train": 8, "restart": 4, "longformer": 2, "fuse": 2, "predict": 2, "sweep": 3}
+SLOW = {
+    "train": 70,
+    "restart": 50,
+    "whole-model": 20,
+    "lengthen": 10,
+    "longformer": 30,
+    "fuse": 25,
+    "predict": 5,
+    "sweep": 40,
+    "sweep-workers": 12,
+    "sweep-postgres": 12,
+}
+
+
+@pytest.fixture(scope="module")
+def cases(tiny_files, crashes, tmp_path_factory):
+    """Return a case by its name; each starts from files that were made once, and PostgreSQL where it is asked for."""
+    stack = ExitStack()
+
+    @cache
+    def server():
+        if binaries() is None:
+            pytest.skip("needs PostgreSQL")
+        return stack.enter_context(postgres())
+
+    made = tmp_path_factory.mktemp("made")
+    training = {"max_steps": 6, "eval_every": 2}
+    projected = {"name": "prefix-tuning", "num_virtual_tokens": 2, "prefix_projection": True, "encoder_hidden_size": 4}
+    tiny_files.recipe(made, method=projected, training={"max_steps": 2})
+    assert crashes.forked("train", "recipe.yaml", cwd=made).code == 0
+
+    def train(folder, **changes):
+        tiny_files.recipe(folder, training=training, **changes)
+
+    def finished(folder):
+        """A finished run of another recipe, with a file of the user's."""
+        shutil.copytree(made / "runs", folder / "runs")
+        (folder / "runs" / "run" / "notes.txt").write_text("mine")
+        (folder / "runs" / "run" / "adapter" / "plot.svg").write_text("mine")
+        train(folder)
+
+    def lengthened(folder):
+        tiny_files.recipe(folder, lengthen={"max_length": 128, "attention_window": 8}, training={"max_steps": 2})
+
+    def run_alone(folder):
+        shutil.copytree(made / "runs", folder / "runs")
+
+    def nothing(folder):
+        """Start in an empty folder."""
+
+    def sweep(folder):
+        base = {key: value for key, value in tiny_files.values().items() if key not in ("output", "name")}
+        values = {"recipe": base, "output": "sweeps", "compare": {"method": ["lora", "prefix-tuning"]}, "seeds": [0]}
+        (folder / "sweep.yaml").write_text(yaml.safe_dump(values))
+
+    def emptied(folder):
+        """A sweep whose database knows nothing of an earlier one."""
+        with psycopg.connect(server().url()) as connection:
+            connection.execute("DROP TABLE IF EXISTS foretoken_runs, foretoken_candidates")
+        sweep(folder)
+
+    workers = ("sweep", "sweep.yaml", "--workers", "2")
+    lengths = ("--max-length", "128", "--attention-window", "8")
+    found = {
+        "train": Case("train", ("train", "recipe.yaml"), train),
+        "restart": Case("restart", ("train", "recipe.yaml", "--restart"), finished),
+        "whole-model": Case("whole-model", ("train", "recipe.yaml"), lambda folder: train(folder, method="full")),
+        "lengthen": Case("lengthen", ("lengthen", str(tiny_files.model), "long", *lengths), nothing),
+        "longformer": Case("longformer", ("train", "recipe.yaml"), lengthened),
+        "fuse": Case("fuse", ("fuse", "runs/run", "fused"), run_alone),
+        "predict": Case("predict", ("predict", "runs/run", "lunch", "--output", "out.jsonl"), run_alone),
+        "sweep": Case("sweep", ("sweep", "sweep.yaml"), sweep),
+        "sweep-workers": Case("sweep-workers", workers, sweep, in_workers=True),
+    }
+
+    def case(name):
+        if name == "sweep-postgres" and name not in found:
+            found[name] = Case(name, (*workers, "--storage", server().url()), emptied, in_workers=True)
+        return found[name]
+
+    yield case
+    stack.close()
+
+
+def disturb(crashes, case, modes, number, of):
+    """Disturb the number-th of so many calls, evenly spread over the case; the modes take turns."""
+    calls = crashes.undisturbed(case).calls
+    return crashes.disturbed(case, modes[number % len(modes)], int((number + 0.5) / of * len(calls)))
+
+
+def numbered(counts):
+    return [
+        pytest.param(name, number, id=f"{name}-{number}") for name, count in counts.items() for number in range(count)
+    ]
+
+
+def test_what_is_compared(crashes, cases):
+    """The library sees the writes of Python, torch and safetensors; a user's own files are among what is left."""
+    trained = crashes.undisturbed(cases("restart"))
+    for written in ("trainer_state.json", "optimizer.pt", "predictions.parquet", "run.json", "checksums.json"):
+        assert any(call.endswith(f"/{written}") for call in trained.calls), written
+    assert {"notes.txt", "adapter/plot.svg", "adapter/adapter_model.safetensors", "run.json"} <= {
+        name.removeprefix("runs/run/") for name in trained.left
+    }
+    assert not any(".foretoken" in name or "checkpoint" in name for name in trained.left)
+
+
+@pytest.mark.parametrize(("name", "number"), numbered(DEFAULT))
+def test_killed_at_a_write_and_given_again(name, number, crashes, cases):
+    disturb(crashes, cases(name), KILLS, number, DEFAULT[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "number"), numbered(SLOW))
+def test_killed_at_any_write_and_given_again(name, number, crashes, cases):
+    disturb(crashes, cases(name), KILLS, number, SLOW[name])
+
+
+@pytest.mark.parametrize("mode", ["full", "int"])
+def test_a_fault_in_the_middle_of_training(mode, crashes, cases):
+    disturb(crashes, cases("train"), [mode], 1, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [*SIGNALS, *DISKS])
+@pytest.mark.parametrize(("name", "number"), numbered(dict.fromkeys(CASES, 6)))
+def test_a_signal_or_a_disk_that_fails_at_any_write(name, number, mode, crashes, cases):
+    disturb(crashes, cases(name), [mode], number, 6)
