@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutations import files, overrides
 
-LINES = 22  # a head, a screenful of errors, and how many more there are
 QUICK = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 METHODS = {
     "prefix-tuning": {"method": {"name": "prefix-tuning", "num_virtual_tokens": 2, "prefix_projection": False}},
@@ -61,7 +60,7 @@ def check_recipe(data, forked, tiny_files, fresh):
     words = data.draw(overrides(values))
     fixed = ["--training.max_steps", "2", "--output", "runs", "--name", "run"]  # bounds the time, and where it writes
     ended = forked("train", "recipe.yaml", *words, *fixed, cwd=folder, seconds=60)
-    if assert_done_or_refused(ended, lines=LINES):
+    if assert_done_or_refused(ended):
         record = json.loads((folder / "runs" / "run" / "run.json").read_text())
         assert record["status"] == "finished"
         assert all(value is None or math.isfinite(value) for value in numbers(record["test"]))
@@ -81,7 +80,7 @@ def check_sweep(data, forked, tiny_files, fresh):
     (folder / "sweep.yaml").write_bytes(data.draw(files(values)))
     words = data.draw(overrides(base))
     ended = forked("sweep", "sweep.yaml", "--dry-run", *words, cwd=folder, seconds=60)
-    if assert_done_or_refused(ended, lines=LINES):
+    if assert_done_or_refused(ended):
         assert "nothing was run" in ended.out or "usage:" in ended.out
     assert [path.name for path in folder.iterdir()] == ["sweep.yaml"]
 

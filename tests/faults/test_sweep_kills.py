@@ -96,10 +96,8 @@ def test_a_sweep_that_is_killed_again_and_again_ends_as_one_that_is_not(forked, 
 
 def half_trained(forked, path, folder, cwd):
     """Kill a sweep when its first run has a checkpoint, and let the board say that the run failed."""
-    for seconds in (0.6, 1, 2, 4, 8):
-        assert forked("sweep", path, cwd=cwd, seconds=seconds).timed_out
-        if checkpoints(folder):
-            break
+    assert sweep_and_kill(forked, path, folder, cwd, delay=0)
+    assert checkpoints(folder)
     (run,) = [name for name, state in states(folder).items() if state == "running"]
     change(folder, f"UPDATE foretoken_runs SET state='failed', error='died', takeovers=3 WHERE run='{run}'")
     return run
