@@ -33,9 +33,9 @@ from torch import Tensor, nn
 
 from foretoken import AoTPTuningConfig
 from foretoken.files import write_json
-from foretoken.methods import aot_table
-from foretoken.methods.aot_modules import Fused, TokenEntry
-from foretoken.methods.aot_table import FILE_NAME, FusedTable, write_table
+from foretoken.methods.aot import table as aot_table
+from foretoken.methods.aot.modules import Fused, TokenEntry
+from foretoken.methods.aot.table import FILE_NAME, FusedTable, write_table
 
 SHAPES: dict[str, dict[str, Any]] = {
     "minilm": {"layers": 12, "width": 384, "vocabulary": 30522, "length": 128},

@@ -29,12 +29,12 @@ import transformers
 from peft import LoraConfig, get_peft_model
 
 import foretoken
-from foretoken.attention.settings import use_packing
+from foretoken.attention.choose import use_packing
 from foretoken.bench.machine import hardware
 from foretoken.bench.measure import Effort, compare
 from foretoken.files import write_json
 from foretoken.lengthening import resolve_source
-from foretoken.training.batches import BucketSampler, ShuffleSampler
+from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 
 MEDIAN, SIGMA, LONGEST, COUNT, SIZE = 150, 0.8, 512, 2000, 16
 ORDERS = {"random": ShuffleSampler, "bucketed": BucketSampler}

@@ -28,7 +28,7 @@ from torch.nn import functional
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from foretoken.attention import Window
-from foretoken.attention.flex import attend_flex
+from foretoken.attention.engines.flex import attend_flex
 from foretoken.files import write_json
 
 WIDTH, HEADS, WINDOW = 768, 12, 512

@@ -15,7 +15,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from foretoken.files import write_json, write_text
-from foretoken.training.record import read_record
+from foretoken.training.run.record import read_record
 
 METRICS = {"accuracy": "accuracy", "F1": "f1", "F1 (macro)": "f1_macro", "Matthews": "matthews", "ECE": "ece"}
 COLUMNS = ("data", "method", "rate", "seeds", "trainable %", "adapter", "head", *METRICS, "s/step")

@@ -42,13 +42,13 @@ def part(name: str) -> str:
 
 def recipe_keys() -> Iterator[str]:
     """Return every key of a recipe: type, default, help."""
-    from foretoken.training.recipe import Recipe
+    from foretoken.training.recipe.recipe import Recipe
 
     return table(("key", "type", "range", "default", "meaning"), _keys(Recipe))
 
 
 def _keys(options: type[Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
-    from foretoken.training.typed import describe
+    from foretoken.options import describe
 
     hints = get_type_hints(options)
     for item in fields(options):
@@ -85,7 +85,7 @@ def shown_default(item: Field[Any]) -> str:
 
 def command_help(verb: str) -> Iterator[str]:
     """Return what ``foretoken VERB --help`` prints; the list of recipe keys has a page of its own."""
-    from foretoken.cli import main
+    from foretoken_cli import main
 
     printed = io.StringIO()
     with patch.dict(os.environ, COLUMNS=HELP_WIDTH), contextlib.redirect_stdout(printed):
@@ -115,8 +115,8 @@ def methods() -> Iterator[str]:
 def options(name: str) -> Iterator[str]:
     """Return the options of one method."""
     from foretoken import METHODS
-    from foretoken.training.adapter import option_types
-    from foretoken.training.typed import describe
+    from foretoken.options import describe
+    from foretoken.training.model.adapter import option_types
 
     known = option_types(name)
     items = [item for item in fields(METHODS[name].config) if item.name in known]  # type: ignore[arg-type]
@@ -139,8 +139,8 @@ def cost(name: str, *changes: str) -> Iterator[str]:
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
-    from foretoken.training.adapter import attach
-    from foretoken.training.model import count_parameters
+    from foretoken.training.model.adapter import attach
+    from foretoken.training.model.load import count_parameters
 
     with torch.device("meta"):
         model = attach(BertForSequenceClassification(BertConfig(num_labels=2)), _method(name, changes))
@@ -178,7 +178,7 @@ def _head(kind: str, task: str) -> list[str] | None:
     import transformers
 
     from foretoken.backbones import BACKBONES
-    from foretoken.training.support import small_config
+    from foretoken.training.model.support import small_config
 
     auto, config = getattr(transformers, f"AutoModelFor{task}"), small_config(kind)
     if type(config) not in auto._model_mapping:
@@ -190,7 +190,7 @@ def _head(kind: str, task: str) -> list[str] | None:
 
 def support() -> Iterator[str]:
     """Return the table of methods by families, found out by trying."""
-    from foretoken.training.support import support as cells
+    from foretoken.training.model.support import support as cells
 
     found = cells()
     names = list(next(iter(found.values())))
@@ -213,7 +213,7 @@ def general(reason: str) -> str:
 def family_tasks() -> Iterator[str]:
     """Return the tasks of each family."""
     from foretoken.backbones import BACKBONES
-    from foretoken.training.support import TASKS, tasks
+    from foretoken.training.model.support import TASKS, tasks
 
     offered = {kind: set(tasks(kind)) for kind in BACKBONES}
     rows = ((f"`{kind}`", *("yes" if task in offered[kind] else "" for task in TASKS)) for kind in BACKBONES)
@@ -222,7 +222,7 @@ def family_tasks() -> Iterator[str]:
 
 def efficiency() -> Iterator[str]:
     """Count every method's parameters on models of well-known shapes; no weights are made."""
-    from foretoken.training.efficiency import rows
+    from foretoken.training.model.efficiency import rows
 
     shown = (
         (model, f"`{method}`", f"{count:,}" if count else reason, f"{100 * share:.3f} %" if count else "", _bytes(size))
@@ -258,7 +258,7 @@ def metrics() -> Iterator[str]:
 
 def data_tasks() -> Iterator[str]:
     """Return the built-in tasks."""
-    from foretoken.data.tasks import TASKS as DATA_TASKS
+    from foretoken.data.tasks.table import TASKS as DATA_TASKS
 
     return table(
         (

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from foretoken.after_import import call_after_import
 
 if TYPE_CHECKING:
     from peft import LoraConfig as LoraConfig
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from foretoken.malloc import tune_malloc as tune_malloc
     from foretoken.methods import METHODS as METHODS
     from foretoken.methods import make_config as make_config
-    from foretoken.methods.aot_p_tuning import AoTPTuningConfig as AoTPTuningConfig
+    from foretoken.methods.aot.config import AoTPTuningConfig as AoTPTuningConfig
     from foretoken.methods.bitfit import BitFitConfig as BitFitConfig
     from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig as BottleneckAdapterConfig
     from foretoken.methods.head_only import HeadOnlyConfig as HeadOnlyConfig
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from foretoken.methods.prompt_tuning import PromptTuningConfig as PromptTuningConfig
     from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
     from foretoken.methods.stack import StackConfig as StackConfig
-    from foretoken.training.auxiliary import AuxiliaryLossCallback as AuxiliaryLossCallback
-    from foretoken.tuner.export import to_peft as to_peft
+    from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback as AuxiliaryLossCallback
+    from foretoken.tuner.checkpoints.from_peft import from_peft as from_peft
+    from foretoken.tuner.checkpoints.to_peft import to_peft as to_peft
     from foretoken.tuner.fuse import fuse as fuse
     from foretoken.tuner.fuse import prefix_cache as prefix_cache
     from foretoken.tuner.fuse import prefix_inputs as prefix_inputs
-    from foretoken.tuner.initialise import initialise_prefix as initialise_prefix
-    from foretoken.tuner.interop import from_peft as from_peft
+    from foretoken.tuner.prefix_init import initialise_prefix as initialise_prefix
     from foretoken.tuner.speed import speed_up as speed_up
     from foretoken.tuner.speed import undo_speed_up as undo_speed_up
 
@@ -56,33 +56,26 @@ _PUBLIC = {
     "PromptTuningConfig": "foretoken.methods.prompt_tuning",
     "SelectivePrefixTuningConfig": "foretoken.methods.selective_prefix_tuning",
     "InducerTuningConfig": "foretoken.methods.inducer_tuning",
-    "AoTPTuningConfig": "foretoken.methods.aot_p_tuning",
+    "AoTPTuningConfig": "foretoken.methods.aot.config",
     "BottleneckAdapterConfig": "foretoken.methods.bottleneck_adapter",
     "MAMAdapterConfig": "foretoken.methods.mam_adapter",
     "BitFitConfig": "foretoken.methods.bitfit",
     "HeadOnlyConfig": "foretoken.methods.head_only",
     "StackConfig": "foretoken.methods.stack",
-    "AuxiliaryLossCallback": "foretoken.training.auxiliary",
+    "AuxiliaryLossCallback": "foretoken.tuner.auxiliary_log",
     "LoraConfig": "peft",
-    "initialise_prefix": "foretoken.tuner.initialise",
+    "initialise_prefix": "foretoken.tuner.prefix_init",
     "fuse": "foretoken.tuner.fuse",
     "prefix_cache": "foretoken.tuner.fuse",
     "prefix_inputs": "foretoken.tuner.fuse",
     "speed_up": "foretoken.tuner.speed",
     "undo_speed_up": "foretoken.tuner.speed",
-    "from_peft": "foretoken.tuner.interop",
-    "to_peft": "foretoken.tuner.export",
+    "from_peft": "foretoken.tuner.checkpoints.from_peft",
+    "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
     "tune_malloc": "foretoken.malloc",
 }
 __all__ = list(_PUBLIC)
-
-
-def _is_command() -> bool:
-    """Tell whether this process is the ``foretoken`` command, whose ``--help`` must not wait for torch."""
-    started = getattr(sys, "orig_argv", [])
-    module = ("-m", "foretoken") in pairwise(started)
-    return module or Path(next(iter(sys.argv), "")).stem == "foretoken"
 
 
 def __getattr__(name: str) -> Any:
@@ -91,5 +84,19 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_PUBLIC[name]), name)
 
 
-if not _is_command():
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})
+
+
+def _register() -> None:
+    """Write the methods into peft's tables: importing the tuner does."""
     import_module("foretoken.tuner")
+
+
+def _register_unless_methods_load() -> None:
+    if "foretoken.methods" not in sys.modules:  # they import peft themselves, and are registered when they are there
+        _register()
+
+
+call_after_import("foretoken.methods", _register)
+call_after_import("peft", _register_unless_methods_load)

@@ -3,9 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from tiny_run import documents, save_tiny_model, write_csv
 
-from foretoken.cli import main
+from foretoken_cli import main
+
+from support.tiny_run import documents, save_tiny_model, write_csv
 
 
 @pytest.fixture(scope="session")

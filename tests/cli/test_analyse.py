@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from foretoken.cli import main
+from foretoken_cli import main
 
 
 def trained(tiny, folder, method):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretoken.attention import settings
+from foretoken.attention import choose as settings
 
 
 @pytest.fixture(autouse=True)

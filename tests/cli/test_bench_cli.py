@@ -64,7 +64,7 @@ def test_mistakes_are_one_line(words, reason, refused, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", [("--help",), ("encoder", "--help")])
 def test_help_needs_no_torch(words):
-    code = f"import sys, foretoken.cli as c; c.main(['bench', *{words!r}]); sys.exit('torch' in sys.modules)"
+    code = f"import sys, foretoken_cli as c; c.main(['bench', *{words!r}]); sys.exit('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     program = f"import sys; sys.argv = ['foretoken']; {code}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)

@@ -6,7 +6,8 @@ import random
 import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
-from tiny_run import FILLER, SIGNS
+
+from support.tiny_run import FILLER, SIGNS
 
 
 def questions(count, seed=0):

@@ -5,9 +5,10 @@ import random
 
 import pyarrow.parquet as pq
 import pytest
-from tiny_run import FILLER
 
-from foretoken.cli import main
+from foretoken_cli import main
+
+from support.tiny_run import FILLER
 
 
 def questions(count, seed=0):

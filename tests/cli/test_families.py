@@ -10,13 +10,13 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from test_resume import assert_same_outcome, start, wait_for_checkpoint
-from tiny_families import COUNT_FROM_ONE, ROWS, answers, errors, predicted, save_family, with_plain_peft
-from tiny_run import write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from foretoken.methods import METHODS
 
-from tiny import CONFIGS, DECODERS, NO_CHECKPOINTING, tasks
+from support.tiny import CONFIGS, DECODERS, NO_CHECKPOINTING, tasks
+from support.tiny_families import COUNT_FROM_ONE, ROWS, answers, errors, predicted, save_family, with_plain_peft
+from support.tiny_run import write_csv
 
 CLASSIFIERS = [family for family in CONFIGS if "SEQ_CLS" in tasks(family)]
 QUICK = ("modernbert", "gpt2", "t5", "bart")

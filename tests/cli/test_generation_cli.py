@@ -11,7 +11,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tiny_generation import copies, save_model, write_rows
+from support.tiny_generation import copies, save_model, write_rows
 
 OPTIONS = {"max_new_tokens": 6}
 

@@ -5,9 +5,10 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
-from tiny_run import documents, write_csv
 
-from foretoken.cli import main
+from foretoken_cli import main
+
+from support.tiny_run import documents, write_csv
 
 
 def answers(text):

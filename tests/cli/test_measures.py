@@ -6,13 +6,14 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from tiny_run import documents, write_csv
 from transformers import TrainerCallback
 
-from foretoken.training.evaluate import measure_test
-from foretoken.training.recipe import load_recipe
-from foretoken.training.record import Pruned
-from foretoken.training.train import train
+from foretoken.inference.evaluate import measure_test
+from foretoken.training.recipe.recipe import load_recipe
+from foretoken.training.run.record import Pruned
+from foretoken.training.run.train import train
+
+from support.tiny_run import documents, write_csv
 
 
 def test_the_test_split_is_measured_later_as_it_is_at_once(tiny, tmp_path, record):

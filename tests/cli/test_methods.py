@@ -6,10 +6,11 @@ import sys
 
 import pytest
 from safetensors.torch import load_file
-from tiny_families import save_family
 
 from foretoken.backbones import BACKBONES
 from foretoken.methods import METHODS
+
+from support.tiny_families import save_family
 
 SHORT = {"epochs": 10, "max_steps": 2, "eval_every": 2, "batch_size": 4}
 BIASES = 16 + 2 * (4 * 16 + 16 + 32 + 16 + 16)  # of the embeddings' norm; of projections, norms and block per layer

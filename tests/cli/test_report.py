@@ -1,7 +1,8 @@
 import pytest
 
-from foretoken.cli.report import run
-from made_runs import make_run
+from foretoken_cli.report import run
+
+from support.made_runs import make_run
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from foretoken.cli import main
+from foretoken_cli import main
 
 SLOW = {"epochs": 24, "early_stopping_patience": 24, "learning_rate": 0.01}
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
@@ -93,7 +93,7 @@ def test_a_run_killed_after_its_last_step_is_only_measured(tiny, tmp_path, cli, 
     options = {"epochs": 9, "early_stopping_patience": 1, "learning_rate": 1e-9}
     recipe, run = tiny.recipe(tmp_path / "r.yaml", training=options), tmp_path / "runs" / "run"
     with monkeypatch.context() as patched:
-        patched.setattr("foretoken.training.train.save_model", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr("foretoken.training.run.train.save_model", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert cli("train", recipe).code == 130
     shutil.rmtree(run / "adapter", ignore_errors=True)
     result = cli("train", recipe)

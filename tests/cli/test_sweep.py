@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from postgres import binaries, postgres
 
-from foretoken.cli import main
+from foretoken_cli import main
+
+from support.postgres import binaries, postgres
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,10 @@ import random
 
 import pyarrow.parquet as pq
 import pytest
-from tiny_run import FILLER, save_tiny_model
 
 from foretoken.metrics.spans import span_metrics
+
+from support.tiny_run import FILLER, save_tiny_model
 
 NAMES = {"PER": ("lunch", "meeting"), "ORG": ("prize", "winner")}  # words of the tiny tokenizer
 

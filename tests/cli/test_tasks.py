@@ -3,7 +3,7 @@
 import re
 import sys
 
-from foretoken.data.tasks import TASKS
+from foretoken.data.tasks.table import TASKS
 
 
 def test_a_pipe_gets_every_cell_of_every_task_on_one_line(cli):

@@ -4,9 +4,10 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from tiny_run import documents
 
-from foretoken.training.progress import StepTimes
+from foretoken.training.trainer.progress import StepTimes
+
+from support.tiny_run import documents
 
 BUDGET = {"tokens_per_batch": 64, "gradient_accumulation_steps": 2, "epochs": 2, "eval_every": 4}
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")

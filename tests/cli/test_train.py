@@ -5,10 +5,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from peft import AutoPeftModelForSequenceClassification
-from tiny_run import documents, write_csv
 from transformers import AutoTokenizer
 
 from foretoken.methods import METHODS
+
+from support.tiny_run import documents, write_csv
 
 ADAPTERS = [name for name in METHODS if name not in ("full", "stack")]
 

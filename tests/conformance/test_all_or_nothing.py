@@ -7,10 +7,10 @@ from test_plain_calls import assert_same, run, state, trained
 
 from foretoken import BitFitConfig, PrefixTuningConfig, StackConfig
 from foretoken.errors import AdapterError
-from foretoken.tuner.wiring import Wiring
+from foretoken.tuner.forward.model_hooks import Wiring
 
-import tiny
-from table import ROWS
+from support import tiny
+from support.table import ROWS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")
 FAMILIES = ("bert", "longformer", "led", "t5", "llama", "big_bird", "deberta-v2")

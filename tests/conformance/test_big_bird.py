@@ -19,8 +19,8 @@ from foretoken.backbones.base import PORT
 from foretoken.backbones.big_bird import attach_blocked, detach_blocked
 from foretoken.errors import BackboneError
 
-import tiny
-from table import adapted
+from support import tiny
+from support.table import adapted
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LONG, SHORT = 20, 14  # sparse from 15 tokens on: (5 + 2 * 1) * 2 are too few

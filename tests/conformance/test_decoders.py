@@ -11,8 +11,8 @@ from transformers import CompileConfig, DynamicCache, Gemma3Config, Gemma3ForCon
 from foretoken import AoTPTuningConfig, PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
 from foretoken.errors import AdapterError, BackboneError
 
-import tiny
-from table import CHANGING, EMPTY, ROWS, adapted
+from support import tiny
+from support.table import CHANGING, EMPTY, ROWS, adapted
 
 FAMILIES = tiny.DECODERS
 QUICK = [f if f in ("gpt2", "llama", "mistral") else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES]

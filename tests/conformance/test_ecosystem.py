@@ -15,8 +15,8 @@ from torch.nn import functional
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig, StackConfig
 from foretoken.errors import AdapterError
 
-import tiny
-from table import adapted, train_with_checkpointing
+from support import tiny
+from support.table import adapted, train_with_checkpointing
 
 CONFIGS = (PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig)
 ONE_PER_KIND = tuple(f for f in tiny.FAMILIES if f not in ("xlm-roberta", "camembert", "big_bird, full", "qwen2"))

@@ -9,8 +9,8 @@ from peft import LoraConfig, get_peft_model
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
 from foretoken.errors import BackboneError
 
-import tiny
-from table import adapted
+from support import tiny
+from support.table import adapted
 
 INTERFACE = ("bert", "distilbert", "modernbert", "gpt2", "llama", "gemma3_text", "bart")
 

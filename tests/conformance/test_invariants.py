@@ -10,8 +10,8 @@ from foretoken.backbones import BACKBONES
 from foretoken.errors import BackboneError
 from foretoken.methods import METHODS as METHOD_TABLE
 
-import tiny
-from table import CELLS, CHANGING, EMPTY, NEUTRAL, ROWS, adapted
+from support import tiny
+from support.table import CELLS, CHANGING, EMPTY, NEUTRAL, ROWS, adapted
 
 
 def run(model, inputs, **kwargs):

@@ -19,8 +19,8 @@ from transformers import AutoModelForSequenceClassification
 from foretoken import BitFitConfig, PrefixPropagationConfig, PrefixTuningConfig, StackConfig
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 
-import tiny
-from table import EMPTY, ROWS, adapted, train_with_checkpointing
+from support import tiny
+from support.table import EMPTY, ROWS, adapted, train_with_checkpointing
 
 FAMILIES = ("bert", "longformer")  # one through transformers' attention interface, one through a module of ours
 

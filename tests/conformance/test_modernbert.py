@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModel
 from transformers.models.modernbert import modeling_modernbert
 
-import tiny
-from naive_functions import gelu, layer_norm, rotated, softmax
-from table import CHANGING, EMPTY, adapted, check_text_sees_text_as_without_rows
+from support import tiny
+from support.naive_functions import gelu, layer_norm, rotated, softmax
+from support.table import CHANGING, EMPTY, adapted, check_text_sees_text_as_without_rows
 
 P, HEADS, WIDTH = 3, 4, 8
 REACH = 2  # half of the tiny model's window

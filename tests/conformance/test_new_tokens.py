@@ -6,13 +6,13 @@ from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file
 
 from foretoken import AoTPTuningConfig, HeadOnlyConfig, LoraConfig, PrefixPropagationConfig, StackConfig, fuse, to_peft
-from foretoken.attention.settings import use_packing
+from foretoken.attention.choose import use_packing
 from foretoken.errors import AdapterError, BackboneError, ConfigError
-from foretoken.training.model import count_parameters, is_head
-from foretoken.tuner.token_rows import TokenRows, use_fast_rows
+from foretoken.training.model.load import count_parameters, is_head
+from foretoken.tuner.trained_tokens import TokenRows, use_fast_rows
 
-import tiny
-from table import EMPTY, ROWS, train_with_checkpointing
+from support import tiny
+from support.table import EMPTY, ROWS, train_with_checkpointing
 
 NEW = [100, 101, 102, 103]
 TASKS = dict.fromkeys(tiny.DECODERS, "CAUSAL_LM") | dict.fromkeys(tiny.SEQ2SEQ, "SEQ_2_SEQ_LM")

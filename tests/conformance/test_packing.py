@@ -16,14 +16,14 @@ from transformers.models.longformer.modeling_longformer import (
 
 import foretoken
 from foretoken import PrefixPropagationConfig, StackConfig
-from foretoken.attention import settings as attention_settings
-from foretoken.attention.settings import use_engine, use_packing
-from foretoken.backbones.longformer_packed import PackingEncoder
+from foretoken.attention import choose as attention_settings
+from foretoken.attention.choose import use_engine, use_packing
+from foretoken.backbones.longformer.packed import PackingEncoder
 from foretoken.backbones.packing import READS
 from foretoken.errors import BackboneError
 
-import tiny
-from table import ROWS, adapted
+from support import tiny
+from support.table import ROWS, adapted
 
 N = 27  # longer than the windows of 4 and 8, and no multiple of either
 TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "MULTIPLE_CHOICE", "MASKED_LM")

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import foretoken
-from foretoken.attention import settings as attention_settings
-from foretoken.attention.settings import use_packing
-from foretoken.backbones.bert_packed import HOOKS
+from foretoken.attention import choose as attention_settings
+from foretoken.attention.choose import use_packing
+from foretoken.backbones.bert.packed import HOOKS
 from foretoken.backbones.packing import READS
 
-import tiny
-from table import METHODS, adapted
+from support import tiny
+from support.table import METHODS, adapted
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")

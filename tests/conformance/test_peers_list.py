@@ -29,8 +29,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig, StackConfig
 from foretoken.errors import AdapterError
 
-import tiny
-from table import EMPTY, METHODS, ROWS, adapted
+from support import tiny
+from support.table import EMPTY, METHODS, ROWS, adapted
 
 FAMILIES = ("bert", "longformer", "llama", "t5")  # one per way of getting rows and columns into the attention
 PREFIXES = ("prefix-propagation", "prefix-tuning")

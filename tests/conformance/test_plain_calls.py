@@ -13,8 +13,8 @@ import foretoken
 from foretoken import PrefixTuningConfig
 from foretoken.errors import AdapterError
 
-import tiny
-from table import EMPTY, ROWS
+from support import tiny
+from support.table import EMPTY, ROWS
 
 # peft says so of every second adapter that transformers attaches
 pytestmark = pytest.mark.filterwarnings("ignore:Already found a `peft_config` attribute:UserWarning")

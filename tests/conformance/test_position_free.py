@@ -10,7 +10,7 @@ import foretoken as ft
 from foretoken.attention.rotary import unrotated
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 
-import tiny
+from support import tiny
 
 ROTARY = ("llama", "qwen2", "qwen3", "mistral", "gemma3_text")
 P = {"num_virtual_tokens": 3, "prefix_dropout": 0.0}

@@ -12,8 +12,8 @@ from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig, 
 from foretoken.errors import BackboneError
 from foretoken.tuner.quantised import compute_type
 
-import tiny
-from table import ROWS, adapted
+from support import tiny
+from support.table import ROWS, adapted
 
 bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is missing: pip install it")
 torchao = pytest.mark.skipif(

@@ -8,9 +8,9 @@ from peft import LoraConfig, get_peft_model
 
 from foretoken import BitFitConfig, PrefixPropagationConfig, StackConfig
 
-import tiny
-from naive_functions import gelu, layer_norm, softmax
-from table import adapted, check_text_sees_text_as_without_rows
+from support import tiny
+from support.naive_functions import gelu, layer_norm, softmax
+from support.table import adapted, check_text_sees_text_as_without_rows
 
 P, HEADS, WIDTH = 3, 4, 8
 VARIANTS = {  # of DeBERTa, changes of the tiny one

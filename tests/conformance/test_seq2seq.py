@@ -22,8 +22,8 @@ from foretoken.backbones.seq2seq import MASK_IN_BIAS
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.tuner import use_fast_attention
 
-import tiny
-from table import ROWS, adapted
+from support import tiny
+from support.table import ROWS, adapted
 
 LM = "SEQ_2_SEQ_LM"
 GENERATING = ("prefix-propagation", "prefix-tuning", "aot-p-tuning, fc", "stack, of every site")

@@ -12,8 +12,8 @@ from peft import PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_
 
 from foretoken import StackConfig
 
-import tiny
-from table import EMPTY, METHODS, ROWS
+from support import tiny
+from support.table import EMPTY, METHODS, ROWS
 
 BASE = "__base__"
 BY_DEFAULT = (("bart", "as listed"), ("led", "reversed"))  # where two adapters may edit two outputs at one map

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from crashes import Crashes, compiled
-from forked import Forked
-from tiny_run import documents, save_tiny_model, write_csv
+
+from support.faults.crashes import Crashes, compiled
+from support.faults.forked import Forked
+from support.tiny_run import documents, save_tiny_model, write_csv
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from finished import METHODS, TEXT, change_tensor, copied, edit, sane, train_all, weights, with_value
-from forked import assert_done_or_refused
 from safetensors.torch import save_file
+
+from support.faults.finished import METHODS, TEXT, change_tensor, copied, edit, sane, train_all, weights, with_value
+from support.faults.forked import assert_done_or_refused
 
 ENDLESS = r"([\w.]+)+!"
 

@@ -7,12 +7,13 @@ import shutil
 
 import pytest
 import torch
-from finished import METHODS, TEXT, copied, header_of, sane, train_all, weights, with_header
-from forked import assert_done_or_refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+
+from support.faults.finished import METHODS, TEXT, copied, header_of, sane, train_all, weights, with_header
+from support.faults.forked import assert_done_or_refused
 
 SCALARS = [None, True, False, 0, 1, -1, 2, 3, 7, 10**6, 10**9, 10**19, 10**40, 0.5, -1e300, float("nan"), float("inf")]
 SCALARS += ["", "x", "0", "\ud800", "a" * 5000, "../..", "/", ".*", r"(\w+)+!"]

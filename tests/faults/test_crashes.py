@@ -7,8 +7,9 @@ from functools import cache
 import psycopg
 import pytest
 import yaml
-from crashes import Case
-from postgres import binaries, postgres
+
+from support.faults.crashes import Case
+from support.postgres import binaries, postgres
 
 KILLS = ("kill-before", "kill-after", "short")
 SIGNALS = ("int", "term")

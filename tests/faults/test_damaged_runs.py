@@ -5,11 +5,12 @@ import os
 import shutil
 
 import pytest
-from forked import assert_done_or_refused
 
-from foretoken.cli import main
-from foretoken.report.records import find_runs
-from made_runs import make_run
+from foretoken.report.runs.records import find_runs
+from foretoken_cli import main
+
+from support.faults.forked import assert_done_or_refused
+from support.made_runs import make_run
 
 DAMAGES = {
     "cut short": lambda run: (run / "run.json").write_bytes((run / "run.json").read_bytes()[:100]),

@@ -10,14 +10,15 @@ from pathlib import Path
 import datasets
 import pyarrow
 import pytest
-from forked import assert_done_or_refused
 from pyarrow import parquet
-from tiny_run import documents
 
-from foretoken.data import files, folders
 from foretoken.data.load import load_data, load_inputs
 from foretoken.data.options import DataOptions
+from foretoken.data.readers import files, folders
 from foretoken.errors import DataError
+
+from support.faults.forked import assert_done_or_refused
+from support.tiny_run import documents
 
 SECONDS = 60  # of a command that hangs
 

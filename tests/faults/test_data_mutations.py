@@ -4,12 +4,12 @@ import json
 from functools import cache
 
 import pytest
-from forked import assert_done_or_refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutated import PROBLEMS, changes, count_rows, write
 
-from tiny_generation import save_model
+from support.faults.forked import assert_done_or_refused
+from support.faults.mutated import PROBLEMS, changes, count_rows, write
+from support.tiny_generation import save_model
 
 WITHOUT_WORDNET = {"FORETOKEN_WORDNET": "/nowhere"}  # METEOR's files take seconds to read
 COMMON = ("a.csv", "a.json", "a.parquet", "labels", "words.conll")

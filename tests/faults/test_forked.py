@@ -1,7 +1,8 @@
 """The process that runs the commands of these tests: its limits hold."""
 
 import pytest
-from forked import assert_done_or_refused
+
+from support.faults.forked import assert_done_or_refused
 
 
 def test_a_command_is_done_or_refused(forked, tiny_files, tmp_path):

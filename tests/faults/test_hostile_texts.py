@@ -7,10 +7,10 @@ import sys
 import unicodedata
 
 import pytest
-from forked import assert_done_or_refused
-from tiny_run import write_csv
 
-from made_runs import make_run
+from support.faults.forked import assert_done_or_refused
+from support.made_runs import make_run
+from support.tiny_run import write_csv
 
 HOSTILE = (
     "\x1b[31mred",

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked import assert_done_or_refused
-from tiny_run import documents, write_csv
 
-from made_runs import make_run
+from support.faults.forked import assert_done_or_refused
+from support.made_runs import make_run
+from support.tiny_run import documents, write_csv
 
 TEXTS = ("word1 lunch", "word2 prize")
 
@@ -227,7 +227,7 @@ def test_files_of_other_people_beside_figures_and_benchmarks_stay(forked, run, t
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_ctrl_c_leaves_nothing_half_written(target, words, forked, run, tiny_files, tmp_path, monkeypatch):
-    from foretoken.cli import main
+    from foretoken_cli import main
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt

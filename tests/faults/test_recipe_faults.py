@@ -5,7 +5,8 @@ import json
 
 import pytest
 import yaml
-from forked import assert_done_or_refused
+
+from support.faults.forked import assert_done_or_refused
 
 LAUGHS = "a0: &a0 [x, x]\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))
 CHAIN = "a0: &a0 [x]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 80))
@@ -137,7 +138,7 @@ def test_sizes_are_counted_against_memory_before_anything_is_made(forked, tiny_f
 
 
 def test_yaml_is_read_as_version_1_2_has_it(tmp_path):
-    from foretoken.training.yaml_text import parse_yaml
+    from foretoken.training.recipe.yaml_text import parse_yaml
 
     read = parse_yaml(
         "{a: 1:30, b: 010, c: 0o10, d: yes, e: no, f: On, g: 2024-01-01, h: 1_000, i: true, j: ~, k: 1e-3, l: .5, "

@@ -5,10 +5,11 @@ import json
 import math
 
 import pytest
-from forked import assert_done_or_refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutations import files, overrides
+
+from support.faults.forked import assert_done_or_refused
+from support.faults.mutations import files, overrides
 
 QUICK = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 METHODS = {

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from forked import Ended, assert_done_or_refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutations import JSON
 
-from foretoken.cli import main
-from made_runs import make_run
+from foretoken_cli import main
+
+from support.faults.forked import Ended, assert_done_or_refused
+from support.faults.mutations import JSON
+from support.made_runs import make_run
 
 TAG = "<script>alert('x')</script>"
 SIZES = (-1, 0, 10**9, 10**30, -(10**400), 1e308, -1e-320, float("nan"), float("inf"))

@@ -13,14 +13,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from crashes import Case, left
 from safetensors.torch import load_file, save_file
-from tiny_run import documents, write_csv
 
 from foretoken.errors import RecipeError
-from foretoken.training.evaluate import measure_test
-from foretoken.training.recipe import load_recipe
-from foretoken.training.train import train as run_recipe
+from foretoken.inference.evaluate import measure_test
+from foretoken.training.recipe.recipe import load_recipe
+from foretoken.training.run.train import train as run_recipe
+
+from support.faults.crashes import Case, left
+from support.tiny_run import documents, write_csv
 
 STEPS = {"max_steps": 6, "eval_every": 2}
 

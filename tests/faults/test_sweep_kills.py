@@ -10,7 +10,8 @@ import time
 
 import pytest
 import yaml
-from forked import assert_done_or_refused
+
+from support.faults.forked import assert_done_or_refused
 
 
 @pytest.fixture

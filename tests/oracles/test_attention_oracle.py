@@ -5,11 +5,10 @@ import torch
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from foretoken.attention import attend, engines
-from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention
+from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention
 from foretoken.errors import ConfigError
 
-import naive
-import tiny
+from support import naive, tiny
 
 B, H, N, K, X = 2, 2, 11, 4, 3
 

@@ -10,8 +10,7 @@ from foretoken.attention import Blocks, attend, engines
 from foretoken.attention.kernels import KERNELS
 from foretoken.errors import ConfigError
 
-import naive
-import tiny
+from support import naive, tiny
 
 
 class TestOneLayerByLoops:

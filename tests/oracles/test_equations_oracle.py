@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-import naive
-from naive_edits import KERNELS
-from naive_functions import gelu
-from naive_methods import (
+from support import naive
+from support.naive_edits import KERNELS
+from support.naive_functions import gelu
+from support.naive_methods import (
     ahead_2,
     ahead_3,
     ahead_4,

@@ -8,9 +8,9 @@ from foretoken import (
     StackConfig,
 )
 
-import naive_edits
-from adapted import assert_equals_oracle
-from families import FAMILIES
+from support import naive_edits
+from support.adapted import assert_equals_oracle
+from support.families import FAMILIES
 
 QUERIES = dict.fromkeys(FAMILIES, ("query",)) | {"longformer": ("query", "query_global")}
 VARIANTS = ("inducer", "extension", "adaptive", "gating")

@@ -5,9 +5,9 @@ import torch
 
 from foretoken import KernelPropagationConfig
 
-import naive_edits
-from adapted import assert_equals_oracle
-from families import FAMILIES, NUM_LAYERS, WIDTH, documents, oracle
+from support import naive_edits
+from support.adapted import assert_equals_oracle
+from support.families import FAMILIES, NUM_LAYERS, WIDTH, documents, oracle
 
 P = 3
 ALPHA = 0.3

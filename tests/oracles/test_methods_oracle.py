@@ -6,8 +6,7 @@ from peft import get_peft_model
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
 
-import naive
-import tiny
+from support import naive, tiny
 
 P, N = 3, 10
 LENGTHS = (N, 7)

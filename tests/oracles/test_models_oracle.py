@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from families import FAMILIES, LENGTHS, WIDTH, batch, documents, oracle, transformer
-from naive_models import Edits
+from support.families import FAMILIES, LENGTHS, WIDTH, batch, documents, oracle, transformer
+from support.naive_models import Edits
 
 P = 3
 

@@ -13,11 +13,11 @@ from foretoken import (
     StackConfig,
 )
 
-import naive_edits
-from adapted import adapted, assert_equals_oracle, trained
-from families import CONFIGS, FAMILIES, batch
-from naive_functions import softmax
-from naive_methods import selective_9, selective_10
+from support import naive_edits
+from support.adapted import adapted, assert_equals_oracle, trained
+from support.families import CONFIGS, FAMILIES, batch
+from support.naive_functions import softmax
+from support.naive_methods import selective_9, selective_10
 
 P = 3
 

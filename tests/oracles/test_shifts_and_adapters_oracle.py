@@ -10,9 +10,9 @@ from foretoken import (
     StackConfig,
 )
 
-import naive_edits
-from adapted import assert_equals_oracle
-from families import FAMILIES, oracle
+from support import naive_edits
+from support.adapted import assert_equals_oracle
+from support.families import FAMILIES, oracle
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.training.recipe import load_recipe
-from foretoken.training.train import train
+from foretoken.training.recipe.recipe import load_recipe
+from foretoken.training.run.train import train
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "demo"
 

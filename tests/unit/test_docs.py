@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, LongformerConfig, LongformerModel, PreTrainedTokenizerFast
 
 from foretoken import METHODS
-from foretoken.cli import main
+from foretoken_cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-from foretoken.backbones.absolute import BERT, DISTILBERT
 from foretoken.backbones.base import Backbone
+from foretoken.backbones.bert.family import BERT, DISTILBERT
 from foretoken.backbones.big_bird import BIG_BIRD
 from foretoken.backbones.deberta import DEBERTA
 from foretoken.backbones.decoders import GPT2, LLAMA
 from foretoken.backbones.led import LED
-from foretoken.backbones.longformer import LONGFORMER
+from foretoken.backbones.longformer.attention import LONGFORMER
 from foretoken.backbones.modernbert import MODERNBERT
 from foretoken.backbones.mpnet import MPNET
 from foretoken.backbones.seq2seq import BART, T5

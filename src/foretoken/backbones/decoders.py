@@ -6,8 +6,13 @@ from typing import Any
 
 from transformers import DynamicCache
 
+from foretoken.backbones.attention_interface import (
+    attach_interface,
+    detach_interface,
+    interface_dimensions,
+    is_attached,
+)
 from foretoken.backbones.base import Attention, Backbone, Stack
-from foretoken.backbones.interface import attach_interface, detach_interface, interface_dimensions, is_attached
 
 HEADS = ("score", "classifier", "qa_outputs")
 GROWING = ("dynamic", "longrope")  # rotations that depend on the length of the text

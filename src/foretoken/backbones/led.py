@@ -17,7 +17,7 @@ from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoder
 
 from foretoken.attention.packed import Stream
 from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, rests
-from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention
+from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention
 from foretoken.backbones.masks import RowsInFront
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError

@@ -13,8 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.backbones.attention_interface import (
+    attach_interface,
+    detach_interface,
+    interface_dimensions,
+    is_attached,
+)
 from foretoken.backbones.base import Attention, Backbone, Stack
-from foretoken.backbones.interface import attach_interface, detach_interface, interface_dimensions, is_attached
 
 
 def extend_rotary(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:

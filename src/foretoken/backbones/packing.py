@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from torch.utils.hooks import RemovableHandle
 
+from foretoken.attention.choose import packs
 from foretoken.attention.packed import Stream
-from foretoken.attention.settings import packs
 from foretoken.backbones.base import Backbone, Branch, has_submodule
 
 READS = "foretoken_reads"  # an encoder's mark: what the model that runs now reads of it

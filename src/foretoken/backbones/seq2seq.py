@@ -17,14 +17,14 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of
-from foretoken.backbones.interface import (
+from foretoken.backbones.attention_interface import (
     attach_interface,
     biased,
     detach_interface,
     interface_dimensions,
     is_attached,
 )
+from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of
 from foretoken.backbones.masks import extend_late_mask
 from foretoken.errors import BackboneError
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention import engines
-from foretoken.attention.settings import ENGINE_VARIABLE, PACKING_VARIABLE
+from foretoken.attention.choose import ENGINE_VARIABLE, PACKING_VARIABLE
 from foretoken.bench.models import (
     SHAPES,
     TransformersPrefix,

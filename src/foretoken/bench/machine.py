@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional
 
 from foretoken.bench.measure import Effort, compare
-from foretoken.training.record import hardware as run_hardware
-from foretoken.training.record import versions
+from foretoken.training.run.record import hardware as run_hardware
+from foretoken.training.run.record import versions
 
 __all__ = ["GEMM_SHAPES", "TINY_SHAPES", "hardware", "matrix_limit", "synchronise", "versions"]
 

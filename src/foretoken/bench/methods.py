@@ -23,7 +23,7 @@ from foretoken.bench.measure import Effort, Timing, compare, prefixed
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta, step
 from foretoken.bench.plan import Options, Part
 from foretoken.methods import METHODS
-from foretoken.training.adapter import attach
+from foretoken.training.model.adapter import attach
 from foretoken.tuner.fuse import fuse
 from foretoken.tuner.speed import speed_up
 

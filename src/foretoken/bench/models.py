@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from foretoken.methods import make_config
-from foretoken.training.model import quiet_transformers
+from foretoken.training.model.load import quiet_transformers
 
 PAD, CLS, FIRST_WORD = 1, 0, 3
 PREFIX_LENGTH = 8

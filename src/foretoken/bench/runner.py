@@ -38,7 +38,7 @@ def run_benchmark(name: str, options: Options) -> tuple[Path, dict[str, Any]]:
         SaveError: the folder cannot be written to.
     """
     from foretoken.bench.machine import hardware, versions
-    from foretoken.training.progress import progress_bar
+    from foretoken.training.trainer.progress import progress_bar
 
     check_device(options.device)
     check_writable(options.output)

@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING, Any
 from foretoken.data.checks import keep_labels, names_of, refuse_labels_beyond_train, refuse_unknown
 from foretoken.data.columns import Columns
 from foretoken.data.documents import SPLITS, Corpus, with_unique_ids
-from foretoken.data.files import is_folder, is_there, local_path
-from foretoken.data.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
-from foretoken.data.hub import hub_name, read_hub
-from foretoken.data.ner import join
 from foretoken.data.oddities import (
     input_keys,
     warn_of_classes,
@@ -22,13 +18,17 @@ from foretoken.data.oddities import (
     warn_of_leaks,
     warn_of_thin_splits,
 )
-from foretoken.data.own import read_examples, read_inputs
 from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.readers.files import is_folder, is_there, local_path
+from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
+from foretoken.data.readers.hub import hub_name, read_hub
+from foretoken.data.readers.user_data import read_examples, read_inputs
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups
 from foretoken.data.tags import OUTSIDE
-from foretoken.data.task import CLEAN
-from foretoken.data.tasks import find_raw, get_task
+from foretoken.data.tasks.base import CLEAN
+from foretoken.data.tasks.ner import join
+from foretoken.data.tasks.table import find_raw, get_task
 from foretoken.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

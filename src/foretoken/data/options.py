@@ -13,8 +13,8 @@ from foretoken.data.problems import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.task import CLEAN
-from foretoken.data.tasks import TASKS
+from foretoken.data.tasks.base import CLEAN
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import ConfigError, did_you_mean, quoted
 
 REMOVABLE = ("headers", "footers", "quotes")

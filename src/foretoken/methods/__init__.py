@@ -8,7 +8,7 @@ from typing import Any
 from peft import LoraConfig, PeftConfig
 
 from foretoken.errors import ConfigError, did_you_mean
-from foretoken.methods.aot_p_tuning import AoTPTuningConfig
+from foretoken.methods.aot.config import AoTPTuningConfig
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.bitfit import BitFitConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig

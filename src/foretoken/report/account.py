@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from foretoken.metrics.statistics import summary
-from foretoken.report.compare import SIGNIFICANT, Comparison
-from foretoken.report.groups import TEST, Group, Results, by
-from foretoken.report.matrices import seeds_of
-from foretoken.report.scores import greater_is_better, heading, printed, spread
+from foretoken.report.runs.compare import SIGNIFICANT, Comparison
+from foretoken.report.runs.groups import TEST, Group, Results, by
+from foretoken.report.tables.matrices import seeds_of
+from foretoken.report.tables.scores import greater_is_better, heading, printed, spread
 
 _TEST = (
     f"Significant: p < {SIGNIFICANT:g} in a two-sided Welch's t-test over seeds, "

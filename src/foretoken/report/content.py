@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foretoken.report.account import counted, summary_lines, warnings_of
-from foretoken.report.benchmarks import benchmark_names, benchmark_table
-from foretoken.report.compare import SAMPLES, Comparison
-from foretoken.report.drawing import Drawn
-from foretoken.report.groups import Results
-from foretoken.report.matrices import ece_table, main_table, paper_table
-from foretoken.report.origin import RecipeText, origin_table, recipe_texts
-from foretoken.report.table import Table
-from foretoken.report.tables import (
+from foretoken.report.render.drawing import Drawn
+from foretoken.report.render.table import Table
+from foretoken.report.runs.compare import SAMPLES, Comparison
+from foretoken.report.runs.groups import Results
+from foretoken.report.tables.benchmarks import benchmark_names, benchmark_table
+from foretoken.report.tables.matrices import ece_table, main_table, paper_table
+from foretoken.report.tables.origin import RecipeText, origin_table, recipe_texts
+from foretoken.report.tables.task import (
     budget_table,
     calibration_table,
     candidates_table,

@@ -10,14 +10,14 @@ from pathlib import Path
 from foretoken.errors import DataError, SaveError, cut
 from foretoken.files import atomic_directory, check_writable
 from foretoken.report.account import counted
-from foretoken.report.compare import compare
 from foretoken.report.content import Report, compose, tables_for_latex
-from foretoken.report.drawing import Drawn, draw_all
-from foretoken.report.groups import Results, collect
-from foretoken.report.latex import document
-from foretoken.report.page import GENERATOR, html, markdown_page
-from foretoken.report.records import UNREADABLE, Run, find_runs
-from foretoken.report.sheets import groups_csv, runs_csv
+from foretoken.report.render.drawing import Drawn, draw_all
+from foretoken.report.render.latex import document
+from foretoken.report.render.page import GENERATOR, html, markdown_page
+from foretoken.report.runs.compare import compare
+from foretoken.report.runs.groups import Results, collect
+from foretoken.report.runs.records import UNREADABLE, Run, find_runs
+from foretoken.report.tables.sheets import groups_csv, runs_csv
 
 log = logging.getLogger(__name__)
 PAGE, FIGURES = "index.html", "figures"

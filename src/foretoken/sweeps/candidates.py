@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import ConfigError
-from foretoken.sweeps.file import MOST_TRIALS
+from foretoken.sweeps.config import MOST_TRIALS
 from foretoken.sweeps.naming import candidate_name
 from foretoken.sweeps.plan import Contestant, Plan
 from foretoken.sweeps.space import size_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial, TrialState
 
-    from foretoken.sweeps.file import SearchOptions
+    from foretoken.sweeps.config import SearchOptions
 
 Params = dict[str, Any]
 

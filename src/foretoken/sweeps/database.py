@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from foretoken.errors import ConfigError, ForetokenError
 from foretoken.files import make_folder
-from foretoken.sweeps.file import StorageOptions
+from foretoken.sweeps.config import StorageOptions
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine

@@ -11,12 +11,12 @@ from typing import Any
 
 from foretoken.errors import ConfigError, RecipeError, quoted
 from foretoken.names import check_name
-from foretoken.sweeps.file import MOST_RUNS, Rule, SweepFile, read_sweep_file
+from foretoken.options import Errors
+from foretoken.sweeps.config import MOST_RUNS, Rule, SweepFile, read_sweep_file
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
 from foretoken.sweeps.space import Values, read_space, size_of
-from foretoken.training.reading import apply_overrides
-from foretoken.training.recipe import Recipe, build_recipe
-from foretoken.training.typed import Errors
+from foretoken.training.recipe.reading import apply_overrides
+from foretoken.training.recipe.recipe import Recipe, build_recipe
 
 MOST_CONTESTANTS = 1000
 LONGEST_NAME = 100  # characters of a contestant's before it is cut

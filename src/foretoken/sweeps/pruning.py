@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from foretoken.sweeps.board import FAILED, PRUNED, SCORED, Row
 from foretoken.sweeps.candidates import quiet_optuna
-from foretoken.sweeps.file import PruneOptions
-from foretoken.training.record import Pruned
+from foretoken.sweeps.config import PruneOptions
+from foretoken.sweeps.run_table import FAILED, PRUNED, SCORED, Row
+from foretoken.training.run.record import Pruned
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner

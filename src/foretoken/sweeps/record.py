@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from foretoken.files import write_json
+from foretoken.options import to_dict
 from foretoken.outputs import refuse_foreign
-from foretoken.sweeps.board import WAITING, Row
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import Plan
-from foretoken.sweeps.standing import Candidate, Standing, broken, deviation, is_over, measured_metrics
+from foretoken.sweeps.run_table import WAITING, Row
+from foretoken.sweeps.status import Candidate, Standing, broken, deviation, is_over, measured_metrics
 from foretoken.sweeps.sweep import sweep_counts
-from foretoken.training.typed import to_dict
 
 FILE = "sweep.json"
 

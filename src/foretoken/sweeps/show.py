@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from foretoken.errors import printable
-from foretoken.sweeps.standing import Standing
+from foretoken.sweeps.status import Standing
 from foretoken.sweeps.tables import PROGRESS, done, progress_rows, runs_in_all
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import quoted
-from foretoken.training.typed import Errors, build, option
+from foretoken.options import Errors, build, option
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

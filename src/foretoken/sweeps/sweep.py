@@ -6,14 +6,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from foretoken.sweeps.board import FAILED, TRAINED, UNMEASURED, WAITING, Board
 from foretoken.sweeps.candidates import Params, planned, pools
 from foretoken.sweeps.database import Database
 from foretoken.sweeps.plan import Plan
-from foretoken.sweeps.standing import Candidate, Standing, broken, standings
-from foretoken.training.measure import greater_is_better
-from foretoken.training.recipe import Recipe
-from foretoken.training.record import plain
+from foretoken.sweeps.run_table import FAILED, TRAINED, UNMEASURED, WAITING, Board
+from foretoken.sweeps.status import Candidate, Standing, broken, standings
+from foretoken.training.problems.metrics import greater_is_better
+from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.run.record import plain
 
 
 class Sweep:

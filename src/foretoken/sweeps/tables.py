@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foretoken.sweeps.board import FAILED, HELD, PRUNED, UNMEASURED, Row
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import Plan
-from foretoken.sweeps.standing import ENDED, Standing, measured_metrics, summary
+from foretoken.sweeps.run_table import FAILED, HELD, PRUNED, UNMEASURED, Row
+from foretoken.sweeps.status import ENDED, Standing, measured_metrics, summary
 
 PROGRESS = ("contestant", "done", "best so far", "running", "failed", "pruned", "time left")
 RESULT = ("contestant", "selected", "metric", "validation", "test", "seeds", "failed", "pruned")

@@ -12,7 +12,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from foretoken.errors import ConfigError, ForetokenError, RunBusyError, SaveError
-from foretoken.sweeps.board import (
+from foretoken.sweeps.database import DatabaseError
+from foretoken.sweeps.heartbeat import Heart, LostRun, Watch
+from foretoken.sweeps.pruning import PruneCallback
+from foretoken.sweeps.run_table import (
     FAILED,
     HELD,
     MEASURED,
@@ -25,17 +28,14 @@ from foretoken.sweeps.board import (
     WAITING,
     Row,
 )
-from foretoken.sweeps.database import DatabaseError
-from foretoken.sweeps.heart import Heart, LostRun, Watch
-from foretoken.sweeps.owners import machine_of, new_owner
-from foretoken.sweeps.pruning import PruneCallback
-from foretoken.sweeps.standing import Standing, in_turn, is_over
+from foretoken.sweeps.status import Standing, in_turn, is_over
 from foretoken.sweeps.sweep import Sweep
 from foretoken.sweeps.tables import done
-from foretoken.training import record as records
-from foretoken.training.checkpoints import last_step
-from foretoken.training.record import FINISHED, Pruned, read_record
-from foretoken.training.run_folder import CHECKPOINTS
+from foretoken.sweeps.worker_id import machine_of, new_owner
+from foretoken.training.run import record as records
+from foretoken.training.run.checkpoints import last_step
+from foretoken.training.run.folder import CHECKPOINTS
+from foretoken.training.run.record import FINISHED, Pruned, read_record
 
 log = logging.getLogger(__name__)
 MOST_TAKEOVERS = 3  # a run whose workers died so often at the same place is what kills them
@@ -168,7 +168,7 @@ class Worker:
             return {"state": broken, "error": f"{type(error).__name__}: {error}"}
 
     def _train(self, row: Row, standing: Standing, heart: Heart) -> dict[str, Any]:
-        from foretoken.training.train import train
+        from foretoken.training.run.train import train
 
         recipe = self.sweep.recipes[row.run]
         if row.state in HELD and self._status(row) == records.PRUNED:  # its worker died before it could note that
@@ -181,7 +181,7 @@ class Worker:
         return {"state": TRAINED, "validation": known, "takeovers": 0}
 
     def _measure(self, row: Row) -> dict[str, Any]:
-        from foretoken.training.evaluate import measure_test
+        from foretoken.inference.evaluate import measure_test
 
         record = measure_test(self.sweep.recipes[row.run], accept_changed=self.accept_changed)
         return {"state": MEASURED, "test": record["test"]}

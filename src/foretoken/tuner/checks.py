@@ -13,8 +13,8 @@ from foretoken.errors import AdapterError, BackboneError, cut
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.stack import StackConfig
-from foretoken.tuner.runtime import Plan
-from foretoken.tuner.sites import NAME, Site
+from foretoken.tuner.forward.plan import Plan
+from foretoken.tuner.forward.sites import NAME, Site
 
 ADAPTERS_NAME = re.compile(
     rf"\.({NAME}|modules_to_save|trainable_tokens_delta|lora_\w+)\.[^.]+"

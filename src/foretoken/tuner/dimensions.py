@@ -10,7 +10,7 @@ from torch import nn
 
 from foretoken.backbones.base import Attention, Backbone, Stack
 from foretoken.methods.dimensions import AttentionShape, Dimensions
-from foretoken.tuner.sites import NAME
+from foretoken.tuner.forward.sites import NAME
 
 
 def body_of(model: nn.Module) -> nn.Module:

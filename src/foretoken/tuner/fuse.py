@@ -17,10 +17,10 @@ from foretoken.errors import AdapterError, BackboneError
 from foretoken.files import PathLike
 from foretoken.methods.base import AttentionBranch
 from foretoken.methods.prefix_tuning import PrefixBranch
-from foretoken.tuner.frozen import resting, rotations
-from foretoken.tuner.initialise import wiring_of
-from foretoken.tuner.runtime import Plan, make_groups
-from foretoken.tuner.wiring import Wiring, find_wiring
+from foretoken.tuner.forward.model_hooks import Wiring, find_wiring
+from foretoken.tuner.forward.plan import Plan, make_groups
+from foretoken.tuner.prefix_init import wiring_of
+from foretoken.tuner.probe import resting, rotations
 
 State = tuple[Tensor, Tensor]  # keys and values (1, H_kv, P, K)
 

@@ -12,8 +12,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.backbones import find_backbone
+from foretoken.tuner.config_fill import with_heads
 from foretoken.tuner.dimensions import body_of
-from foretoken.tuner.filled import with_heads
 from foretoken.tuner.sizes import check_lora
 
 HEADS = r".*\.(modules_to_save|original_module)(\..*)?"  # the modules that are trained in full, and the frozen ones

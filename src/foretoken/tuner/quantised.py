@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from foretoken.errors import BackboneError
-from foretoken.tuner.sites import NAME
+from foretoken.tuner.forward.sites import NAME
 
 COMPUTING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -10,8 +10,8 @@ from peft import mapping
 
 from foretoken.methods import METHODS
 from foretoken.methods.base import ForetokenConfig, MethodName
-from foretoken.tuner.loading import wrap_loading
-from foretoken.tuner.sites import NAME
+from foretoken.tuner.checkpoints.loading import wrap_loading
+from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.tuner import ForetokenModel
 
 

@@ -18,7 +18,7 @@ from foretoken.memory_limits import check_memory
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_int
-from foretoken.tuner.filled import with_heads
+from foretoken.tuner.config_fill import with_heads
 from foretoken.tuner.patterns import check_patterns
 
 BYTES = 4  # of a number in training

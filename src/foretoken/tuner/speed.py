@@ -11,9 +11,9 @@ from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.packing import watch
 from foretoken.tuner.dimensions import body_of
-from foretoken.tuner.runtime import FAST
-from foretoken.tuner.token_rows import use_fast_rows
-from foretoken.tuner.wiring import WIRING
+from foretoken.tuner.forward.model_hooks import WIRING
+from foretoken.tuner.forward.plan import FAST
+from foretoken.tuner.trained_tokens import use_fast_rows
 
 Model = TypeVar("Model", bound=nn.Module)
 

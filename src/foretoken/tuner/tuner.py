@@ -31,18 +31,18 @@ from foretoken.tuner.checks import (
     check_state_dict,
     check_trained_tokens,
 )
+from foretoken.tuner.config_fill import fill_in, is_new
 from foretoken.tuner.dimensions import body_of, dimensions_of
-from foretoken.tuner.filled import fill_in, is_new
-from foretoken.tuner.initialise import sources, start
+from foretoken.tuner.forward.mixed_batch import hook_names
+from foretoken.tuner.forward.model_hooks import WIRING, Target, Wiring, find_wiring
+from foretoken.tuner.forward.plan import check_names
+from foretoken.tuner.forward.sites import NAME, Site, check_adapter_name
 from foretoken.tuner.lora import outside_heads, with_targets
-from foretoken.tuner.mixed import hook_names
+from foretoken.tuner.prefix_init import sources, start
 from foretoken.tuner.quantised import check_trainable, compute_type
-from foretoken.tuner.runtime import check_names
-from foretoken.tuner.sites import NAME, Site, check_adapter_name
 from foretoken.tuner.sizes import check_fits, check_lora
-from foretoken.tuner.token_rows import set_aside, train_rows
+from foretoken.tuner.trained_tokens import set_aside, train_rows
 from foretoken.tuner.unchanged import unchanged_on_error
-from foretoken.tuner.wiring import WIRING, Target, Wiring, find_wiring
 
 
 class ForetokenModel(BaseTuner):

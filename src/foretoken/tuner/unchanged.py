@@ -10,7 +10,7 @@ from typing import Any
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
 
-from foretoken.tuner.wiring import Wiring
+from foretoken.tuner.forward.model_hooks import Wiring
 
 
 @contextmanager

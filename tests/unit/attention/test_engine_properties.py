@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import Packed, Window, attend, block, engines, walk
-from foretoken.attention.block import attend_documents
+from foretoken.attention import Packed, Window, attend, engines
 from foretoken.attention.columns import kept_probabilities
+from foretoken.attention.engines import cpu_band as block
+from foretoken.attention.engines import cpu_band_walk as walk
+from foretoken.attention.engines.cpu_band import attend_documents
+from foretoken.attention.engines.projected import Projected
 from foretoken.attention.packed import Document, stream_of
-from foretoken.attention.projected import Projected
-from foretoken.backbones.longformer import FoundGlobals, WindowedSelfAttention, global_positions
+from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention, global_positions
 
 INF = float("inf")
 FAST = tuple(name for name in engines(window=True) if name not in ("reference", "flex"))

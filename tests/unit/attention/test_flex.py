@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention import flex_attention as torch_flex
 
-from foretoken.attention import Window, attend, flex, flex_masks
-from foretoken.attention.flex import attend_flex
-from foretoken.attention.flex_masks import BLOCK, Documents, dense_mask, documents_mask, window_mask
+from foretoken.attention import Window, attend
+from foretoken.attention.engines import flex, flex_masks
+from foretoken.attention.engines.flex import attend_flex
+from foretoken.attention.engines.flex_masks import BLOCK, Documents, dense_mask, documents_mask, window_mask
 from foretoken.errors import ConfigError
 
 H, K = 2, 16

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from foretoken.attention import Window, attend, contract, engines
-from foretoken.attention import settings as attention_settings
-from foretoken.attention.settings import (
+from foretoken.attention import Window, attend, engines
+from foretoken.attention import attend as contract
+from foretoken.attention import choose as attention_settings
+from foretoken.attention.choose import (
     ENGINE_VARIABLE,
     PACKING_VARIABLE,
     choose_engine,

@@ -5,9 +5,9 @@ import json
 import datasets
 import pytest
 
-from foretoken.data.arxiv import LABELS
 from foretoken.data.load import load
 from foretoken.data.options import DataOptions
+from foretoken.data.tasks.arxiv import LABELS
 from foretoken.errors import DataError
 
 SPLITS = ("train", "validation", "test")

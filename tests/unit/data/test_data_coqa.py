@@ -6,9 +6,9 @@ import logging
 import datasets
 import pytest
 
-from foretoken.data.coqa import read, read_conversations, read_hub
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
+from foretoken.data.tasks.coqa import read, read_conversations, read_hub
 from foretoken.errors import DataError
 
 NONE = DataOptions(task="pydocs")

@@ -8,9 +8,9 @@ from pathlib import Path
 import datasets
 import pytest
 
-from foretoken.data.e2e import read, read_hub
-from foretoken.data.generation_files import read_generation
 from foretoken.data.options import DataOptions
+from foretoken.data.readers.generation_files import read_generation
+from foretoken.data.tasks.e2e import read, read_hub
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "e2e"

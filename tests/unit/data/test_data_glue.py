@@ -10,7 +10,7 @@ import pytest
 
 from foretoken.data.load import load, load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.tasks import TASKS
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
 
 RAW = Path(__file__).resolve().parents[4] / "shared" / "data" / "glue"

@@ -3,10 +3,10 @@
 import datasets
 import pytest
 
-from foretoken.data.hub import hub_name
 from foretoken.data.load import load, load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
+from foretoken.data.readers.hub import hub_name
 from foretoken.errors import ConfigError, DataError
 
 

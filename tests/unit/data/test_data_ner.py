@@ -9,12 +9,12 @@ import datasets
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
-from foretoken.data.conll import to_iob2
 from foretoken.data.examples import Tagged
 from foretoken.data.load import load_data
-from foretoken.data.ner import TASKS, join, read_tagged
 from foretoken.data.options import DataOptions
+from foretoken.data.readers.conll import to_iob2
 from foretoken.data.tags import tag_names
+from foretoken.data.tasks.ner import TASKS, join, read_tagged
 from foretoken.errors import ConfigError, DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from foretoken.data.load import load
-from foretoken.data.newsgroups import LABELS, read, strip
 from foretoken.data.options import DataOptions
+from foretoken.data.tasks.newsgroups import LABELS, read, strip
 from foretoken.errors import DataError
 
 POST = """From: someone@somewhere
@@ -71,7 +71,7 @@ def test_strip(remove, text):
 @pytest.mark.parametrize("prefix", ["", "20news-bydate/"])
 def test_an_archive_in_a_folder(tmp_path, name, mode, prefix, caplog):
     archive(tmp_path / name, mode, prefix)
-    with caplog.at_level(logging.INFO, logger="foretoken.data.newsgroups"):
+    with caplog.at_level(logging.INFO, logger="foretoken.data.tasks.newsgroups"):
         data = load(DataOptions(task="20newsgroups", path=str(tmp_path)))
     assert {split: len(data[split]) for split in data} == {"train": 10, "validation": 2, "test": 6}
     assert data["train"].features["label"].names == ["sci.med", "sci.space"]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.data import pydocs, pydocs_cache
 from foretoken.data.load import load
 from foretoken.data.options import DataOptions
-from foretoken.data.pydocs_sources import MASKED, SOURCES
-from foretoken.data.pydocs_text import docstrings, file_pieces, mask
+from foretoken.data.tasks.pydocs import cache as pydocs_cache
+from foretoken.data.tasks.pydocs import task as pydocs
+from foretoken.data.tasks.pydocs.sources import MASKED, SOURCES
+from foretoken.data.tasks.pydocs.text import docstrings, file_pieces, mask
 from foretoken.errors import DataError
 
 

@@ -6,11 +6,11 @@ import logging
 import datasets
 import pytest
 
-from foretoken.data import json_stream
-from foretoken.data.json_stream import stream_objects
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.qangaroo import TASKS, read_candidates
+from foretoken.data.readers import json_stream
+from foretoken.data.readers.json_stream import stream_objects
+from foretoken.data.tasks.qangaroo import TASKS, read_candidates
 from foretoken.errors import DataError
 
 BY_NAME = {task.name: task for task in TASKS}

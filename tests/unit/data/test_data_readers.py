@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from foretoken.data.load import load_inputs
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers import READERS, read_file
+from foretoken.data.readers.tables import READERS, read_file
 from foretoken.errors import DataError
 
 

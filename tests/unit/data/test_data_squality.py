@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from foretoken.data.options import DataOptions
-from foretoken.data.squality import read, read_hub
+from foretoken.data.tasks.squality import read, read_hub
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "squality"

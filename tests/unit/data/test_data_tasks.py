@@ -8,7 +8,7 @@ import yaml
 from foretoken.data.load import load
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS
-from foretoken.data.tasks import _FAMILIES, TASKS, find_raw, get_task
+from foretoken.data.tasks.table import _FAMILIES, TASKS, find_raw, get_task
 from foretoken.errors import ConfigError, DataError
 from foretoken.metrics.table import METRICS
 

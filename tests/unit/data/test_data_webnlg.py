@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.data.generation import expand
-from foretoken.data.generation_tasks import MARKERS
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.webnlg import linearise, read
+from foretoken.data.tasks.generation import expand
+from foretoken.data.tasks.generation_tasks import MARKERS
+from foretoken.data.tasks.webnlg import linearise, read
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "webnlg"

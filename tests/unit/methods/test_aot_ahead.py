@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from foretoken.methods import aot_ahead, aot_table
-from foretoken.methods.aot_ahead import GAP, LARGEST, ReadAhead
-from foretoken.methods.aot_modules import FullyConnected, Fused, TokenEntry, TokensOfBatch
-from foretoken.methods.aot_table import FusedTable, write_table
+from foretoken.methods.aot import prefetch as aot_ahead
+from foretoken.methods.aot import table as aot_table
+from foretoken.methods.aot.modules import FullyConnected, Fused, TokenEntry, TokensOfBatch
+from foretoken.methods.aot.prefetch import GAP, LARGEST, ReadAhead
+from foretoken.methods.aot.table import FusedTable, write_table
 
 L, V, D = 3, 4000, 64
 pytestmark = pytest.mark.skipif(not aot_ahead.KNOWN, reason="this system does not know the calls")
@@ -197,15 +198,15 @@ def test_copies_read_ahead_on_their_own(table, asked, cold):
 
 SCRIPT = """
 import os, sys, time, torch
-from foretoken.methods import aot_ahead
-from foretoken.methods.aot_modules import Fused, TokenEntry, TokensOfBatch
-from foretoken.methods.aot_table import FusedTable
+from foretoken.methods.aot import prefetch
+from foretoken.methods.aot.modules import Fused, TokenEntry, TokensOfBatch
+from foretoken.methods.aot.table import FusedTable
 
 def slow(self, layers, runs):
     time.sleep(60 if len(layers) > 1 else 0)
 
-aot_ahead.ReadAhead.ask = slow
-aot_ahead.ReadAhead.in_memory = lambda self, layer, ids: False
+prefetch.ReadAhead.ask = slow
+prefetch.ReadAhead.in_memory = lambda self, layer, ids: False
 table = FusedTable(sys.argv[1], (3, 4000, 64))
 entry = TokenEntry(Fused(table, 0), TokensOfBatch(4000), dropout=0.0)
 entry.on_text(torch.zeros(1, 1, 64), torch.tensor([[7]]))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from foretoken.errors import AdapterError, BackboneError, ConfigError
-from foretoken.methods.aot_p_tuning import AoTPTuningConfig
+from foretoken.methods.aot.config import AoTPTuningConfig
 from foretoken.methods.dimensions import Dimensions
 
 V, D, L = 23, 8, 3

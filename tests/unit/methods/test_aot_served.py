@@ -9,11 +9,11 @@ from peft import LoraConfig, PeftModel, get_peft_model
 
 from foretoken import PromptTuningConfig, StackConfig, fuse
 from foretoken.errors import AdapterError
-from foretoken.methods.aot_p_tuning import AoTPTuningConfig, write_fused_table
-from foretoken.methods.aot_table import FILE_NAME
+from foretoken.methods.aot.config import AoTPTuningConfig, write_fused_table
+from foretoken.methods.aot.table import FILE_NAME
 from foretoken.methods.dimensions import Dimensions
 
-import tiny
+from support import tiny
 
 
 def adapted(family, *, seed=3, **options):

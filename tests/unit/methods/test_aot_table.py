@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from foretoken.errors import AdapterError, ConfigError, SaveError
-from foretoken.methods import aot_table
-from foretoken.methods.aot_p_tuning import AoTPTuningConfig, write_fused_table
-from foretoken.methods.aot_table import FILE_NAME, TENSOR, FusedTable
+from foretoken.methods.aot import table as aot_table
+from foretoken.methods.aot.config import AoTPTuningConfig, write_fused_table
+from foretoken.methods.aot.table import FILE_NAME, TENSOR, FusedTable
 from foretoken.methods.dimensions import Dimensions
 
 V, D, L = 23, 8, 3

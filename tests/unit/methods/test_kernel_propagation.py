@@ -11,7 +11,7 @@ from foretoken.attention import Window, attend, engines
 from foretoken.attention.kernels import KERNELS, kernel_attention
 from foretoken.errors import BackboneError, ConfigError
 
-import tiny
+from support import tiny
 
 SIMILARITY = {
     "exponential": lambda q, k: math.exp(q @ k / math.sqrt(len(q))),

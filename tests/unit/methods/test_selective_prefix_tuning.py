@@ -13,7 +13,7 @@ from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.prefix_tuning import PrefixBranch
 from foretoken.methods.selective_prefix_tuning import SelectiveBranch
 
-import tiny
+from support import tiny
 
 P = 3
 SHAPES = (AttentionShape(4, 4, 8), AttentionShape(4, 2, 8), AttentionShape(4, 2, 16, is_cross=True))

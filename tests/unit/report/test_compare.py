@@ -4,11 +4,12 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from foretoken.report.compare import compare
-from foretoken.report.documents import paired, per_document
-from foretoken.report.groups import collect
-from foretoken.report.records import find_runs
-from made_runs import make_run, set_accuracy, write_predictions
+from foretoken.report.runs.compare import compare
+from foretoken.report.runs.documents import paired, per_document
+from foretoken.report.runs.groups import collect
+from foretoken.report.runs.records import find_runs
+
+from support.made_runs import make_run, set_accuracy, write_predictions
 
 GOOD, POOR = [0.80, 0.82, 0.87], [0.70, 0.71, 0.69]
 

@@ -20,8 +20,9 @@ from foretoken.report.figures import FIGURES, calibration, to_png, to_svg
 from foretoken.report.figures.attention import masked
 from foretoken.report.figures.calibration import BINS, COVERAGES
 from foretoken.report.figures.style import COLOURS, INK, marks
-from foretoken.report.records import Run, find_runs
-from made_runs import set_accuracy
+from foretoken.report.runs.records import Run, find_runs
+
+from support.made_runs import set_accuracy
 
 LABELS = ("no", "yes")
 

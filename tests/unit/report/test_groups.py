@@ -1,8 +1,9 @@
 import pytest
 
-from foretoken.report.groups import collect
-from foretoken.report.records import find_runs
-from made_runs import make_run
+from foretoken.report.runs.groups import collect
+from foretoken.report.runs.records import find_runs
+
+from support.made_runs import make_run
 
 
 def results(folder):

@@ -10,7 +10,8 @@ import pytest
 from foretoken.errors import DataError, SaveError
 from foretoken.report import figures
 from foretoken.report.write import write_report
-from made_runs import make_run
+
+from support.made_runs import make_run
 
 VOID = {"meta", "br", "img", "link", "input", "hr", "col"}
 FILES = {"index.html", "results.csv", "groups.csv", "results.md", "results.tex", "figures"}

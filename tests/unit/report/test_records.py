@@ -3,9 +3,10 @@ import json
 import pytest
 
 from foretoken.errors import DataError
-from foretoken.report.labels import labels_of
-from foretoken.report.records import Run, find_runs
-from made_runs import make_run, recipe
+from foretoken.report.runs.labels import labels_of
+from foretoken.report.runs.records import Run, find_runs
+
+from support.made_runs import make_run, recipe
 
 
 def test_runs_are_found_at_any_depth_and_each_once(tmp_path):

@@ -5,15 +5,15 @@ import statistics
 import pytest
 
 from foretoken.report.account import summary_lines, warnings_of
-from foretoken.report.benchmarks import benchmark_table
-from foretoken.report.compare import compare
-from foretoken.report.groups import collect
-from foretoken.report.latex import document, latex
-from foretoken.report.matrices import ece_table, main_table, paper_table
-from foretoken.report.records import find_runs
-from foretoken.report.sheets import groups_csv, runs_csv
-from foretoken.report.table import Cell, Table, markdown
-from foretoken.report.tables import (
+from foretoken.report.render.latex import document, latex
+from foretoken.report.render.table import Cell, Table, markdown
+from foretoken.report.runs.compare import compare
+from foretoken.report.runs.groups import collect
+from foretoken.report.runs.records import find_runs
+from foretoken.report.tables.benchmarks import benchmark_table
+from foretoken.report.tables.matrices import ece_table, main_table, paper_table
+from foretoken.report.tables.sheets import groups_csv, runs_csv
+from foretoken.report.tables.task import (
     budget_table,
     calibration_table,
     candidates_table,
@@ -24,7 +24,8 @@ from foretoken.report.tables import (
     seeds_table,
     untested,
 )
-from made_runs import make_run, scores
+
+from support.made_runs import make_run, scores
 
 PEARSON = {"pearson": 0.8}
 LORA, BITFIT = [0.80, 0.82, 0.87], [0.70, 0.71, 0.69]

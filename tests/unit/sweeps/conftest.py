@@ -10,7 +10,7 @@ from foretoken.files import write_json
 from foretoken.sweeps.database import Database
 from foretoken.sweeps.plan import load_plan
 from foretoken.sweeps.sweep import Sweep
-from foretoken.training.record import plain, read_record
+from foretoken.training.run.record import plain, read_record
 
 FILE = {
     "recipe": {"model": "tiny", "data": {"path": "mail.csv"}, "method": "bitfit"},
@@ -87,7 +87,7 @@ def runs(monkeypatch):
         done.measured.append(in_sweep(recipe))
         return {"test": {"f1_macro": done.score(recipe) / 2}}
 
-    monkeypatch.setattr("foretoken.training.train.train", train)
-    monkeypatch.setattr("foretoken.training.evaluate.measure_test", measure_test)
+    monkeypatch.setattr("foretoken.training.run.train.train", train)
+    monkeypatch.setattr("foretoken.inference.evaluate.measure_test", measure_test)
     monkeypatch.setattr("foretoken.sweeps.worker.PAUSE", 0.01)
     return done

@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import text
 
 from foretoken.errors import RecipeError
-from foretoken.sweeps.board import RUNNING, TRAINED, WAITING, Board
+from foretoken.sweeps.config import StorageOptions
 from foretoken.sweeps.database import Database, DatabaseError
-from foretoken.sweeps.file import StorageOptions
-from foretoken.sweeps.heart import Watch
-from foretoken.sweeps.owners import is_gone, machine, new_owner
+from foretoken.sweeps.heartbeat import Watch
+from foretoken.sweeps.run_table import RUNNING, TRAINED, WAITING, Board
+from foretoken.sweeps.worker_id import is_gone, machine, new_owner
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import sqlalchemy
 from sqlalchemy.exc import OperationalError
 
 from foretoken.errors import ConfigError
+from foretoken.sweeps.config import StorageOptions
 from foretoken.sweeps.database import Database, DatabaseError, describe, parse_url
-from foretoken.sweeps.file import StorageOptions
 
 
 @pytest.fixture

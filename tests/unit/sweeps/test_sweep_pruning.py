@@ -3,10 +3,10 @@
 import pytest
 from transformers import TrainerState
 
-from foretoken.sweeps.board import PRUNED, RUNNING, TRAINED, Row
-from foretoken.sweeps.file import PruneOptions
+from foretoken.sweeps.config import PruneOptions
 from foretoken.sweeps.pruning import PruneCallback, judge
-from foretoken.training.record import Pruned
+from foretoken.sweeps.run_table import PRUNED, RUNNING, TRAINED, Row
+from foretoken.training.run.record import Pruned
 
 
 def past(state, *values, rungs=()):

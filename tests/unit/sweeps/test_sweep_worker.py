@@ -9,15 +9,15 @@ import pytest
 
 from foretoken.errors import ConfigError, DataError
 from foretoken.files import write_json
-from foretoken.sweeps.board import FAILED, MEASURED, PRUNED, RUNNING, TRAINED
-from foretoken.sweeps.heart import Heart, LostRun
+from foretoken.sweeps.heartbeat import Heart, LostRun
 from foretoken.sweeps.record import FILE, Record
-from foretoken.sweeps.standing import broken, is_over
+from foretoken.sweeps.run_table import FAILED, MEASURED, PRUNED, RUNNING, TRAINED
+from foretoken.sweeps.status import broken, is_over
 from foretoken.sweeps.sweep import Sweep
 from foretoken.sweeps.tables import broken_lines, progress_rows, result_rows
 from foretoken.sweeps.worker import Worker
-from foretoken.training import train as training
-from foretoken.training.record import Pruned
+from foretoken.training.run import train as training
+from foretoken.training.run.record import Pruned
 
 
 def work(sweep, **options):
@@ -115,7 +115,7 @@ def test_a_test_split_that_cannot_be_measured_leaves_the_selection_as_it_is(swee
     def measure_test(recipe, **_):
         raise DataError("no test split")
 
-    monkeypatch.setattr("foretoken.training.evaluate.measure_test", measure_test)
+    monkeypatch.setattr("foretoken.inference.evaluate.measure_test", measure_test)
     found = work(sweep())
     assert found["lora"].selected.params == {"training.learning_rate": 0.1}
     assert {row.error for row in broken(found.values())} == {"no test split"}
@@ -180,8 +180,8 @@ def dying(one, runs, monkeypatch, steps, *, heard=True):
             write_json(recipe.run_folder / "checkpoints" / f"checkpoint-{step}" / "state.json", step)
         raise Died
 
-    monkeypatch.setattr("foretoken.training.train.train", train)
-    monkeypatch.setattr("foretoken.sweeps.heart.is_gone", lambda owner: True)
+    monkeypatch.setattr("foretoken.training.run.train.train", train)
+    monkeypatch.setattr("foretoken.sweeps.heartbeat.is_gone", lambda owner: True)
     for _ in steps:
         with suppress(Died):
             work(one)
@@ -190,7 +190,7 @@ def dying(one, runs, monkeypatch, steps, *, heard=True):
 
 @pytest.mark.parametrize("heard", [True, False])
 def test_workers_may_die_as_often_as_they_like_while_a_run_gets_on(heard, sweep, runs, monkeypatch):
-    monkeypatch.setattr("foretoken.training.checkpoints.is_whole", lambda checkpoint: True)
+    monkeypatch.setattr("foretoken.training.run.checkpoints.is_whole", lambda checkpoint: True)
     steps = [step for step in range(11, 20) for _ in range(3)]  # three times at every place
     one = sweep(compare=None, search=None, seeds=[0])
     found = dying(one, runs, monkeypatch, steps, heard=heard)["bitfit"]

@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from foretoken.training.offload import OffloadedActivations
+from foretoken.training.trainer.offload import OffloadedActivations
 
-import tiny
-from table import METHODS, adapted
+from support import tiny
+from support.table import METHODS, adapted
 
 
 def gradients(model, family, *, checkpointing, offload):

@@ -16,18 +16,17 @@ from foretoken import (
     PromptTuningConfig,
     SelectivePrefixTuningConfig,
 )
-from foretoken.attention import settings
+from foretoken.attention import choose as settings
 from foretoken.errors import AdapterError
+from foretoken.inference.analysis import analyse, spread
+from foretoken.inference.observe import SCORE_EDGES, observing
 from foretoken.methods.inducer_tuning import InducerBranch
-from foretoken.training.analysis import analyse, spread
-from foretoken.training.observe import SCORE_EDGES, observing
-from foretoken.tuner.port import Port
+from foretoken.tuner.attention.adapter import Port
 
-import naive_edits
-import tiny
-from adapted import adapted, by_place, trained
-from families import FAMILIES, LENGTHS, NUM_HEADS, batch, documents, oracle, transformer
-from naive_models import plain_attention
+from support import naive_edits, tiny
+from support.adapted import adapted, by_place, trained
+from support.families import FAMILIES, LENGTHS, NUM_HEADS, batch, documents, oracle, transformer
+from support.naive_models import plain_attention
 
 P, ALPHA = 3, 4.0
 CONFIGS = {

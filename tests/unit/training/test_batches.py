@@ -1,7 +1,7 @@
 import random
 from itertools import pairwise
 
-from foretoken.training.batches import BucketSampler, ShuffleSampler
+from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 
 
 def lengths(count=300):

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.training import beginnings as module
-from foretoken.training.beginnings import beginnings
-from foretoken.training.chunks import spans
 from foretoken.training.problems.base import Reading
-from foretoken.training.recipe import ChunkOptions
-from foretoken.training.texts import encode_texts
-from foretoken.training.tokenise import TokenRules, describe, encode
+from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.tokens import beginnings as module
+from foretoken.training.tokens.beginnings import beginnings
+from foretoken.training.tokens.chunks import spans
+from foretoken.training.tokens.encode import TokenRules, describe, encode
+from foretoken.training.tokens.texts import encode_texts
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]
 PIECES = [
@@ -131,7 +131,7 @@ def test_a_text_of_few_tokens_is_never_cut(tokenizer, monkeypatch):
 
 
 def test_texts_are_tokenised_in_batches_of_bounded_size(tokenizer, monkeypatch):
-    from foretoken.training import tokenise
+    from foretoken.training.tokens import encode as tokenise
 
     monkeypatch.setattr(tokenise, "_CHARACTERS_AT_ONCE", 20)
     texts = ["the cat " * 3, "a", "cat", "sat " * 20, "a"] * 3

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.attention.settings import use_packing
+from foretoken.attention.choose import use_packing
 from foretoken.data.examples import Candidates
 from foretoken.data.problems import CANDIDATES
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, DataError
-from foretoken.training.adapter import attach
+from foretoken.training.model.adapter import attach
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe import ChunkOptions
-from readings import encoded, reading, speller
+from foretoken.training.recipe.recipe import ChunkOptions
 
-import tiny
+from support import tiny
+from support.readings import encoded, reading, speller
 
 EXAMPLES = [
     Candidates("a", "place of", ("rome", "gaul", "a b"), ("rome is in italy , far", "abc def", "gaul"), 1, ""),

@@ -10,12 +10,12 @@ from foretoken.data.examples import Choices
 from foretoken.data.problems import MULTIPLE_CHOICE
 from foretoken.data.schemas import table
 from foretoken.errors import ConfigError
-from foretoken.training.adapter import attach
+from foretoken.training.model.adapter import attach
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe import ChunkOptions
-from readings import encoded, reading, speller
+from foretoken.training.recipe.recipe import ChunkOptions
 
-import tiny
+from support import tiny
+from support.readings import encoded, reading, speller
 
 QUESTIONS = [
     Choices("a", "who wrote it", ("ada", "babbage himself", "no one"), 1, ""),

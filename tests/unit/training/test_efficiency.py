@@ -7,10 +7,10 @@ from peft.utils import get_peft_model_state_dict
 from foretoken import InducerTuningConfig, PrefixPropagationConfig
 from foretoken.backbones import BACKBONES
 from foretoken.methods import METHODS
-from foretoken.training.efficiency import SHAPES, file_size, row
-from foretoken.training.support import support, tasks
+from foretoken.training.model.efficiency import SHAPES, file_size, row
+from foretoken.training.model.support import support, tasks
 
-import tiny
+from support import tiny
 
 
 def test_the_file_is_as_large_as_said(tmp_path):

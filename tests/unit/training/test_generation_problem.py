@@ -8,15 +8,15 @@ from peft import get_peft_model
 
 from foretoken import PrefixPropagationConfig
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.generating import generate, left_padded
-from foretoken.training.generation_texts import parts_of, shortened, source_length
-from foretoken.training.new_tokens import add_new_tokens
 from foretoken.training.problems import Reading, make_problem
-from foretoken.training.recipe import GenerationOptions
-from foretoken.training.tokenise import token_rules
-from tiny_generation import copies, model_of, tokenizer_of
+from foretoken.training.problems.generating import generate, left_padded
+from foretoken.training.problems.generation_texts import parts_of, shortened, source_length
+from foretoken.training.recipe.recipe import GenerationOptions
+from foretoken.training.tokens.encode import token_rules
+from foretoken.training.tokens.new_tokens import add_new_tokens
 
-from tiny import CONFIGS, DECODERS
+from support.tiny import CONFIGS, DECODERS
+from support.tiny_generation import copies, model_of, tokenizer_of
 
 FAMILIES = ("gpt2", "llama", "t5", "bart", "led")
 MARKERS = ["<subject>", "<copy>"]

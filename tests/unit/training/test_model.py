@@ -6,11 +6,11 @@ from datasets import Dataset
 from transformers import BertConfig, BertForSequenceClassification, BertModel, LongformerConfig, LongformerModel
 
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.adapter import attach, method_errors, option_types
-from foretoken.training.model import count_parameters, is_head, load_classifier, load_tokenizer
+from foretoken.training.model.adapter import attach, method_errors, option_types
+from foretoken.training.model.load import count_parameters, is_head, load_classifier, load_tokenizer
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe import build_recipe
-from foretoken.training.trainer import make_trainer
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.trainer.trainer import make_trainer
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
 

@@ -8,9 +8,10 @@ from transformers import AutoModelForSeq2SeqLM
 
 from foretoken import LoraConfig, PrefixPropagationConfig, PromptTuningConfig
 from foretoken.errors import ConfigError
-from foretoken.training.adapter import attach
-from foretoken.training.new_tokens import add_new_tokens, match_vocabulary, rows_alone, with_trained_rows
-from tiny_generation import model_of, save_model, tokenizer_of
+from foretoken.training.model.adapter import attach
+from foretoken.training.tokens.new_tokens import add_new_tokens, match_vocabulary, rows_alone, with_trained_rows
+
+from support.tiny_generation import model_of, save_model, tokenizer_of
 
 
 def added(family, tokens, **changes):

@@ -6,11 +6,11 @@ from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
 from foretoken.methods import METHODS as NAMES
-from foretoken.training.adapter import attach
-from foretoken.training.precision import hold_frozen
+from foretoken.training.model.adapter import attach
+from foretoken.training.model.precision import hold_frozen
 
-import tiny
-from table import METHODS, adapted
+from support import tiny
+from support.table import METHODS, adapted
 
 FAMILIES = ("bert", "longformer", "llama")
 

@@ -28,7 +28,7 @@ def test_the_gradient_of_two_processes_is_that_of_all_documents_in_one_batch(tmp
     from peft import get_peft_model
     from test_trainer import METHODS, documents, whole
 
-    import tiny
+    from support import tiny
 
     here = Path(__file__).parent
     paths = os.pathsep.join(map(str, (here, here.parents[1])))

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from foretoken.errors import ConfigError, RecipeError
-from foretoken.training.recipe import Recipe, TrainingOptions, build_recipe, checked, load_recipe
-from foretoken.training.typed import help_lines, to_dict
+from foretoken.options import help_lines, to_dict
+from foretoken.training.recipe.recipe import Recipe, TrainingOptions, build_recipe, checked, load_recipe
 
 ROOT = Path(__file__).parents[3]
 SMALLEST = {"model": "minilm", "data": {"task": "pydocs"}, "method": {"name": "lora"}}

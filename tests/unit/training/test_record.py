@@ -1,7 +1,7 @@
 import json
 
-from foretoken.training.measure import probabilities_of
-from foretoken.training.record import RunRecord, differing_keys, history, read_record
+from foretoken.training.problems.metrics import probabilities_of
+from foretoken.training.run.record import RunRecord, differing_keys, history, read_record
 
 
 def test_differing_keys_are_dotted_and_show_both_values():

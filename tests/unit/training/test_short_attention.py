@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from foretoken.training.recipe import TrainingOptions
-from foretoken.training.short_attention import MOST_KEYS, Float32Attention
-from foretoken.training.trainer import RecipeTrainer
+from foretoken.training.recipe.recipe import TrainingOptions
+from foretoken.training.trainer.short_attention import MOST_KEYS, Float32Attention
+from foretoken.training.trainer.trainer import RecipeTrainer
 
 
 def made(queries, keys, dtype=torch.bfloat16, seed=0):

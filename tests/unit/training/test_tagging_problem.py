@@ -12,17 +12,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.attention.settings import use_packing
+from foretoken.attention.choose import use_packing
 from foretoken.data.examples import Tagged
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, ConfigError, DataError
-from foretoken.training.adapter import attach
+from foretoken.training.model.adapter import attach
 from foretoken.training.problems import make_problem
-from foretoken.training.windows import NO_TOKEN, Windows, first_tokens
-from readings import encoded, reading, speller
+from foretoken.training.tokens.windows import NO_TOKEN, Windows, first_tokens
 
-import tiny
+from support import tiny
+from support.readings import encoded, reading, speller
 
 TAGS = ["O", "B-PER", "I-PER"]
 STYLE = {"bert": "bert", "modernbert": "bert", "longformer": "roberta", "roberta": "roberta"}

@@ -12,12 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 import foretoken
 from foretoken.errors import ConfigError
-from foretoken.training.engine import use_attention
+from foretoken.training.model.engine import use_attention
 from foretoken.training.problems import PROBLEMS, Reading, make_problem
-from foretoken.training.recipe import ChunkOptions
-from foretoken.training.tokenise import TokenRules
+from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.tokens.encode import TokenRules
 
-import tiny
+from support import tiny
 
 WORDS = [f"w{index}" for index in range(60)]
 CLS, SEP = 2, 3

@@ -3,7 +3,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, GPT2Config, PreTrainedTokenizerFast, RobertaConfig, T5Config
 
 from foretoken.errors import BackboneError, ConfigError, DataError
-from foretoken.training.tokenise import (
+from foretoken.training.tokens.encode import (
     PaddingCollator,
     TokenRules,
     chosen_max_length,
@@ -13,7 +13,7 @@ from foretoken.training.tokenise import (
     token_rules,
 )
 
-from tiny import CONFIGS, COUNTS_POSITIONS
+from support.tiny import CONFIGS, COUNTS_POSITIONS
 
 
 @pytest.fixture

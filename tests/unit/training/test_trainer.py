@@ -11,14 +11,14 @@ from transformers import TrainerCallback
 
 from foretoken import AuxiliaryLossCallback, LoraConfig, SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
-from foretoken.training.loaders import check_processes
 from foretoken.training.problems import make_problem
-from foretoken.training.progress import StepTimes
-from foretoken.training.recipe import TrainingOptions
-from foretoken.training.tokenise import PaddingCollator
-from foretoken.training.trainer import RecipeTrainer, training_arguments
+from foretoken.training.recipe.recipe import TrainingOptions
+from foretoken.training.tokens.encode import PaddingCollator
+from foretoken.training.trainer.loaders import check_processes
+from foretoken.training.trainer.progress import StepTimes
+from foretoken.training.trainer.trainer import RecipeTrainer, training_arguments
 
-import tiny
+from support import tiny
 
 METHODS = {
     "lora": lambda: LoraConfig(task_type="SEQ_CLS", r=2, init_lora_weights=False),

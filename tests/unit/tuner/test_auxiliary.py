@@ -21,7 +21,7 @@ from foretoken.errors import AdapterError
 from foretoken.tuner import auxiliary_loss_of
 from foretoken.tuner.auxiliary import count_items
 
-import tiny
+from support import tiny
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),

@@ -12,7 +12,7 @@ from torch.nn import functional
 import foretoken as ft
 from foretoken.errors import AdapterError, BackboneError
 
-import tiny
+from support import tiny
 
 P = {"num_virtual_tokens": 3, "prefix_dropout": 0.0}
 WIDE = {"mistral": {"sliding_window": None}}

@@ -19,9 +19,9 @@ from foretoken import (
     initialise_prefix,
 )
 from foretoken.errors import AdapterError, BackboneError, ConfigError
-from foretoken.training.adapter import build_config, method_errors
+from foretoken.training.model.adapter import build_config, method_errors
 
-import tiny
+from support import tiny
 
 TEXT = [7, 8, 9, 10, 11]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"word{number}" for number in range(4, 100))]

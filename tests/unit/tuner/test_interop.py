@@ -23,7 +23,7 @@ from foretoken import (
 )
 from foretoken.errors import AdapterError, ConfigError
 
-import tiny
+from support import tiny
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 WIDE = {"sliding_window": 64}

@@ -21,7 +21,7 @@ from foretoken.report.figures.svg import to_png, to_svg
 if TYPE_CHECKING:
     import matplotlib.figure
 
-    from foretoken.report.records import Run
+    from foretoken.report.runs.records import Run
 
 __all__ = ["FIGURES", "Figure", "to_png", "to_svg"]
 

@@ -15,14 +15,14 @@ from foretoken.report.figures.panels import (
     prefix_length,
 )
 from foretoken.report.figures.style import Mark, grid, legend, marks, styled, thousands
-from foretoken.report.groups import Group, by
-from foretoken.report.records import number
+from foretoken.report.runs.groups import Group, by
+from foretoken.report.runs.records import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.records import Run
+    from foretoken.report.runs.records import Run
 
 
 @styled

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from foretoken.errors import DataError
 from foretoken.report.figures.panels import all_panels
 from foretoken.report.figures.style import COLOURS, INK, grid, legend, styled, wrapped
-from foretoken.report.reading import read_json
+from foretoken.report.runs.reading import read_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.records import Run
+    from foretoken.report.runs.records import Run
 
 FILE = "analysis.json"
 MOST = 12  # adapters in one figure; what is left out is said below it

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from foretoken.report.figures.panels import chosen_panels, few
 from foretoken.report.figures.style import INK, Mark, grid, legend, styled, wrapped
-from foretoken.report.groups import TEST, VALIDATION, Group
-from foretoken.report.records import Run, number
+from foretoken.report.runs.groups import TEST, VALIDATION, Group
+from foretoken.report.runs.records import Run, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

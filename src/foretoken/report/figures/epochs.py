@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from foretoken.report.figures.panels import Panel, chosen_panels, few, mean_and_std
 from foretoken.report.figures.style import BAND, Mark, grid, legend, styled, whole_numbers
-from foretoken.report.groups import VALIDATION, Group
-from foretoken.report.records import number
+from foretoken.report.runs.groups import VALIDATION, Group
+from foretoken.report.runs.records import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.records import Run
+    from foretoken.report.runs.records import Run
 
 Reading = Callable[[Mapping[str, Any]], Any]  # an entry of `epochs` -> a value, a number or not
 Line = dict[float, tuple[float, float]]  # epoch -> mean and standard deviation over seeds

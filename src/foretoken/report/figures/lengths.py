@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretoken.report.figures.style import COLOURS, INK, WIDTH, grid, styled, thousands, wrapped
-from foretoken.report.groups import by
-from foretoken.report.records import Run, number
+from foretoken.report.runs.groups import by
+from foretoken.report.runs.records import Run, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

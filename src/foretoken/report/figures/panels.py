@@ -9,14 +9,14 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from foretoken.report.figures.style import Mark, marks, wrapped
-from foretoken.report.groups import TEST, VALIDATION, Group, Results, by, collect
-from foretoken.report.records import number
-from foretoken.report.scores import greater_is_better, heading, printed
+from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, by, collect
+from foretoken.report.runs.records import number
+from foretoken.report.tables.scores import greater_is_better, heading, printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from foretoken.report.records import Run
+    from foretoken.report.runs.records import Run
 
 MOST_LINES = 10  # in one panel
 

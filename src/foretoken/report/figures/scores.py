@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.records import Run
+    from foretoken.report.runs.records import Run
 
 SEEDS_OF_A_VIOLIN = 3  # fewer have no distribution to speak of
 

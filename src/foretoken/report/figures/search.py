@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from foretoken.report.figures.panels import Panel, all_panels, method_of
 from foretoken.report.figures.style import BAND, Mark, grid, legend, marks, styled, whole_numbers
-from foretoken.report.groups import VALIDATION, Group, by
-from foretoken.report.scores import greater_is_better
+from foretoken.report.runs.groups import VALIDATION, Group, by
+from foretoken.report.tables.scores import greater_is_better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.records import Run
+    from foretoken.report.runs.records import Run
 
 
 @styled

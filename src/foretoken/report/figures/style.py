@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.records import Run
+    from foretoken.report.runs.records import Run
 
 INK = "#010203"  # all text and axes; nothing else has this colour, so that it can be replaced in the SVG
 # Okabe and Ito's colours for colour-blind readers, with their lightness moved to where white and black contrast alike.

@@ -20,7 +20,7 @@ from foretoken.training.problems.choice import MultipleChoice
 from foretoken.training.problems.classification import Classification, Regression, TextProblem
 from foretoken.training.problems.generation import Generation
 from foretoken.training.problems.tagging import TokenClassification
-from foretoken.training.recipe import ChunkOptions, GenerationOptions
+from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions
 
 __all__ = ["PROBLEMS", "Collator", "Inputs", "Problem", "Reading", "make_problem"]
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import ConfigError
-from foretoken.training.recipe import ChunkOptions
-from foretoken.training.tokenise import TokenRules, Truncation, chosen_max_length
+from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.tokens.encode import TokenRules, Truncation, chosen_max_length
 
 FILL = -100  # where rows have unequal numbers of labels or logits; the Trainer fills with it between batches, too
 Inputs = dict[str, Any]

@@ -20,12 +20,18 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from foretoken.backbones import BACKBONES
 from foretoken.data.problems import CANDIDATES
 from foretoken.errors import BackboneError, DataError
-from foretoken.training.chunks import ChunkCollator, pooled, spans
 from foretoken.training.problems.base import FILL, Collator, Inputs, Reading
 from foretoken.training.problems.choice import Choosing
-from foretoken.training.recipe import ChunkOptions
-from foretoken.training.texts import special_frame
-from foretoken.training.tokenise import PaddingCollator, Truncation, count_lengths, padded, refuse_without_embedding
+from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.tokens.chunks import ChunkCollator, pooled, spans
+from foretoken.training.tokens.encode import (
+    PaddingCollator,
+    Truncation,
+    count_lengths,
+    padded,
+    refuse_without_embedding,
+)
+from foretoken.training.tokens.texts import special_frame
 
 QUESTION, QUESTION_END, CANDIDATE, CANDIDATE_END = "[question]", "[/question]", "[ent]", "[/ent]"
 

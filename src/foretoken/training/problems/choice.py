@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import MULTIPLE_CHOICE
-from foretoken.training.measure import probabilities_of
 from foretoken.training.problems.base import FILL, Collator, Inputs, Problem, Reading
-from foretoken.training.texts import cut_pairs
-from foretoken.training.tokenise import PaddingCollator, Truncation, count_lengths, label_tensor, padded
+from foretoken.training.problems.metrics import probabilities_of
+from foretoken.training.tokens.encode import PaddingCollator, Truncation, count_lengths, label_tensor, padded
+from foretoken.training.tokens.texts import cut_pairs
 
 
 @dataclass(frozen=True)

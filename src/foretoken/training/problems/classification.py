@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.metrics import classification_metrics
-from foretoken.training.chunks import ChunkCollator, pooled
-from foretoken.training.measure import probabilities_of
 from foretoken.training.problems.base import Collator, Inputs, Problem, Reading, head_of
-from foretoken.training.texts import encode_texts
-from foretoken.training.tokenise import PaddingCollator, Truncation
+from foretoken.training.problems.metrics import probabilities_of
+from foretoken.training.tokens.chunks import ChunkCollator, pooled
+from foretoken.training.tokens.encode import PaddingCollator, Truncation
+from foretoken.training.tokens.texts import encode_texts
 
 
 @dataclass(frozen=True)

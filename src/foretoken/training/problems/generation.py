@@ -11,12 +11,13 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from foretoken.data.generation import Markers
-from foretoken.data.generation_tasks import MARKERS
 from foretoken.data.problems import GENERATION
+from foretoken.data.tasks.generation import Markers
+from foretoken.data.tasks.generation_tasks import MARKERS
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.generating import generate
-from foretoken.training.generation_texts import (
+from foretoken.training.problems.base import Collator, Inputs, Problem, Reading
+from foretoken.training.problems.generating import generate
+from foretoken.training.problems.generation_texts import (
     GLOBAL_START,
     GenerationCollator,
     decoder_frame,
@@ -26,9 +27,8 @@ from foretoken.training.generation_texts import (
     row_per_reference,
     source_length,
 )
-from foretoken.training.problems.base import Collator, Inputs, Problem, Reading
-from foretoken.training.recipe import GenerationOptions
-from foretoken.training.tokenise import PaddingCollator, Truncation
+from foretoken.training.recipe.recipe import GenerationOptions
+from foretoken.training.tokens.encode import PaddingCollator, Truncation
 
 TARGET = "<target>"  # the marker before the target, where the task names none
 SEGMENTED = ("gpt2",)  # families whose token types are looked up in the table of the tokens

@@ -17,15 +17,15 @@ from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.tags import OUTSIDE
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.problems.base import FILL, Collator, Inputs, Problem, Reading, head_of
-from foretoken.training.texts import special_frame
-from foretoken.training.tokenise import (
+from foretoken.training.tokens.encode import (
     PaddingCollator,
     Truncation,
     count_lengths,
     padded,
     refuse_without_embedding,
 )
-from foretoken.training.windows import NO_TOKEN, Windows, first_tokens
+from foretoken.training.tokens.texts import special_frame
+from foretoken.training.tokens.windows import NO_TOKEN, Windows, first_tokens
 
 log = logging.getLogger(__name__)
 _SHARED = 4  # neighbouring windows share a quarter of their tokens

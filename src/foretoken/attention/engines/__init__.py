@@ -1,0 +1,1 @@
+"""Engines: each computes one kind of attention, for one kind of mask."""

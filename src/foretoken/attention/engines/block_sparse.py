@@ -1,0 +1,165 @@
+"""Block-sparse attention (BigBird). Engines ``gather-sdpa`` and ``reference``.
+
+Shapes: B batch, H heads, P rows in front of the text, N text tokens, S tokens per block, C = N / S blocks, R random
+blocks, K head width, X extra columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
+
+from foretoken.attention.engines import dense
+
+if TYPE_CHECKING:
+    from foretoken.attention.attend import Blocks
+
+
+def seen_blocks(blocks: Blocks) -> Tensor:
+    """Return the (H, 1 + R, C, C) bool masks of the definition: which blocks of keys a block of queries sees.
+
+    First those that it always sees, then each random one; a block of keys counts once in every mask.
+    """
+    heads, inner, _ = blocks.random.shape
+    position = torch.arange(inner + 2, device=blocks.random.device)
+    is_end = (position == 0) | (position == inner + 1)
+    near = (position[:, None] - position[None]).abs() <= 1
+    always = (near | is_end[:, None] | is_end[None]).expand(heads, 1, -1, -1)
+    random = F.one_hot(blocks.random, inner + 2).bool().transpose(1, 2)  # (H, R, C - 2, C)
+    return torch.cat([always, F.pad(random, (0, 0, 1, 1))], dim=1)
+
+
+def attend_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    blocks: Blocks,
+    extra_scores: Tensor | None,
+    kernel: str,
+    dropout: float,
+    kept: int = 0,
+) -> tuple[Tensor, Tensor | None]:
+    """Dense attention under the masks that define the blocks, the keys repeated for each; the test's yardstick.
+
+    Masked queries of the text get zero.
+    """
+    masks = seen_blocks(blocks).repeat_interleave(blocks.size, 2).repeat_interleave(blocks.size, 3)
+    rows = torch.zeros_like(masks[:, :, :1])
+    rows[:, 0] = True  # the rows see and are seen once
+    masks = torch.cat([rows.expand(-1, -1, blocks.front, -1), masks], dim=2)
+    masks = torch.cat([rows[..., :1].expand(-1, -1, masks.shape[2], blocks.front), masks], dim=3)
+    copies = masks.shape[1]
+    mask = masks.transpose(1, 2).flatten(2) & blocks.key_mask.repeat(1, copies)[:, None, None]
+    out, extra = dense.attend_reference(
+        query,
+        key.repeat(1, 1, copies, 1),
+        value.repeat(1, 1, copies, 1),
+        scale=scale,
+        mask=mask | ~mask.any(-1, keepdim=True),
+        is_causal=False,
+        extra_scores=extra_scores,
+        kernel=kernel,
+        dropout=dropout,
+        kept=kept,
+    )
+    real = answered(blocks)
+    return out * real, None if extra is None else extra * real
+
+
+def attend_gather(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    blocks: Blocks,
+    extra_scores: Tensor | None,
+    kernel: str,
+    dropout: float,
+) -> tuple[Tensor, Tensor | None]:
+    """Two fused SDPA calls: the queries that see everything, then the others, each block with its own keys gathered.
+
+    Masked queries of the text get zero. Portable: plain autograd, any device and dtype. Memory grows with
+    N (P + (5 + R) S) / S.
+    """
+    heads, size = query.shape[1], blocks.size
+    opening = blocks.front + size  # the rows in front and the first block
+    key, value = dense.repeat_heads(key, heads), dense.repeat_heads(value, heads)
+    options: dict[str, Any] = {"scale": scale, "is_causal": False, "kernel": kernel, "dropout": dropout}
+
+    def ends(x: Tensor) -> Tensor:  # (B, H, P + N, *) -> (B, H, P + 2 S, *)
+        return torch.cat([x[:, :, :opening], x[:, :, -size:]], dim=2)
+
+    def inner(x: Tensor) -> Tensor:  # (B, H, P + N, *) -> (B H, C - 2, S, *)
+        return x[:, :, opening:-size].unflatten(2, (-1, size)).flatten(0, 1)
+
+    def in_order(at_ends: Tensor, between: Tensor) -> Tensor:
+        between = between.unflatten(0, (-1, heads)).flatten(2, 3)
+        return torch.cat([at_ends[:, :, :opening], between, at_ends[:, :, opening:]], dim=2) * answered(blocks)
+
+    out, extra = dense.attend_sdpa(
+        ends(query),
+        key,
+        value,
+        mask=seen(blocks)[:, None, None],
+        extra_scores=None if extra_scores is None else ends(extra_scores),
+        **options,
+    )
+    inner_out, inner_extra = dense.attend_sdpa(
+        inner(query),
+        keys_of_blocks(key, blocks),
+        keys_of_blocks(value, blocks),
+        mask=inner_mask(blocks, heads),
+        extra_scores=None if extra_scores is None else inner(extra_scores),
+        **options,
+    )
+    if extra is None or inner_extra is None:
+        return in_order(out, inner_out), None
+    return in_order(out, inner_out), in_order(extra, inner_extra)
+
+
+def keys_of_blocks(x: Tensor, blocks: Blocks) -> Tensor:
+    """(B, H, P + N, K) -> (B H, C - 2, P + (5 + R) S, K): what the queries of each inner block may see.
+
+    In order: the rows in front, the first block, the block's neighbours and itself, the last block, random blocks.
+    """
+    text = x[:, :, blocks.front :].unflatten(2, (-1, blocks.size))
+    inner = text.shape[2] - 2
+
+    def for_all(part: Tensor) -> Tensor:
+        return part[:, :, None].expand(-1, -1, inner, -1, -1)
+
+    index = blocks.random.flatten(1)[None, :, :, None, None].expand(text.shape[0], -1, -1, *text.shape[3:])
+    drawn = text.gather(2, index).unflatten(2, (inner, blocks.random.shape[-1])).flatten(3, 4)
+    window = [text[:, :, :-2], text[:, :, 1:-1], text[:, :, 2:]]
+    opening = x[:, :, : blocks.front + blocks.size]
+    return torch.cat([for_all(opening), *window, for_all(text[:, :, -1]), drawn], dim=3).flatten(0, 1)
+
+
+def inner_mask(blocks: Blocks, heads: int) -> Tensor:
+    """Return (B H, C - 2, 1, P + (5 + R) S) bool for the keys of :func:`keys_of_blocks`."""
+    real = blocks.key_mask[:, None, :, None].expand(-1, heads, -1, -1)
+    mask = keys_of_blocks(real, blocks).transpose(2, 3)
+    before = blocks.front + blocks.size
+    after = before + 2 * blocks.size
+    # the neighbour of the first inner block is the first block, which is among the keys anyhow; so at the other end
+    mask[:, 0, :, before : before + blocks.size] = False
+    mask[:, -1, :, after : after + blocks.size] = False
+    return mask | ~mask.any(-1, keepdim=True)
+
+
+def seen(blocks: Blocks) -> Tensor:
+    """Return the (B, P + N) mask of the keys; a document without any real one sees all, so that no row is empty."""
+    return blocks.key_mask | ~blocks.key_mask.any(-1, keepdim=True)
+
+
+def answered(blocks: Blocks) -> Tensor:
+    """Return (B, 1, P + N, 1) bool: the queries that get an answer. A row that nobody sees may still see the text."""
+    mask = blocks.key_mask.clone()
+    mask[:, : blocks.front] = True
+    return mask[:, None, :, None]

@@ -1,0 +1,192 @@
+"""Attention of the families that dispatch through transformers' own AttentionInterface.
+
+An implementation name such as ``sdpa`` becomes ``foretoken_sdpa``: modules without a branch go on exactly as before,
+modules with one go through :func:`foretoken.attention.attend`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from foretoken.attention.engines.dense import causal_mask
+from foretoken.attention.packed import Stream
+from foretoken.backbones.base import branch_of, port_of, text_dimensions
+from foretoken.backbones.masks import as_mask, extend_late_mask
+from foretoken.errors import BackboneError
+
+MARK = "foretoken_"
+WITH_MASKS = ("eager", "sdpa")
+REGISTERED = "_foretoken_registered"  # where a body keeps the implementations that it needs
+PARTS = "_foretoken_parts"  # where a body keeps its modules that have a config: every pass asks, and a walk is slow
+ATTACHED: WeakSet[nn.Module] = WeakSet()  # the bodies that were switched; some may share a config object
+
+
+def branch_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | Stream | None,
+    *,
+    wrapped: str,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention function in transformers' calling convention, which asks the module's branch for its part."""
+    if isinstance(attention_mask, Stream):
+        return packed_attention(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout), None
+    branch = branch_of(module)
+    if branch is not None and (rows := branch.rows_in_front) is not None:
+        kind = query.dtype if wrapped == "eager" else torch.bool
+        attention_mask = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=kind)
+    if branch is None or not branch.has_part:
+        given = {"is_causal": is_causal, "position_bias": position_bias}
+        kwargs |= {name: value for name, value in given.items() if value is not None}
+        return implementation(module, wrapped)(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = bool(causal) and attention_mask is None and query.shape[2] > 1
+    if position_bias is not None:
+        attention_mask = biased(attention_mask, position_bias, causal=causal)
+        causal = False
+    masks = {"mask": attention_mask, "is_causal": causal}
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    branch.deliver(after)
+    weights = branch.own_weights(query, key, scale=scale, **masks) if wrapped == "eager" else None
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    stream: Stream,
+    *,
+    scaling: float | None,
+    dropout: float,
+) -> Tensor:
+    """Attend within each document of a run: it is padded for the while.
+
+    Args:
+        module: the attention module.
+        query: (1, H, S, K), or (1, H, B, K) of one token of each document.
+        key: (1, H, S, K).
+        value: (1, H, S, K).
+        stream: where the documents are.
+        scaling: what the scores are multiplied by.
+        dropout: probability of dropping an attention weight.
+
+    Returns:
+        (1, S, H, K), or (1, B, H, K).
+    """
+    config: Any = module.config
+    wrapped = config._attn_implementation.removeprefix(MARK)
+    key, value = (stream.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
+    mask = stream.key_mask
+    if mask is not None and wrapped == "eager":
+        mask = as_mask(mask, query.dtype)
+    whole = stream.only is None
+    query = stream.unpack(query.transpose(1, 2)).transpose(1, 2) if whole else query.permute(2, 1, 0, 3)
+    given: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "is_causal": False}
+    out, _ = branch_attention(module, query, key, value, mask, wrapped=wrapped, **given)
+
+    def packed(x: Tensor) -> Tensor:
+        return stream.pack(x) if whole else x.transpose(0, 1)
+
+    if (port := port_of(module)) is not None:
+        port.redeliver(packed)
+    return packed(out)
+
+
+def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:
+    """Return a mask to add to the scores that holds the position bias (B, H, N, M) as well."""
+    if causal:
+        mask = causal_mask(bias.shape[-2], bias.shape[-1], bias.device)
+    if mask is None:
+        return bias
+    return bias + (as_mask(mask, bias.dtype) if mask.dtype == torch.bool else mask)
+
+
+def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
+    """Return transformers' attention function of this name; ``eager`` lives in the model's own file."""
+    if name == "eager":
+        return sys.modules[type(module).__module__].eager_attention_forward
+    return ALL_ATTENTION_FUNCTIONS[name]
+
+
+def interface_dimensions(config: Any) -> Mapping[str, int]:
+    """Read a config that has transformers' usual names.
+
+    Raises:
+        BackboneError: the model's attention takes no mask that rows and columns could be put into.
+    """
+    name = (config._attn_implementation or "sdpa").removeprefix(MARK)
+    if name not in WITH_MASKS:
+        raise BackboneError(
+            f"a model with attn_implementation={name!r} cannot carry an adapter: its masks cannot be extended; "
+            'load it with attn_implementation="sdpa", which runs PyTorch\'s own flash kernels where it can'
+        )
+    return text_dimensions(config)
+
+
+def is_attached(body: nn.Module) -> bool:
+    """Tell whether the model still asks branches: ``set_attn_implementation`` makes it forget."""
+    parts = body.__dict__.get(PARTS)
+    return parts is not None and all((c._attn_implementation or "").startswith(MARK) for c in configs_of(parts))
+
+
+class Registered:
+    """An implementation in transformers' tables; unpickled with its model, it registers in that process too."""
+
+    def __init__(self, name: str) -> None:
+        masks = AttentionMaskInterface()
+        self.name = name
+        AttentionInterface.register(MARK + name, partial(branch_attention, wrapped=name))
+        AttentionMaskInterface.register(MARK + name, masks[name if name in masks else "sdpa"])
+
+    def __reduce__(self) -> tuple[type[Registered], tuple[str]]:
+        """Register anew wherever this is read."""
+        return Registered, (self.name,)
+
+
+def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Switch the model to the implementation that asks branches."""
+    ATTACHED.add(body)
+    parts = body.__dict__[PARTS] = [module for module in body.modules() if configs_of([module])]
+    configs = configs_of(parts)
+    names = {(config._attn_implementation or "sdpa").removeprefix(MARK) for config in configs}
+    body.__dict__[REGISTERED] = [Registered(name) for name in sorted(names)]
+    for config in configs:  # another model with the same config object may have switched it
+        config._attn_implementation = MARK + (config._attn_implementation or "sdpa").removeprefix(MARK)
+
+
+def detach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
+    """Switch back, unless another model with the same config object still asks its branches."""
+    ATTACHED.discard(body)
+    body.__dict__.pop(REGISTERED, None)
+    body.__dict__.pop(PARTS, None)
+    shared = {id(config) for other in ATTACHED for config in configs_of(other.modules())}
+    for config in configs_of(body.modules()):
+        if id(config) not in shared:
+            config._attn_implementation = config._attn_implementation.removeprefix(MARK)
+
+
+def configs_of(modules: Iterable[nn.Module]) -> list[PreTrainedConfig]:
+    """Return the config objects of modules (the stacks of an encoder-decoder may have their own)."""
+    configs = (getattr(module, "config", None) for module in modules)
+    return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())

@@ -1,0 +1,1 @@
+"""BERT-type encoders with absolute positions: the declaration, and the packed encoder."""

@@ -1,0 +1,58 @@
+"""Encoders with absolute positions: BERT, RoBERTa, XLM-R, CamemBERT, ELECTRA, MiniLM (a BERT), DistilBERT."""
+
+from __future__ import annotations
+
+from foretoken.backbones.attention_interface import (
+    attach_interface,
+    detach_interface,
+    interface_dimensions,
+    is_attached,
+)
+from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.bert.packed import attach_bert, detach_bert
+from foretoken.backbones.masks import extend_text_mask
+
+HEADS = ("classifier", "pre_classifier", "sequence_summary", "qa_outputs")
+
+BERT = Backbone(
+    model_types=("bert", "roberta", "xlm-roberta", "camembert", "electra"),
+    stacks=(
+        Stack(
+            layers="encoder.layer",
+            attention=Attention("attention.self", ("attention.self.query",), "attention.output.dense"),
+            feed_forward=("intermediate", "output.dense"),
+            entry=("embeddings_project", "embeddings"),
+            end="encoder",
+            extend_inputs=extend_text_mask,
+        ),
+    ),
+    heads=HEADS,
+    pooled_heads=("ForSequenceClassification", "ForMultipleChoice"),
+    first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
+    projections=("query", "value"),
+    dimensions=interface_dimensions,
+    attach_attention=attach_bert,
+    detach_attention=detach_bert,
+    is_attached=is_attached,
+)
+
+DISTILBERT = Backbone(
+    model_types=("distilbert",),
+    stacks=(
+        Stack(
+            layers="transformer.layer",
+            attention=Attention("attention", ("attention.q_lin",), "attention.out_lin"),
+            feed_forward=("ffn", "ffn"),
+            entry=("embeddings",),
+            end="transformer",
+            extend_inputs=extend_text_mask,
+        ),
+    ),
+    heads=HEADS,
+    pooled_heads=(),
+    projections=("q_lin", "v_lin"),
+    dimensions=interface_dimensions,  # DistilBertConfig answers to the usual names through its attribute map
+    attach_attention=attach_interface,
+    detach_attention=detach_interface,
+    is_attached=is_attached,
+)

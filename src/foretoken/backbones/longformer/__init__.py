@@ -1,0 +1,1 @@
+"""Longformer: the declaration with its attention module, and the packed encoder."""

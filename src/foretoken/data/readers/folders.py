@@ -1,0 +1,185 @@
+"""Folders: text files per label, one data file per split, or a `datasets` folder."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from foretoken.data.columns import Columns
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, refuse_empty, shown
+from foretoken.data.problems import CLASSIFICATION
+from foretoken.data.readers.files import entries, is_folder, read_text
+from foretoken.data.readers.user_data import file_suffixes, read_examples
+from foretoken.errors import DataError
+
+_log = logging.getLogger(__name__)
+_TEXT = ".txt"
+_SHARD = re.compile(r"-(\d+)-of-(\d+)$")  # train-00000-of-00002.parquet
+_DATASETS_MARKERS = ("dataset_dict.json", "state.json")
+_EXPECTED = (
+    "expected one subfolder of .txt files per label (with train/validation/test folders above them, or not), "
+    "files named train.csv, validation.csv, test.csv (or tsv, jsonl, parquet), or a folder written by "
+    "save_to_disk"
+)
+
+
+def read_folder(root: Path, columns: Columns) -> Corpus:
+    """Return the labelled examples of a folder, by split; one split ``train`` where the folder has none.
+
+    Raises:
+        DataError: the folder has no usable files, or a file is not usable.
+    """
+    if is_saved_dataset(root):
+        from foretoken.data.readers.hub import read_saved
+
+        return read_saved(root, columns)
+    files = _data_files(root, file_suffixes(columns.problem))
+    if files:
+        splits = {split: _read_shards(paths, columns) for split, paths in files.items()}
+        return Corpus(splits, problem=columns.problem)
+    if columns.problem != CLASSIFICATION:
+        raise DataError(
+            f"{root}: no usable files for {columns.problem}: {_found(root)}; expected files named train, validation "
+            "and test"
+        )
+    folders = _subfolders(root)
+    if any(folder.name.lower() == "train" for folder in folders):
+        return Corpus(_read_split_folders(root, folders))
+    return Corpus({"train": read_label_folders(root)})
+
+
+def is_saved_dataset(root: Path) -> bool:
+    """Say whether `datasets` wrote this folder with save_to_disk."""
+    return any((root / marker).is_file() for marker in _DATASETS_MARKERS)
+
+
+def read_label_folders(root: Path) -> list[Document]:
+    """Return the documents of ``<root>/<label>/*.txt``; the id is ``<label>/<file name>``."""
+    documents = [
+        Document(f"{folder.name}/{path.stem}", read_text_file(path), folder.name, str(path))
+        for folder in _subfolders(root)
+        for path in _text_files(folder)
+    ]
+    if not documents:
+        raise DataError(f"{root}: no usable files: {_found(root)}; {_EXPECTED}")
+    refuse_empty(documents)
+    _warn_of_other_files(root)
+    return documents
+
+
+def read_texts_folder(root: Path) -> list[Document]:
+    """Return the .txt files at and below a folder, without labels; the id is the relative path."""
+    documents = [
+        Document(path.relative_to(root).as_posix(), read_text_file(path), None, str(path))
+        for path in _texts_below(root)
+    ]
+    if not documents:
+        raise DataError(f"{root}: no .txt files at or below this folder: {_found(root)}")
+    refuse_empty(documents)
+    return documents
+
+
+def read_text_file(path: Path) -> str:
+    """Return the text of one document; a file of zero bytes is an empty document."""
+    return read_text(path, may_be_empty=True)
+
+
+def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Path]]:
+    """Return the data files of a folder by split; a single file of any name is ``train``."""
+    paths = [path for path in entries(root) if not is_folder(path) and not path.name.startswith(".")]
+    tables = [path for path in paths if suffixes is None or path.suffix.lower() in suffixes]
+    found: dict[str, list[Path]] = {}
+    for path in tables:
+        split = SPLIT_ALIASES.get(_SHARD.sub("", path.stem).lower())
+        if split is not None:
+            found.setdefault(split, []).append(path)
+    if not found and len(tables) == 1:
+        return {"train": tables}
+    if tables and "train" not in found:
+        names = ", ".join(path.name for path in tables)
+        endings = ", ".join(suffixes or ("any ending",))
+        raise DataError(f"{root}: no file is named train ({endings}) among {names}; rename one")
+    for split, files in found.items():
+        if len(files) > 1 and not all(_SHARD.search(path.stem) for path in files):
+            names = ", ".join(path.name for path in files)
+            raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name it with train=...")
+    _warn_of_unread(root, [path for path in tables if path not in {*chain(*found.values())}], "its name is no split")
+    return found
+
+
+def _read_shards(paths: Sequence[Path], columns: Columns) -> list[Any]:
+    shards = [read_examples(path, columns) for path in paths]
+    return shards[0] if len(shards) == 1 else _join(shards)
+
+
+def _join(shards: Sequence[list[Any]]) -> list[Any]:
+    documents = [document for shard in shards for document in shard]
+    if len({document.id for document in documents}) == len(documents):
+        return documents
+    return [
+        replace(document, id=f"{number}/{document.id}") for number, shard in enumerate(shards) for document in shard
+    ]
+
+
+def _read_split_folders(root: Path, folders: Sequence[Path]) -> dict[str, list[Document]]:
+    splits: dict[str, list[Document]] = {}
+    for folder in folders:
+        split = SPLIT_ALIASES.get(folder.name.lower())
+        if split is None:
+            raise DataError(
+                f"{folder}: beside a folder 'train' every folder must be a split (train, validation or "
+                "dev, test); "
+                "move it away"
+            )
+        if split in splits:
+            raise DataError(f"{folder}: a second folder for split {split!r}; keep one of them")
+        splits[split] = read_label_folders(folder)
+    return splits
+
+
+def _subfolders(root: Path) -> list[Path]:
+    return [path for path in entries(root) if is_folder(path) and not path.name.startswith(".")]
+
+
+def _text_files(folder: Path) -> list[Path]:
+    """Return the .txt files of a folder, among them what only has such a name, which reading it then says."""
+    return [path for path in entries(folder) if path.suffix.lower() == _TEXT]
+
+
+def _texts_below(root: Path) -> list[Path]:
+    """Return the .txt files at and below a folder; links to folders are not followed, as they may lead back."""
+    found: list[Path] = []
+    linked: list[Path] = []
+    folders = [root]
+    while folders:
+        for path in entries(folders.pop()):
+            if is_folder(path):
+                (linked if path.is_symlink() else folders).append(path)
+            elif path.suffix.lower() == _TEXT:
+                found.append(path)
+    _warn_of_unread(root, linked, "links to folders are not followed")
+    return sorted(found)
+
+
+def _warn_of_other_files(root: Path) -> None:
+    """Log a warning when a folder of labels holds what is no text of a label."""
+    labels = _subfolders(root)
+    beside = [path for label in labels for path in entries(label) if path.suffix.lower() != _TEXT]
+    _warn_of_unread(root, [path for path in beside if not path.name.startswith(".")], "no .txt files")
+    _warn_of_unread(root, _text_files(root), "outside the folders of labels")
+    _warn_of_unread(root, [label for label in labels if not _text_files(label)], "folders without .txt files")
+
+
+def _warn_of_unread(root: Path, paths: Sequence[Path], reason: str) -> None:
+    if paths:
+        _log.warning("%s: %d not read (%s): %s", root, len(paths), reason, shown([path.name for path in paths]))
+
+
+def _found(root: Path) -> str:
+    names = [path.name + ("/" if is_folder(path) else "") for path in entries(root)]
+    return f"it holds {shown(names)}" if names else "the folder is empty"

@@ -1,0 +1,94 @@
+"""Rows of parquet files, read piece by piece: a small file can unpack to more than there is memory."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from foretoken.data.readers.files import kind_of, read_bytes
+from foretoken.data.readers.rows import Row, check_columns, names_of_labels, refuse_claim
+from foretoken.errors import DataError, ForetokenError
+
+_PIECE = 1000  # rows
+_MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, or so many times its own size
+
+
+def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    """Return the rows of a parquet file, each with the needed columns; class numbers become names.
+
+    Raises:
+        DataError: the file is damaged, lacks a column, or unpacks to more than any table of texts.
+    """
+    from pyarrow import parquet
+
+    content = read_bytes(path)
+    what = None if content.startswith(b"PAR1") else kind_of(content)
+    if what is not None:
+        raise DataError(f"{path}: not a parquet file but {what}")
+    with refuse_damage(f"{path}: not a readable parquet file"):
+        file = parquet.ParquetFile(io.BytesIO(content))
+        schema, claimed = file.schema_arrow, file.metadata.num_rows
+    _check(str(path), schema.names, needed)
+    refuse_claim(str(path), claimed)
+    classes = _class_names(schema.metadata or {})
+    kept = [name for name in schema.names if name in {*needed, "id"}]
+    number = 0
+    for values in _records(file, kept, path, len(content)):
+        number += 1
+        where = f"{path}:row {number}"
+        yield where, {name: names_of_labels(where, value, classes.get(name)) for name, value in values.items()}
+    if number != claimed:
+        raise DataError(f"{path}: has {number:,} rows, but says {claimed:,}; write it again")
+
+
+@contextmanager
+def refuse_damage(what: str) -> Iterator[None]:
+    """Turn whatever pyarrow and `datasets` raise about damaged files into a DataError."""
+    try:
+        yield
+    except ForetokenError:
+        raise
+    except MemoryError:
+        raise DataError(f"{what}: it needs more memory than there is; split it") from None
+    except Exception as error:
+        raise DataError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}; write it again") from error
+
+
+def _check(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
+    check_columns(where, names, needed)
+    repeated = [name for name in (*needed, "id") if names.count(name) > 1]
+    if repeated:
+        raise DataError(f"{where}: has column {repeated[0]!r} more than once; column names must be unique")
+
+
+def _records(file: Any, columns: Sequence[str], path: Path, size: int) -> Iterator[Mapping[str, Any]]:
+    unpacked, most = 0, max(_MOST_BYTES, _MOST_TIMES * size)
+    pieces = file.iter_batches(_PIECE, columns=columns, use_threads=False)
+    while True:
+        with refuse_damage(f"{path}: not a readable parquet file"):
+            piece = next(pieces, None)
+            if piece is None:
+                return
+            unpacked += piece.nbytes
+            if unpacked > most:
+                raise DataError(f"{path}: {size:,} bytes unpack to more than {most:,}; take a file that repeats less")
+            piece.validate(full=True)
+            records = piece.to_pylist()
+        yield from records
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the class names that `datasets` wrote into the file, by column."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        return {
+            name: [str(label) for label in feature["names"]]
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
+        }
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return {}

@@ -1,0 +1,201 @@
+"""Readers of single files: csv, tsv, jsonl, json and plain text; parquet is in a module of its own."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from foretoken.data.columns import Columns
+from foretoken.data.documents import Document, shown
+from foretoken.data.readers.files import kind_of, read_bytes, read_text
+from foretoken.data.readers.json_values import DECODER, reason
+from foretoken.data.readers.parquet import parquet_rows
+from foretoken.data.readers.rows import Row, check_columns, documents_from_rows
+from foretoken.errors import DataError
+
+_FIELD_LIMIT = 2**31 - 1  # csv's own limit of 128 KiB per field is less than one long document
+_Reader = Callable[[Path, Sequence[str]], Iterator[Row]]
+
+
+def read_file(path: Path, text_column: str, label_column: str | None) -> list[Document]:
+    """Return the documents of one file; ``label_column`` None reads texts alone.
+
+    Raises:
+        DataError: the file, a row or a value is not usable; the message names file, line and column.
+    """
+    if path.suffix.lower() == ".txt" and label_column is None:
+        return [Document(id=path.stem, text=read_text(path), label=None, where=str(path))]
+    columns = Columns(text_column, label_column)
+    return documents_from_rows(path, read_rows(path, columns.needed), columns)
+
+
+def read_rows(path: Path, needed: Sequence[str], ending: str | None = None) -> Iterator[Row]:
+    """Return the rows of one table file, each with the needed columns; read as if its name had this ending.
+
+    Raises:
+        DataError: the file is of no kind that can be read, or a row is not usable.
+    """
+    reader = READERS.get(ending or path.suffix.lower())
+    if reader is None:
+        what = kind_of(read_bytes(path))
+        raise DataError(
+            f"{path}: {f'is {what}; ' if what else ''}files ending in {path.suffix or '(nothing)'!r} cannot be read; "
+            "expected one of "
+            f"{', '.join(READERS)}, or a folder with one subfolder of .txt files per label"
+        )
+    return reader(path, needed)
+
+
+def _csv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    return _delimited(path, needed, ",")
+
+
+def _tsv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    return _delimited(path, needed, "\t")
+
+
+def _delimited(path: Path, needed: Sequence[str], delimiter: str) -> Iterator[Row]:
+    # strict: without it an unclosed quote swallows the rest of the file in silence
+    rows = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    while True:
+        line = rows.line_num + 1
+        with _field_limit():
+            try:
+                row = next(rows, None)
+            except csv.Error as error:
+                raise DataError(_malformed(path, line, rows.line_num, str(error))) from None
+        if row is None:
+            return
+        if not row:
+            continue
+        where = f"{path}:{line}"
+        if header is None:
+            header = _header(where, row, needed, delimiter)
+        elif len(row) != len(header):
+            raise DataError(
+                f"{where}: the row has {len(row)} fields, expected {len(header)} ({shown(header)}); "
+                f"put fields that hold {delimiter!r} or a line break in double quotes"
+            )
+        else:
+            yield where, dict(zip(header, row, strict=True))
+
+
+def _header(where: str, row: list[str], needed: Sequence[str], delimiter: str) -> list[str]:
+    repeated = sorted(name for name, count in Counter(row).items() if count > 1)
+    if repeated:
+        raise DataError(f"{where}: the header names {repeated[0]!r} more than once; column names must be unique")
+    if len(row) == 1 and row[0] not in needed:
+        _refuse_other_delimiter(where, row[0], delimiter)
+    check_columns(where, row, needed)
+    return row
+
+
+def _refuse_other_delimiter(where: str, header: str, delimiter: str) -> None:
+    other = next((mark for mark in ";\t|," if mark in header), None)
+    if other is not None:
+        remedy = "name it .tsv" if other == "\t" else f"write it again with {delimiter!r}"
+        raise DataError(
+            f"{where}: the header is one column, {header!r}: the file is separated by {other!r}, and its ending stands "
+            f"for {delimiter!r}; {remedy}"
+        )
+
+
+def _malformed(path: Path, first: int, last: int, reason: str) -> str:
+    span = f" (the row runs to line {last})" if last > first else ""
+    return (
+        f"{path}:{first}: malformed row: {reason}{span}; close every quoted field, "
+        'and write a double quote inside a quoted field as ""'
+    )
+
+
+@contextmanager
+def _field_limit() -> Iterator[None]:
+    before = csv.field_size_limit(_FIELD_LIMIT)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _jsonl_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = DECODER.decode(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{_json_error(path, error, number)}; expected one object per line") from None
+        yield _object(f"{path}:{number}", value, needed)
+
+
+def _json_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    text = read_text(path)
+    start = _skip_space(text, 0)
+    if not text.startswith("[", start):
+        yield from _jsonl_rows(path, needed)
+        return
+    # item by item, so that every object knows its line
+    index, line, counted = _skip_space(text, start + 1), 1, 0
+    while not text.startswith("]", index):
+        line, counted = line + text.count("\n", counted, index), index
+        try:
+            value, index = DECODER.raw_decode(text, index)
+        except (ValueError, RecursionError) as error:
+            raise DataError(_json_error(path, error, line)) from None
+        yield _object(f"{path}:{line}", value, needed)
+        index = _next_item(path, text, _skip_space(text, index))
+    index = _skip_space(text, index + 1)
+    if index < len(text):
+        raise DataError(f"{_place(path, text, index)}: malformed JSON: there is more after the list")
+
+
+def _json_error(path: Path, error: Exception, line: int) -> str:
+    """Return place and reason; the decoder tells its own line where it was given more than one."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{path}:{max(line, error.lineno)}:{error.colno}: malformed JSON: {reason(error)}"
+    return f"{path}:{line}: malformed JSON: {reason(error)}"
+
+
+def _next_item(path: Path, text: str, index: int) -> int:
+    if text.startswith(",", index):
+        return _skip_space(text, index + 1)
+    if text.startswith("]", index):
+        return index
+    raise DataError(f"{_place(path, text, index)}: malformed JSON: expected ',' or ']' after an object")
+
+
+def _place(path: Path, text: str, index: int) -> str:
+    """Return file, line and column of a character."""
+    line, column = text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
+    return f"{path}:{line}:{column}"
+
+
+def _skip_space(text: str, index: int) -> int:
+    while index < len(text) and text[index] in " \t\r\n":
+        index += 1
+    return index
+
+
+def _object(where: str, value: Any, needed: Sequence[str]) -> Row:
+    if not isinstance(value, dict):
+        example = ", ".join(f'"{name}": ...' for name in needed)
+        raise DataError(f"{where}: got a JSON {type(value).__name__}, expected an object such as {{{example}}}")
+    check_columns(where, value, needed)
+    return where, value
+
+
+READERS: dict[str, _Reader] = {
+    ".csv": _csv_rows,
+    ".tsv": _tsv_rows,
+    ".jsonl": _jsonl_rows,
+    ".ndjson": _jsonl_rows,
+    ".json": _json_rows,
+    ".parquet": parquet_rows,
+}

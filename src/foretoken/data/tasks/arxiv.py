@@ -1,0 +1,118 @@
+"""ArXiv-11 (He et al. 2019): whole papers by subject, without the subjects' names in the text (``no_ref``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foretoken.data.columns import Columns
+from foretoken.data.documents import Corpus, Document
+from foretoken.data.readers.hub_tables import PARQUET, hub_rows
+from foretoken.data.readers.raw_files import raw_file
+from foretoken.data.readers.rows import Row, documents_from_rows, names_of_labels, text_value
+from foretoken.data.readers.tables import read_rows
+from foretoken.data.tasks.base import HubSource, Task
+from foretoken.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from foretoken.data.options import DataOptions
+
+LABELS = (
+    "math.AC",
+    "cs.CV",
+    "cs.AI",
+    "cs.SY",
+    "math.GR",
+    "cs.CE",
+    "cs.PL",
+    "cs.IT",
+    "cs.DS",
+    "cs.NE",
+    "math.ST",
+)  # in the order of the hub's class numbers
+HUB = "ccdv/arxiv-classification"
+_COLUMNS = Columns("text", "label")
+_FILES = {
+    "train": ("train_data.txt", "train_data.jsonl"),
+    "validation": ("val_data.txt", "val_data.jsonl"),
+    "test": ("test_data.txt", "test_data.jsonl"),
+}
+
+
+def read(path: Path | None, _: DataOptions) -> Corpus:
+    """Return the papers of ``train_data.txt``, ``val_data.txt`` and ``test_data.txt``: a JSON object per line.
+
+    A folder of parquet files, ``train-*.parquet`` and so on (the folder itself, or ``no_ref`` in it), serves as well.
+    The files hold the subjects' names, such as ``cs.AI`` in the stamp of the first page; they are taken out, as the
+    hub's configuration ``no_ref`` does it.
+
+    Raises:
+        DataError: a file is missing, or a record is not usable; the message names file and line.
+    """
+    assert path is not None
+    splits = {split: _split(path, split) for split in _FILES}
+    return Corpus(dict(splits), list(LABELS))
+
+
+def read_hub(_: Task, __: DataOptions) -> Corpus:
+    """Return what the files hold, from the configuration ``no_ref`` on the hub.
+
+    Raises:
+        DataError: the hub is out of reach, or has other columns.
+    """
+    rows = hub_rows(HUB, "no_ref", _COLUMNS.needed, PARQUET)
+    return Corpus({split: _papers(HUB, rows[split]) for split in _FILES}, list(LABELS))
+
+
+def without_subjects(text: str) -> str:
+    """Return a text without the names of the eleven subjects.
+
+    >>> without_subjects("arXiv:1203.1105v1 [cs.AI] 6 Mar 2012")
+    'arXiv:1203.1105v1 [] 6 Mar 2012'
+    """
+    for label in LABELS:
+        text = text.replace(label, "")
+    return text
+
+
+def _split(path: Path, split: str) -> list[Document]:
+    folder = path if path.is_dir() else path.parent
+    for place in (folder / "no_ref", folder):
+        shards = sorted(place.glob(f"{split}-*.parquet"))
+        if shards:
+            return _papers(str(place), (row for shard in shards for row in read_rows(shard, _COLUMNS.needed)))
+    file = raw_file(path, _FILES[split], "arxiv")
+    return _papers(str(file), read_rows(file, _COLUMNS.needed, ending=".jsonl"))
+
+
+def _papers(source: str, rows: Iterable[Row]) -> list[Document]:
+    return documents_from_rows(source, map(_row, rows), _COLUMNS)
+
+
+def _row(row: Row) -> Row:
+    where, values = row
+    label = names_of_labels(where, values["label"], LABELS)
+    if label not in LABELS:
+        raise DataError(
+            f"{where}: label {label!r} is no subject{did_you_mean(str(label), LABELS)}; expected one of "
+            f"{', '.join(LABELS)}"
+        )
+    return where, {"text": without_subjects(text_value(where, values["text"], "text")), "label": label}
+
+
+TASKS: tuple[Task, ...] = (
+    Task(
+        name="arxiv",
+        title="ArXiv-11 (no_ref)",
+        summary="Whole papers in eleven subjects; the subjects' names are taken out of the texts.",
+        metric="f1_micro",
+        labels=LABELS,
+        source=f"train_data.txt, val_data.txt, test_data.txt, https://huggingface.co/datasets/{HUB}",
+        licence="the authors' own, by paper; distributed for research",
+        hub=HubSource(HUB, read_hub),
+        reader=read,
+        sizes="28,388 / 2,500 / 2,500",
+    ),
+)

@@ -1,0 +1,1 @@
+"""The tasks of GLUE (Wang et al. 2019)."""

@@ -1,0 +1,1 @@
+"""A task that needs no download: the documentation of installed packages, labelled by topic."""

@@ -1,0 +1,1 @@
+"""The tasks of SuperGLUE (Wang et al. 2019)."""

@@ -1,0 +1,200 @@
+"""Reading the tasks of SuperGLUE (Wang et al. 2019): their official files, and their copy on the hub.
+
+The texts are put together as in the release of P-tuning v2 (Liu et al. 2022), which the papers build on. The test
+labels are not public: :func:`foretoken.data.readers.raw_files.dev_as_test` says what is measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretoken.data.documents import Corpus, Document, refuse_empty
+from foretoken.data.examples import Choices
+from foretoken.data.problems import CLASSIFICATION
+from foretoken.data.readers.hub_tables import PARQUET, hub_rows
+from foretoken.data.readers.raw_files import dev_as_test, raw_file
+from foretoken.data.readers.rows import Row, check_columns, text_value
+from foretoken.data.readers.tables import read_rows
+from foretoken.data.splits import split_off
+from foretoken.data.tasks.base import OFFICIAL
+from foretoken.errors import DataError
+
+if TYPE_CHECKING:
+    from foretoken.data.options import DataOptions
+
+HUB = "aps/super_glue"
+_JOINERS = {"cause": "because", "effect": "so"}
+Convert = Callable[["Format", Row, int], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the records of a task become examples.
+
+    Attributes:
+        name: of the task; ``config``: its configuration on the hub.
+        columns: what a record of the files must have; ``hub_columns``: of the hub, where that is something else.
+        labels: the class of each published label, in order; numbers are the hub's.
+        convert: makes the examples of a record of the files; ``convert_hub``: of the hub, where that is another.
+    """
+
+    name: str
+    config: str
+    columns: tuple[str, ...]
+    labels: Mapping[Any, str]
+    convert: Convert
+    hub_columns: tuple[str, ...] | None = None
+    convert_hub: Convert | None = None
+    problem: str = CLASSIFICATION
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes in order; none for multiple choice."""
+        return tuple(dict.fromkeys(self.labels.values()))
+
+
+def read_folder(path: Path | None, options: DataOptions, task: Format) -> Corpus:
+    """Return the examples of a folder with ``train.jsonl`` and ``val.jsonl``.
+
+    Raises:
+        DataError: a file is missing, or a record is not usable; the message names file and line.
+    """
+    train, dev = (raw_file(path, [f"{split}.jsonl"], task.name) for split in ("train", "val"))
+    return _corpus(_file(train, task), _file(dev, task), options, task)
+
+
+def read_hub(task: Format, options: DataOptions) -> Corpus:
+    """Return what the files of a task hold, from its copy on the hub.
+
+    Raises:
+        DataError: the hub is out of reach, or has other columns.
+    """
+    splits = hub_rows(HUB, task.config, task.hub_columns or task.columns, PARQUET)
+    own = replace(task, convert=task.convert_hub or task.convert)
+    return _corpus(_examples(splits["train"], own), _examples(splits["validation"], own), options, task)
+
+
+def pair(text: str, text_pair: str) -> Convert:
+    """Return the conversion of records that hold a pair of texts under these names."""
+
+    def convert(task: Format, row: Row, number: int) -> Iterator[Document]:
+        where, values = row
+        yield _document(task, where, number, values[text], values[text_pair], values["label"])
+
+    return convert
+
+
+def choices_of_copa(task: Format, row: Row, number: int) -> Iterator[Choices]:
+    """Yield the premise, followed by ``because`` (which cause?) or ``so`` (which effect?), and the two choices."""
+    where, values = row
+    joiner = _JOINERS.get(values["question"])
+    if joiner is None:
+        raise DataError(f"{where}: question {values['question']!r}, expected one of {', '.join(_JOINERS)}")
+    if values["label"] not in (0, 1):
+        raise DataError(f"{where}: label {values['label']!r}, expected 0 or 1; records without one cannot be scored")
+    premise, *choices = _texts(where, values, "premise", "choice1", "choice2")
+    yield Choices(str(number), f"{premise} {joiner}", tuple(choices), int(values["label"]), where)
+
+
+def words_in_context(task: Format, row: Row, number: int) -> Iterator[Document]:
+    """Yield both sentences, each after the word that is asked for: ``place: Do you want to come over to my place?``."""
+    where, values = row
+    word, first, second = _texts(where, values, "word", "sentence1", "sentence2")
+    yield _document(task, where, number, f"{word}: {first}", f"{word}: {second}", values["label"])
+
+
+def marked_pronoun(task: Format, row: Row, number: int) -> Iterator[Document]:
+    """Yield the text with stars around the pronoun, and the noun phrase that it may stand for."""
+    where, values = row
+    target = values.get("target", values)  # the hub has no 'target' around these
+    check_columns(where, target, ("span1_text", "span2_text", "span2_index"))
+    (text,) = _texts(where, values, "text")
+    noun, pronoun = _texts(where, target, "span1_text", "span2_text")
+    yield _document(task, where, number, _mark(where, text, pronoun, target["span2_index"]), noun, values["label"])
+
+
+def answers_of_multirc(task: Format, row: Row, _: int) -> Iterator[Document]:
+    """Yield the paragraph and every answer to every question about it; the question is the group."""
+    where, values = row
+    passage = values["passage"]
+    check_columns(where, passage, ("text", "questions"))
+    for question in passage["questions"]:
+        for answer in question["answers"]:
+            check_columns(where, answer, ("text", "label"))
+            numbers = values["idx"], question["idx"], answer["idx"]
+            yield _answer(task, where, numbers, passage["text"], question["question"], answer)
+
+
+def answer_of_multirc(task: Format, row: Row, _: int) -> Iterator[Document]:
+    """Yield the one answer that a row of the hub holds."""
+    where, values = row
+    numbers = tuple(values["idx"][name] for name in ("paragraph", "question", "answer"))
+    answer = {"text": values["answer"], "label": values["label"]}
+    yield _answer(task, where, numbers, values["paragraph"], values["question"], answer)
+
+
+def _answer(
+    task: Format, where: str, numbers: tuple[Any, ...], text: str, question: str, answer: Mapping[str, Any]
+) -> Document:
+    (answer_text,) = _texts(where, answer, "text")
+    document = _document(task, where, 0, text, f"{question} {answer_text}", answer["label"])
+    paragraph, number, own = numbers
+    return replace(document, id=f"{paragraph}/{number}/{own}", group=f"{paragraph}/{number}")
+
+
+def _document(task: Format, where: str, number: int, text: Any, text_pair: Any, label: Any) -> Document:
+    if label not in task.labels:
+        raise DataError(
+            f"{where}: label {label!r}, expected one of {', '.join(map(repr, task.labels))}; records without a "
+            "label can be neither trained on nor scored"
+        )
+    texts = text_value(where, text, "text"), text_value(where, text_pair, "text_pair")
+    return Document(str(number), texts[0], task.labels[label], where, text_pair=texts[1])
+
+
+def _texts(where: str, values: Mapping[str, Any], *names: str) -> list[str]:
+    return [text_value(where, values[name], name) for name in names]
+
+
+def _mark(where: str, text: str, pronoun: str, index: int) -> str:
+    """Return the text with stars around the pronoun in the word of that number, or the nearest word that has it.
+
+    One published index is off by a word.
+    """
+    places = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(pronoun)}(?!\w)", text)]
+    if not places:
+        raise DataError(f"{where}: the pronoun {pronoun!r} is not in the text")
+    start = min(places, key=lambda place: abs(len(f"{text[:place]}x".split()) - 1 - index))
+    end = start + len(pronoun)
+    return f"{text[:start]}*{text[start:end]}*{text[end:]}"
+
+
+def _file(path: Path, task: Format) -> list[Any]:
+    return _examples(read_rows(path, task.columns), task)
+
+
+def _examples(rows: Iterable[Row], task: Format) -> list[Any]:
+    return [example for number, row in enumerate(rows) for example in task.convert(task, row, number)]
+
+
+def _corpus(train: list[Any], dev: list[Any], options: DataOptions, task: Format) -> Corpus:
+    splits: dict[str, list[Any]] = dev_as_test(task.name, train, dev, options)
+    if task.problem == CLASSIFICATION:
+        refuse_empty([*train, *dev])
+    grouped = train[0].group is not None
+    if grouped and options.split != OFFICIAL:
+        splits = {**splits, **_by_paragraph(train, options)}
+    return Corpus(splits, list(task.classes) or None, task.problem, grouped)
+
+
+def _by_paragraph(train: list[Document], options: DataOptions) -> dict[str, list[Document]]:
+    """Return train and a validation split of other paragraphs: their questions have much in common."""
+    home = {document.id: document for document in train}
+    whole = [replace(document, group=document.id.partition("/")[0]) for document in train]
+    rest, parts = split_off(whole, {"validation": options.validation_fraction}, options.split_seed)
+    splits = {"train": rest, **parts}
+    return {split: [home[document.id] for document in documents] for split, documents in splits.items()}

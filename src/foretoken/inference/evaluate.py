@@ -1,0 +1,105 @@
+"""Metrics of a loaded model on labelled rows, and of a finished run on its test split."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset
+
+from foretoken.data.load import load_data
+from foretoken.errors import ConfigError
+from foretoken.files import atomic_file
+from foretoken.inference.predict_rows import predict_rows
+from foretoken.inference.predictor import Predictor, load_for_inference
+from foretoken.training.recipe.recipe import Recipe, checked
+from foretoken.training.run import record as records
+from foretoken.training.run.fingerprint import of_data, refuse_changes
+from foretoken.training.run.folder import PREDICTIONS, held
+from foretoken.training.run.results import Prediction, measures, prediction_of, write_predictions
+from foretoken.training.tokens.encode import describe
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(
+    predictor: Predictor,
+    documents: Dataset,
+    *,
+    batch_size: int = 16,
+    tokens_per_batch: int | None = None,
+    scaled: bool = True,
+    predictions: Path | None = None,
+) -> dict[str, Any]:
+    """Return the metrics on a table of labelled rows; write the predictions if a file is named."""
+    outcome = predicted(predictor, documents, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled)
+    if predictions is not None:
+        write_predictions(predictions, {predictions.stem: outcome})
+    return outcome.metrics()
+
+
+def predicted(
+    predictor: Predictor, documents: Dataset, *, batch_size: int, tokens_per_batch: int | None, scaled: bool
+) -> Prediction:
+    """Return the predictions for labelled rows, beside their labels."""
+    began = time.perf_counter()
+    outputs, truncation, lengths = predict_rows(
+        predictor, documents, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled
+    )
+    log.info(describe(truncation, predictor.max_length))
+    table = documents.add_column("length", lengths).add_column("position", list(range(len(lengths))))
+    labels = predictor.problem.labels_of(documents)
+    return prediction_of(predictor.problem, table, outputs, labels, time.perf_counter() - began)
+
+
+def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> dict[str, Any]:
+    """Measure the test split of a finished run that left it out; a second call returns the record as it is.
+
+    Raises:
+        ConfigError: there is no finished run of this recipe.
+        RecipeError: the test split is another one than when the run began, and that is not accepted.
+        RunBusyError: another process works on the run.
+    """
+    recipe = checked(recipe)
+    if not recipe.run_folder.is_dir():
+        raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
+    with held(recipe.run_folder):
+        return _measure_test(recipe, accept_changed=accept_changed)
+
+
+def _measure_test(recipe: Recipe, *, accept_changed: bool) -> dict[str, Any]:
+    record = records.read_record(recipe.run_folder)
+    if record is None or record["status"] != records.FINISHED:
+        raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
+    if "test" in record:
+        return record
+    test = load_data(recipe.data).splits["test"]
+    refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
+    predictor = load_for_inference(recipe.run_folder, precision=recipe.training.precision)
+    options = recipe.training
+    outcome = predicted(
+        predictor,
+        test,
+        batch_size=options.eval_batch_size,
+        tokens_per_batch=options.eval_budget,
+        scaled=False,
+    )
+    _append(recipe.run_folder / PREDICTIONS, outcome.table("test"))
+    found = measures({"test": outcome}, predictor.scaling)
+    scaling = record.get("scaling", {}) | found.pop("scaling", {})
+    whole = records.RunRecord(recipe.run_folder, record)
+    whole.update(**found, **({"scaling": scaling} if scaling else {}))
+    return whole.values
+
+
+def _append(path: Path, rows: pa.Table) -> None:
+    """Add rows to a file of predictions, in place of what it has of the same splits."""
+    before = pq.read_table(path)
+    splits = set(rows["split"].to_pylist())
+    kept = before.filter(pa.array([split not in splits for split in before["split"].to_pylist()]))
+    with atomic_file(path) as temporary:
+        pq.write_table(pa.concat_tables([kept, rows]), temporary)

@@ -1,0 +1,254 @@
+"""What training wrote, ready to predict: an adapter, a run folder or a whole model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftConfig, PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from foretoken.data.problems import CLASSIFICATION
+from foretoken.errors import AdapterError, cut, quoted
+from foretoken.files import read_object, refuse_pickles
+from foretoken.lengthening import resolve_source
+from foretoken.methods.base import ForetokenConfig
+from foretoken.metrics.scaling import Scaling
+from foretoken.training.model.load import (
+    load_config,
+    load_tokenizer,
+    load_weights,
+    load_with_new_head,
+    quiet_transformers,
+    reason,
+)
+from foretoken.training.model.precision import hold_frozen
+from foretoken.training.model.saved_weights import adapter_file, check_adapter, check_model, model_files
+from foretoken.training.problems import Problem, Reading, make_problem
+from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
+from foretoken.training.run.record import FILE as RUN_FILE
+from foretoken.training.run.record import read_record
+from foretoken.training.tokens.encode import token_rules
+from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
+from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
+
+EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model ready to predict, with what it must know about its inputs and outputs.
+
+    Attributes:
+        columns: what the columns were called in the training data, by the names of the recipe's keys.
+        scaling: of the probabilities, fitted on the validation documents of training; None where none was.
+    """
+
+    model: PreTrainedModel | PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    problem: Problem
+    max_length: int
+    columns: Mapping[str, str] = field(default_factory=dict)
+    chunks: ChunkOptions | None = None
+    scaling: Scaling | None = None
+    precision: str = "fp32"
+
+    @property
+    def labels(self) -> list[str]:
+        """The classes or tags, in the order of the model's outputs."""
+        return list(self.problem.labels)
+
+    @property
+    def reading(self) -> Reading:
+        """How documents become tokens."""
+        config: Any = self.model.config
+        return Reading(self.tokenizer, self.max_length, token_rules(config), self.chunks)
+
+
+def load_for_inference(folder: str | Path, *, precision: str = "fp32") -> Predictor:
+    """Load an adapter folder, a run folder or a model folder.
+
+    Args:
+        folder: where it is.
+        precision: ``fp32``; or ``bf16``: computed in bfloat16, in which frozen weights are held as well.
+
+    Raises:
+        AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
+        BackboneError: the adapter's base model cannot be loaded.
+    """
+    predictor = _load(Path(folder))
+    if precision == "bf16":
+        hold_frozen(predictor.model)
+    return replace(predictor, precision=precision)
+
+
+def _load(folder: Path) -> Predictor:
+    place = adapter_folder(folder)
+    for item in place.iterdir():
+        if item.suffix in (".json", ".safetensors") and not item.is_file():
+            raise AdapterError(f"{item} is not a file; copy or save {place.name} again")
+    if (place / "adapter_config.json").is_file():
+        return _load_adapter(place)
+    if (place / "config.json").is_file():
+        return _load_model(place)
+    refuse_pickles(place)
+    raise AdapterError(f"{folder} {_contents(place)}; {EXPECTED}")
+
+
+def _load_adapter(folder: Path) -> Predictor:
+    weights = adapter_file(folder)
+    card, config = read_card(folder), _read_config(folder)
+    source = _base_model(config, card, folder)
+    problem = card.make_problem()
+    base, random = load_with_new_head(source, problem)
+    _check_task(folder, config, "SEQ_CLS" if problem is None else problem.task_type_of(base.config))
+    if has_trained_rows(config) and _has_tokenizer(folder):
+        match_vocabulary(base, load_tokenizer(str(folder)))
+    with warnings.catch_warnings(), _adapter_errors(folder):
+        warnings.simplefilter("ignore")  # what peft warns of, missing tensors above all, is refused below
+        if not isinstance(config, ForetokenConfig):
+            check_lora(config, base)
+        model = PeftModel.from_pretrained(base, str(folder))
+        check_adapter(model, weights, random=random)
+    return _ready(model, folder if _has_tokenizer(folder) else Path(source), card)
+
+
+def _load_model(folder: Path) -> Predictor:
+    files = model_files(folder)
+    card = read_card(folder)
+    problem = card.make_problem()
+    with quiet_transformers(), _adapter_errors(folder):
+        config = load_config(folder)
+        task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)
+        model, info = load_weights(folder, task_type, config=config, use_safetensors=True, output_loading_info=True)
+        _check_whole(info, card)
+        check_model(model, files)
+    return _ready(model, folder, card)
+
+
+def _check_whole(info: dict[str, Any], card: Card) -> None:
+    """Refuse a model some of whose tensors are random, or whose file has others than its config asks for."""
+    if info["missing_keys"]:
+        missing = cut(", ".join(sorted(info["missing_keys"])[:3]), 200)
+        raise AdapterError(f"the model has no trained head ({missing}); train one, or give an adapter folder")
+    if info["unexpected_keys"] and card.recipe.model:  # foretoken saved it: a file of others may hold other heads
+        beyond = cut(", ".join(sorted(info["unexpected_keys"])[:3]), 200)
+        raise AdapterError(f"the model's file holds more than its config.json says ({beyond}); copy both again")
+
+
+def _check_task(folder: Path, config: PeftConfig, expected: str) -> None:
+    """Refuse an adapter whose two files speak of different problems."""
+    if config.task_type is not None and config.task_type != expected:
+        raise AdapterError(
+            f"{folder}: task_type is {quoted(str(config.task_type))} in adapter_config.json, "
+            f"and what is to be predicted takes {expected}; the two belong to different adapters"
+        )
+
+
+def _check_head(problem: Problem, own: list[str]) -> None:
+    """Refuse a card that says of the outputs what the model's config does not."""
+    if len(own) != problem.head_options.get("num_labels", len(own)) or problem.labels not in ((), tuple(own)):
+        expected = f"{problem.name} with {quoted(list(problem.labels))}"
+        raise AdapterError(f"{CARD} says {expected}, and config.json has the labels {quoted(own)}; copy both again")
+
+
+def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: Card) -> Predictor:
+    use_fast_attention(model)  # adapters of foretoken's bring it along; LoRA and whole models do not
+    config: Any = model.config
+    tokenizer = load_tokenizer(str(tokenizer_source), config)
+    own = [str(config.id2label[index]) for index in range(config.num_labels)]
+    problem = card.make_problem() or make_problem(CLASSIFICATION, own)
+    _check_head(problem, own)
+    max_length = problem.longest(card.max_length, config, tokenizer)
+    config.pad_token_id = tokenizer.pad_token_id
+    return Predictor(
+        _on(model, "cuda" if torch.cuda.is_available() else "cpu"),
+        tokenizer,
+        problem.posed_to(config, tokenizer),
+        max_length,
+        columns=card.columns,
+        chunks=card.recipe.chunks,
+        scaling=card.scaling,
+    )
+
+
+def _on(model: Any, device: str) -> Any:
+    return model.to(device).eval()
+
+
+def adapter_folder(folder: Path) -> Path:
+    """Step from a run folder to what it saved.
+
+    Raises:
+        AdapterError: it is no folder, or a run that has saved nothing yet.
+    """
+    if not folder.is_dir():
+        raise AdapterError(f"{folder} is {'a file' if folder.exists() else 'not there'}; {EXPECTED}")
+    if not (folder / RUN_FILE).is_file():
+        return folder
+    for name in ("adapter", "model"):
+        if (folder / name).is_dir():
+            return folder / name
+    status = (read_record(folder) or {}).get("status", "unreadable")
+    raise AdapterError(
+        f"{folder}: the run has saved no adapter yet (status: {status}); finish it with `foretoken train`"
+    )
+
+
+def _contents(folder: Path) -> str:
+    names = sorted(item.name for item in folder.iterdir())
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"holds {shown}" if names else "is empty"
+
+
+def _read_config(folder: Path) -> PeftConfig:
+    fields = read_object(folder / "adapter_config.json")
+    for name in ("peft_type", "base_model_name_or_path"):
+        if not isinstance(fields.get(name), str):
+            raise AdapterError(
+                f"{folder}: {name} is {quoted(fields.get(name))} in adapter_config.json, expected a text; save it again"
+            )
+    with _adapter_errors(folder):
+        return PeftConfig.from_pretrained(str(folder))
+
+
+def _base_model(config: PeftConfig, card: Card, folder: Path) -> str:
+    """Return where the base model loads from; `minilm` is looked up anew where its folder has moved."""
+    base = config.base_model_name_or_path
+    recipe = card.recipe
+    if base and Path(base).is_absolute() and not Path(base).is_dir():
+        if recipe.model and not recipe.lengthen:
+            return resolve_source(recipe.model)
+        raise AdapterError(f"{folder}: its base model {base} is not there; {_remedy(recipe, base)}")
+    if not base:
+        raise AdapterError(f"{folder}: adapter_config.json names no base model")
+    return base
+
+
+def _remedy(recipe: CardRecipe, base: str) -> str:
+    options = recipe.lengthen
+    if not options:
+        return "put it back, or correct base_model_name_or_path in adapter_config.json"
+    lengths = f"--max-length {options.max_length} --attention-window {options.attention_window}"
+    return f"make it again with `foretoken lengthen {recipe.model} {base} {lengths}`"
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return (folder / "tokenizer_config.json").is_file()
+
+
+@contextmanager
+def _adapter_errors(folder: Path) -> Iterator[None]:
+    """Turn whatever is raised for a folder into one AdapterError: damaged files bring about errors of every kind."""
+    try:
+        yield
+    except AdapterError as error:
+        raise error if str(folder) in str(error) else AdapterError(f"{folder}: {error}") from error
+    except Exception as error:
+        raise AdapterError(f"{folder}: cannot be loaded: {reason(error)}") from error

@@ -1,0 +1,1 @@
+"""How a report is drawn: HTML, Markdown and LaTeX."""

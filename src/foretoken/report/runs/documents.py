@@ -1,0 +1,98 @@
+"""How right a method is on each test document, as a mean over its seeds: what the paired bootstrap resamples.
+
+The mean is taken, not a vote: a vote of seeds is an ensemble, which no row of the report describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foretoken.errors import DataError, printable
+from foretoken.metrics.answers import token_f1
+from foretoken.report.runs.groups import TEST, Group
+
+Key = tuple[str, str]  # part of the test split, id of the document
+
+
+class Measure(NamedTuple):
+    """What is measured of one document, greater being better, and what the report calls it."""
+
+    name: str
+    of: Callable[[Any, Any], float]
+
+
+def _same(label: Any, prediction: Any) -> float:
+    return float(label == prediction)
+
+
+def _minus_squared_error(label: Any, prediction: Any) -> float:
+    return -((float(label) - float(prediction)) ** 2)
+
+
+def _tags_right(label: Sequence[str], prediction: Sequence[str]) -> float:
+    return float(np.mean([one == other for one, other in zip(label, prediction, strict=True)])) if label else 1.0
+
+
+def _words_right(references: Sequence[str], prediction: str) -> float:
+    return max(token_f1(prediction, reference) for reference in references)
+
+
+MEASURES: dict[str, Measure] = {
+    "classification": Measure("share of documents right", _same),
+    "multiple-choice": Measure("share of documents right", _same),
+    "candidates": Measure("share of documents right", _same),
+    "regression": Measure("minus the squared error", _minus_squared_error),
+    "token-classification": Measure("share of tags right in a document", _tags_right),
+    "generation": Measure("F1 of the words of a text", _words_right),
+}
+
+
+def per_document(group: Group) -> dict[Key, float] | str:
+    """Return the measure of every test document, averaged over seeds; or, in words, why there is none."""
+    measure = MEASURES.get(group.first.problem)
+    if measure is None:
+        return f"no measure per document is defined for {group.first.problem}"
+    found: list[dict[Key, float]] = []
+    for run in group.runs:
+        if not run.scores(TEST):
+            continue
+        try:
+            scores = _scores(run.read_predictions(), measure)
+        except DataError as error:
+            return f"{printable(run.folder.name)}: {error}"
+        if isinstance(scores, str):
+            return f"{printable(run.folder.name)}: {scores}"
+        found.append(scores)
+    if not found:
+        return f"the test split was not looked at with {group.label}"
+    if any(scores.keys() != found[0].keys() for scores in found):
+        return f"the seeds of {group.label} have different test documents"
+    return {key: float(np.mean([scores[key] for scores in found])) for key in found[0]}
+
+
+def paired(one: Mapping[Key, float], other: Mapping[Key, float]) -> tuple[list[float], list[float]] | str:
+    """Return the values of both in the same order; or why they are no pairs."""
+    if one.keys() != other.keys():
+        return f"the test documents differ ({len(one)} and {len(other)}, {len(one.keys() & other.keys())} in both)"
+    return [one[key] for key in one], [other[key] for key in one]
+
+
+def _scores(table: pa.Table, measure: Measure) -> dict[Key, float] | str:
+    missing = [name for name in ("split", "id", "label", "prediction") if name not in table.column_names]
+    if missing:
+        return f"the predictions have no column {', '.join(missing)}"
+    rows = table.filter(pc.equal(table["split"], TEST))
+    parts = rows["part"].to_pylist() if "part" in rows.column_names else [None] * len(rows)
+    keys = [(part or "", str(name)) for part, name in zip(parts, rows["id"].to_pylist(), strict=True)]
+    if len(set(keys)) < len(keys):
+        return "a test document is in the predictions twice"
+    pairs = zip(rows["label"].to_pylist(), rows["prediction"].to_pylist(), strict=True)
+    try:
+        return dict(zip(keys, [measure.of(label, prediction) for label, prediction in pairs], strict=True))
+    except (TypeError, ValueError) as error:
+        return f"the predictions are not of this kind of task ({error})"

@@ -1,0 +1,186 @@
+"""Runs of one recipe as a group over seeds, and the choice among the candidates of a method, by validation alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any, TypeVar
+
+from foretoken.report.runs.labels import differing, flatten, identity, shown
+from foretoken.report.runs.records import Run, number
+from foretoken.report.tables.scores import greater_is_better
+
+T = TypeVar("T")
+TEST, VALIDATION = "test", "validation"
+_NOT_THE_RECIPE = ("name", "output")  # where a run is kept
+_NOT_THE_TRAINING = ("seed", "num_threads")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Finished runs whose recipes differ in nothing but the seed, in the order of their seeds."""
+
+    runs: tuple[Run, ...]
+    metric: str  # that the task is compared by
+    setting: str = ""  # the options in which the candidates of this method differ
+
+    @property
+    def first(self) -> Run:
+        """The run of the lowest seed."""
+        return self.runs[0]
+
+    @property
+    def task(self) -> str:
+        """The task."""
+        return self.first.task
+
+    @property
+    def model(self) -> str:
+        """The pretrained model."""
+        return self.first.model
+
+    @property
+    def label(self) -> str:
+        """The method with the options that tell it from others."""
+        return self.first.label
+
+    @cached_property
+    def split(self) -> str:
+        """`test`, or `validation` where no run of the group has looked at the test split."""
+        return TEST if any(run.scores(TEST) for run in self.runs) else VALIDATION
+
+    @cached_property
+    def validation(self) -> float | None:
+        """The mean of the metric over seeds, on validation; None where it was not measured."""
+        values = self.values(self.metric, VALIDATION)
+        return fmean(values) if values else None
+
+    @property
+    def percent(self) -> float | None:
+        """The share of parameters that were trained, in percent."""
+        return number((self.first.values.get("parameters") or {}).get("percent"))
+
+    def values(self, metric: str, split: str | None = None) -> list[float]:
+        """Return a metric of every run that has it, in the order of the seeds; of the group's split by default."""
+        scores = [run.scores(split or self.split) for run in self.runs]
+        return [score[metric] for score in scores if metric in score]
+
+    def measured(self) -> list[str]:
+        """Return the names of the metrics that any run has on the group's split."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.scores(self.split)))
+
+
+@dataclass(frozen=True)
+class Results:
+    """All runs of a report: the candidates of every method, the chosen one, and what is not counted."""
+
+    runs: tuple[Run, ...]
+    groups: tuple[Group, ...]
+    chosen: tuple[Group, ...]
+    left_out: tuple[tuple[Run, str], ...]
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that have results."""
+        return sorted({group.task for group in self.groups})
+
+    @property
+    def finished(self) -> list[Run]:
+        """The runs that are counted."""
+        return [run for group in self.groups for run in group.runs]
+
+    def of_task(self, task: str) -> list[Group]:
+        """Return the chosen groups of a task."""
+        return [group for group in self.chosen if group.task == task]
+
+
+def collect(runs: Sequence[Run]) -> Results:
+    """Group runs over seeds and choose among the candidates of each method."""
+    counted, repeated = _once_per_seed([run for run in runs if run.is_finished])
+    metrics = {task: _most_common(run.metric for run in alike) for task, alike in by(counted, _task).items()}
+    groups = [group for alike in by(counted, _row).values() for group in _candidates(alike, metrics[alike[0].task])]
+    groups.sort(key=lambda group: (group.task, group.model, group.label, group.setting))
+    left_out = [(run, run.reason) for run in runs if not run.is_finished] + repeated
+    return Results(tuple(runs), tuple(groups), tuple(_chosen(groups)), tuple(left_out))
+
+
+def by(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:
+    """Return the items under their keys, in the order they come.
+
+    >>> by([1, 2, 3], lambda number: number % 2)
+    {1: [1, 3], 0: [2]}
+    """
+    found: dict[Any, list[T]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
+    return dict(found)
+
+
+def _once_per_seed(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]]]:
+    """Keep one run of each recipe and seed: a copy would count twice. One that knows its test score is preferred."""
+    counted: list[Run] = []
+    repeated: list[tuple[Run, str]] = []
+    for alike in by(runs, lambda run: (identity(settings(run.recipe)), run.seed)).values():
+        first, *others = sorted(alike, key=lambda run: not run.scores(TEST))
+        counted.append(first)
+        repeated += [(run, f"same recipe and seed as {first.place}, which is counted") for run in others]
+    return counted, repeated
+
+
+def settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a recipe asks for, without its seed and what cannot change a result."""
+    kept = {key: value for key, value in recipe.items() if key not in _NOT_THE_RECIPE}
+    training = {key: value for key, value in (kept.get("training") or {}).items() if key not in _NOT_THE_TRAINING}
+    return kept | {"training": training}
+
+
+def _candidates(runs: Sequence[Run], metric: str) -> list[Group]:
+    """Return the groups of one task, model and method."""
+    alike = list(by(runs, lambda run: identity(settings(run.recipe))).values())
+    options = [_short(flatten(settings(members[0].recipe))) for members in alike]
+    keys = [key for key in differing(options) if not key.startswith("data.path")]
+    return [
+        Group(tuple(sorted(members, key=lambda run: run.seed or 0)), metric, shown(chosen, keys))
+        for members, chosen in zip(alike, options, strict=True)
+    ]
+
+
+def _short(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix("training."): value for key, value in options.items()}
+
+
+def _chosen(groups: Sequence[Group]) -> list[Group]:
+    """Return, for each method of a task, the candidate that is best by validation.
+
+    Where the test split was looked at for some candidates only, a sweep has chosen those: the others of that
+    method, which may have had fewer seeds, are left to the table of all candidates.
+    """
+    kept = []
+    for alike in by(groups, lambda group: (group.task, group.model, group.first.method)).values():
+        tested = [group for group in alike if group.split == TEST]
+        kept += [_best(same) for same in by(tested or alike, lambda group: group.label).values()]
+    return kept
+
+
+def _best(candidates: Sequence[Group]) -> Group:
+    """Return the best by mean validation score; the first among equals, never one without a score if others have."""
+    measured = [group for group in candidates if group.validation is not None]
+    if not measured:
+        return candidates[0]
+    sign = 1 if greater_is_better(measured[0].metric) else -1
+    return max(measured, key=lambda group: sign * (group.validation or 0.0))
+
+
+def _most_common(metrics: Iterable[str]) -> str:
+    return min(Counter(metrics).items(), key=lambda item: (-item[1], item[0]))[0]
+
+
+def _task(run: Run) -> Hashable:
+    return run.task
+
+
+def _row(run: Run) -> Hashable:
+    return (run.task, run.model, run.label)

@@ -1,0 +1,276 @@
+"""The runs of a report, as their `run.json` says they are; one that cannot be read is a run with a reason."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretoken.errors import DataError, printable, quoted
+from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
+from foretoken.report.runs.reading import check_accuracy, read_json, read_predictions
+from foretoken.report.tables.scores import PART
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+RECORD, PREDICTIONS = "run.json", "predictions.parquet"
+FINISHED, UNREADABLE = "finished", "unreadable"
+_LEFT_BY_A_RUN = (PREDICTIONS, "checkpoints", "adapter", "model")
+_OBJECTS = ("recipe", "best", "validation", "test", "parameters", "timings", "versions", "hardware")
+_OF_OBJECTS = ("documents", "validation_parts", "test_parts")
+_RIGHT_OR_WRONG = ("classification", "multiple-choice")  # problems whose accuracy is that of their predictions
+_GREATEST = 1e100  # of a number: its square, and the sum of many, are numbers too
+_RECIPE_OBJECTS = ("data", "method", "training")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder: what `run.json` holds, and what the report calls the run.
+
+    >>> run = Run(Path("runs/a"), {"status": "finished", "recipe": {"method": {"name": "lora", "r": 4}}})
+    >>> run.method, run.label, run.seed
+    ('lora', 'lora', None)
+    """
+
+    folder: Path
+    values: Mapping[str, Any]
+    labels: Labels | None = None  # what `find_runs` gives; they depend on the other runs
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The recipe; empty where the record has none."""
+        return self.values.get("recipe") or {}
+
+    @property
+    def status(self) -> str:
+        """One of running, finished, interrupted, failed, pruned, unreadable."""
+        return str(self.values.get("status", UNREADABLE))
+
+    @property
+    def name(self) -> str:
+        """The name of the run, which is that of its folder unless the record says otherwise."""
+        return str(self.values.get("name") or printable(self.folder.name))
+
+    @property
+    def place(self) -> str:
+        """The folder, for readers."""
+        return printable(str(self.folder))
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self._recipe("method").get("name") or UNKNOWN)
+
+    @property
+    def label(self) -> str:
+        """The method, with its options that differ between runs of that method."""
+        return self.labels.method if self.labels else self.method
+
+    @property
+    def task(self) -> str:
+        """The task or the name of the data, with the data options that differ between runs of it."""
+        return self.labels.task if self.labels else data_name(self._recipe("data"))
+
+    @property
+    def model(self) -> str:
+        """The pretrained model, with the lengths that differ between runs of it."""
+        return self.labels.model if self.labels else str(self.recipe.get("model") or UNKNOWN)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the run."""
+        return self.values.get("seed", self._recipe("training").get("seed"))
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The peak learning rate."""
+        return number(self._recipe("training").get("learning_rate"))
+
+    @property
+    def metric(self) -> str:
+        """The metric that chose the checkpoint, which is the one the run is compared by."""
+        best = self.values.get("best") or {}
+        return str(best.get("metric") or self._recipe("training").get("metric") or UNKNOWN)
+
+    @property
+    def problem(self) -> str:
+        """The kind of task; records of before there was more than one kind are of classification."""
+        return str(self.values.get("problem") or "classification")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run ended well and measured something."""
+        return self.status == FINISHED
+
+    @property
+    def reason(self) -> str:
+        """Why the run is not among the results; empty for one that is."""
+        return "" if self.is_finished else str(self.values.get("error") or _REASONS.get(self.status, ""))
+
+    def scores(self, split: str) -> dict[str, float]:
+        """Return the metrics of a split, without those that are no finite number; a part's as `part/metric`."""
+        found = dict(self.values.get(split) or {})
+        for part, measured in (self.values.get(f"{split}_parts") or {}).items():
+            found |= {f"{part}{PART}{key}": value for key, value in measured.items()}
+        numbers = {key: number(value) for key, value in found.items()}
+        return {key: value for key, value in numbers.items() if value is not None}
+
+    def predictions(self) -> pa.Table | None:
+        """Read the predictions of the run; None where there are none, or they are not the run's or not readable."""
+        try:
+            return self.read_predictions()
+        except DataError:
+            return None
+
+    def read_predictions(self) -> pa.Table:
+        """Read the predictions of the run.
+
+        Raises:
+            DataError: there are none, or they are not the run's or not readable.
+        """
+        table = read_predictions(self.folder / PREDICTIONS)
+        if self.problem in _RIGHT_OR_WRONG:
+            for split in ("validation", "test"):
+                check_accuracy(table, split, self.scores(split).get("accuracy"))
+        return table
+
+    def predictions_error(self) -> str:
+        """Say what is wrong with the predictions; nothing where there are none."""
+        if not os.path.lexists(self.folder / PREDICTIONS):
+            return ""
+        try:
+            self.read_predictions()
+        except DataError as error:
+            return str(error)
+        return ""
+
+    def _recipe(self, part: str) -> Mapping[str, Any]:
+        return self.recipe.get(part) or {}
+
+
+_REASONS = {
+    "running": "not finished: still running, or killed without notice",
+    "interrupted": "interrupted; the same command goes on from the last checkpoint",
+    "pruned": "stopped by the sweep as hopeless",
+    "failed": "failed, and the record does not say why",
+}
+
+
+def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
+    """Return every run in these folders and below, in the order of their paths; each folder once.
+
+    A folder is a run when it holds a `run.json`, or something that only runs leave. A record that is missing
+    or cannot be read makes a run of status `unreadable`.
+
+    Raises:
+        DataError: a folder does not exist, or there is no run in any of them.
+    """
+    roots = [Path(folder) for folder in folders]
+    for root in roots:
+        if not os.path.isdir(root):  # noqa: PTH112 - a name that no file system takes is no error of its own here
+            raise DataError(f"{root}: no such folder; expected one that holds runs (made by foretoken train or sweep)")
+    found = {folder.resolve(): folder for root in roots for folder in _run_folders(root)}
+    if not found:
+        raise DataError(f"{', '.join(map(str, roots))}: no run in it; a run is a folder with a {RECORD}")
+    runs = [Run(folder, _read(folder)) for folder in sorted(found.values())]
+    labels = labels_of([run.recipe for run in runs], [run.is_finished for run in runs])
+    return [Run(run.folder, run.values, label) for run, label in zip(runs, labels, strict=True)]
+
+
+def number(value: Any) -> float | None:
+    """Return a number as float; None for anything else: null, NaN, text, truth values, more than a sum can take.
+
+    >>> number(3), number(float("nan")), number("3"), number(True), number(10**400)
+    (3.0, None, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if -_GREATEST < value < _GREATEST else None
+
+
+def _run_folders(root: Path) -> Iterator[Path]:
+    """Walk down, but not into a run: its checkpoints and adapter are its own."""
+    for place, below, files in os.walk(root, onerror=lambda error: log.warning("not searched for runs: %s", error)):
+        below.sort()
+        if any(name in (RECORD, *_LEFT_BY_A_RUN) for name in (*files, *below)):
+            below.clear()
+            yield Path(place)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        values = read_json(folder / RECORD)
+    except DataError as error:
+        return _unreadable(str(error))
+    wrong = _wrong_shape(values)
+    return _unreadable(f"{RECORD}: {wrong}") if wrong else values
+
+
+def _unreadable(reason: str) -> dict[str, Any]:
+    return {"status": UNREADABLE, "error": reason}
+
+
+def _wrong_shape(values: Any) -> str | None:
+    """Say what in a record is not as a run writes it; the rest of the report relies on it."""
+    if not isinstance(values, dict):
+        return f"holds a {type(values).__name__}, expected an object"
+    for name, part in _parts(values).items():
+        if part is not None and not isinstance(part, dict):
+            return f"{name} is a {type(part).__name__}, expected an object"
+    if not isinstance(values.get("status"), str):
+        return "it has no status"
+    for name, text in _names(values).items():
+        if not isinstance(text, str | None):
+            return f"{name} is a {type(text).__name__}, expected a text"
+    recipe = values.get("recipe") or {}
+    if values["status"] == FINISHED and not (recipe.get("method") and values.get("validation")):
+        return "the run is finished, but has no method or no validation metrics"
+    seed = values.get("seed", (recipe.get("training") or {}).get("seed"))
+    if isinstance(seed, bool) or not isinstance(seed, int | None):
+        return f"seed is {quoted(seed)}, expected a whole number"
+    return _wrong_course(values)
+
+
+def _names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what has to be a text, under its dotted name."""
+    recipe, best = values.get("recipe") or {}, values.get("best") or {}
+    method, training = recipe.get("method") or {}, recipe.get("training") or {}
+    return {
+        "name": values.get("name"),
+        "problem": values.get("problem"),
+        "recipe.model": recipe.get("model"),
+        "recipe.method.name": method.get("name"),
+        "recipe.training.metric": training.get("metric"),
+        "best.metric": best.get("metric"),
+    }
+
+
+def _wrong_course(values: Mapping[str, Any]) -> str | None:
+    """Say what is wrong with the lists of a record, that of its evaluations and those of lengths."""
+    epochs = values.get("epochs") or []
+    if not isinstance(epochs, list) or not all(isinstance(entry, dict) for entry in epochs):
+        return "epochs is no list of objects"
+    if not all(isinstance(entry.get("validation"), dict | None) for entry in epochs):
+        return "validation of an epoch is no object"
+    for split, counts in (values.get("documents") or {}).items():
+        lengths = (counts or {}).get("length_quantiles") or []
+        if not isinstance(lengths, list) or not all(isinstance(length, int | float) for length in lengths):
+            return f"documents.{split}.length_quantiles is no list of numbers"
+    return None
+
+
+def _parts(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what has to be an object, under its dotted name."""
+    parts = {name: values.get(name) for name in (*_OBJECTS, *_OF_OBJECTS)}
+    recipe = values.get("recipe")
+    if isinstance(recipe, dict):
+        parts |= {f"recipe.{key}": recipe.get(key) for key in _RECIPE_OBJECTS}
+    for name in _OF_OBJECTS:
+        inner = values.get(name)
+        parts |= {f"{name}.{key}": part for key, part in inner.items()} if isinstance(inner, dict) else {}
+    return parts

@@ -1,0 +1,182 @@
+"""The sweep file: what is compared, what is searched, with which seeds, and where the state is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from foretoken.errors import ConfigError, RecipeError, quoted
+from foretoken.limits import MOST_STEPS
+from foretoken.names import check_name, plain_name
+from foretoken.options import Errors, build, option
+from foretoken.training.recipe.plain_values import add_plain_errors
+from foretoken.training.recipe.reading import apply_overrides, parse_overrides, read_yaml
+
+MOST_RUNS = 100_000
+MOST_TRIALS = 10_000
+LONGEST_WAIT = 30 * 24 * 3600.0  # seconds
+OWN_KEYS = ("output", "name", "training.seed")  # of a recipe: the sweep sets them
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Which fields validation chooses, and how their values are tried."""
+
+    strategy: Literal["grid", "random", "tpe"] = option("how candidates are proposed", "grid")
+    trials: int | None = option("candidates per contestant; for random and tpe", None, at_least=1, at_most=MOST_TRIALS)
+    seed: int = option("seed of the proposals", 0, at_least=0, at_most=2**32 - 1)
+    space: Mapping[str, Any] = option("field of the recipe: its choices, or a range", factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.strategy == "grid" and self.trials is not None:
+            raise ConfigError("a grid runs all its points; leave out trials, or choose random or tpe")
+        if self.strategy != "grid" and self.trials is None:
+            raise ConfigError(f"{self.strategy} needs trials, the number of candidates")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What holds for some contestants only."""
+
+    when: Mapping[str, Any] = option("field of the recipe: the value, or list of values, that it must have")
+    set: Mapping[str, Any] = option("field of the recipe: its value then", factory=dict)
+    space: Mapping[str, Any] = option("fields that are searched then; they win over search.space", factory=dict)
+    seeds: list[int] | None = option("seeds then, in place of the sweep's", None)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        _check_seeds(self.seeds)
+
+
+@dataclass(frozen=True)
+class PruneOptions:
+    """When a run is ended early because others were better at the same point."""
+
+    pruner: Literal["median", "successive-halving"] = option("optuna's pruner", "median")
+    after: int = option("evaluations that every run may have", 2, at_least=1, at_most=MOST_STEPS)
+    startup_runs: int = option("median: runs that must have ended first", 5, at_least=1, at_most=MOST_RUNS)
+    reduction_factor: int = option("successive halving: one of so many goes on", 4, at_least=2, at_most=1000)
+
+
+@dataclass(frozen=True)
+class StorageOptions:
+    """The database that workers share."""
+
+    url: str | None = option("sqlite:///FILE or postgresql://...; ${VARIABLES} are filled in", None)
+    heartbeat: float = option("seconds between two signs of life of a worker", 10.0, above=0, at_most=LONGEST_WAIT)
+    takeover_after: float = option(
+        "seconds without one until another worker takes its run over", 120.0, above=0, at_most=LONGEST_WAIT
+    )
+    give_up_after: float = option(
+        "seconds to wait for a database that is down", 900.0, at_least=0, at_most=LONGEST_WAIT
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.takeover_after < 3 * self.heartbeat:
+            raise ConfigError("takeover_after: expected three times heartbeat or more; else the living are robbed")
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """A comparison: every combination of `compare` is a contestant, searched and chosen on its own."""
+
+    recipe: Any = option("the recipe that all runs start from: a file (beside this one) or a group of keys")
+    name: str = option("folder of the sweep in `output`; default: the name of the file", "")
+    output: str = option("folder that holds the sweeps", "sweeps")
+    compare: Mapping[str, Any] = option("field of the recipe: its values, as a list or by name", factory=dict)
+    per: list[Rule] = option("what holds for some contestants only", factory=list)
+    search: SearchOptions = option("which fields validation chooses", factory=SearchOptions)
+    seeds: list[int] = option("seeds of the runs of a candidate", factory=lambda: [0])
+    seeds_for: Literal["all", "selected"] = option(
+        "which candidates get every seed; selected: the search has the first seed alone", "all"
+    )
+    metric: str | None = option("validation metric that chooses; default: the recipe's training.metric", None)
+    prune: PruneOptions | None = option("end hopeless runs early; default: never", None)
+    storage: StorageOptions | str | None = option("the database; default: SQLite in the sweep's folder", None)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        _check_seeds(self.seeds)
+        check_name(self.name, what="name")
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the sweep."""
+        return Path(self.output) / self.name
+
+    @property
+    def database(self) -> StorageOptions:
+        """The database, also where the file names nothing or a URL alone."""
+        given = self.storage if isinstance(self.storage, StorageOptions) else StorageOptions(url=self.storage)
+        return given if given.url else replace(given, url=f"sqlite:///{self.folder / 'sweep.db'}")
+
+
+def _check_seeds(seeds: Sequence[int] | None) -> None:
+    if seeds is not None and (not seeds or len(set(seeds)) < len(seeds)):
+        raise ConfigError(f"seeds: got {quoted(seeds)}, expected one or more, each once")
+    if seeds is not None and not all(0 <= seed < 2**32 for seed in seeds):
+        raise ConfigError(f"seeds: got {quoted(seeds)}, expected whole numbers from 0 to 4,294,967,295")
+
+
+def read_sweep_file(
+    path: str | Path,
+    overrides: Sequence[str],
+    errors: Errors,
+    *,
+    storage: str | None = None,
+    output: str | None = None,
+) -> tuple[SweepFile | None, dict[str, Any]]:
+    """Return what a file says and its base recipe as plain values; problems of both go to `errors`."""
+    values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path))
+    found = build(SweepFile, values, errors)
+    if found is None:
+        found = build(SweepFile, _without_wrong_keys(values, errors), [])  # to find what else is wrong
+    base = _base_recipe(values.get("recipe"), Path(path).parent, errors)
+    chosen = parse_overrides(overrides)
+    errors.extend(_override_errors(chosen, values))
+    if found is not None:
+        found = _redirected(found, storage, output)
+    add_plain_errors(values, errors)
+    return found, apply_overrides(base, chosen)
+
+
+def _without_wrong_keys(values: Mapping[str, Any], errors: Errors) -> dict[str, Any]:
+    wrong = {re.split(r"[:.\[]", line, maxsplit=1)[0] for line in errors}
+    return {key: value for key, value in values.items() if key not in wrong}
+
+
+def _redirected(found: SweepFile, storage: str | None, output: str | None) -> SweepFile:
+    moved = found if output is None else replace(found, output=output)
+    return moved if storage is None else replace(moved, storage=replace(moved.database, url=storage))
+
+
+def _base_recipe(recipe: Any, beside: Path, errors: Errors) -> dict[str, Any]:
+    if isinstance(recipe, Mapping):
+        return dict(recipe)
+    if not isinstance(recipe, str):
+        if recipe is not None:
+            errors.append(f"recipe: got {quoted(recipe)}, expected the name of a recipe file or a group of keys")
+        return {}
+    try:
+        return read_yaml(beside / recipe)
+    except RecipeError as error:
+        errors.append(f"recipe: {error}")
+        return {}
+
+
+def _override_errors(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Errors:
+    """Refuse an override that every run would lose again."""
+    searched = _keys(values, "compare"), _keys(values.get("search"), "space")
+    taken = dict.fromkeys(searched[0], "compared") | dict.fromkeys(searched[1], "searched")
+    taken |= dict.fromkeys(OWN_KEYS, "set")
+    return [f"--{key}: is {taken[key]} by the sweep; change it in the file" for key in chosen if key in taken]
+
+
+def _keys(values: Any, name: str) -> list[str]:
+    group = values.get(name) if isinstance(values, Mapping) else None
+    return list(group) if isinstance(group, Mapping) else []

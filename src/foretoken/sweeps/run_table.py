@@ -1,0 +1,245 @@
+"""The board: one row of the database per run, from which workers take them.
+
+A worker takes a run with one UPDATE that holds only while the row is as it was read (state, owner and beat), so of
+several workers one gets it, whatever the machines and their clocks. While it has the run it raises the row's beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from foretoken.errors import RecipeError, cut, quoted
+from foretoken.sweeps.database import Database, DatabaseError
+from foretoken.training.run.record import differing_keys
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, RowMapping, Select, Table
+
+WAITING, RUNNING, TRAINED, MEASURING, MEASURED = "waiting", "running", "trained", "measuring", "measured"
+PRUNED, FAILED, UNMEASURED = "pruned", "failed", "unmeasured"
+STATES = (WAITING, RUNNING, TRAINED, MEASURING, MEASURED, PRUNED, FAILED, UNMEASURED)
+HELD = (RUNNING, MEASURING)  # by a worker
+SCORED = (TRAINED, MEASURING, MEASURED, UNMEASURED)  # validation is known
+BROKEN = (FAILED, UNMEASURED)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the board knows of a run.
+
+    `step` is the furthest that any worker got, `takeovers` how many died without getting further.
+    """
+
+    run: str
+    recipe: Mapping[str, Any]
+    state: str = WAITING
+    owner: str = ""
+    beat: int = 0
+    takeovers: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    validation: Mapping[str, float] | None = None
+    test: Mapping[str, float] | None = None
+    error: str | None = None
+    history: Mapping[str, Any] | None = None
+
+
+_FIELDS = tuple(item.name for item in fields(Row))
+_KINDS: Mapping[str, Any] = {
+    "run": str,
+    "recipe": dict,
+    "state": str,
+    "owner": str,
+    "beat": int,
+    "takeovers": int,
+    "step": int,
+    "seconds": (int, float),
+    "validation": (dict, NoneType),
+    "test": (dict, NoneType),
+    "error": (str, NoneType),
+    "history": (dict, NoneType),
+}
+
+
+class Board:
+    """The rows of one sweep, by the name of the run."""
+
+    def __init__(self, database: Database, sweep: str) -> None:
+        self.database = database
+        self.sweep = sweep
+        self.runs, self.candidates = _tables()
+        self._insert = _insert_or_leave(database)
+        database.run(self._make_tables)
+
+    def rows(self) -> dict[str, Row]:
+        """Return all rows."""
+        query = self.runs.select().where(self.runs.c.sweep == self.sweep)
+        found = self._read(query)
+        return {values["run"]: self._row(dict(values)) for values in found}
+
+    def add(self, recipes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add the runs that are not there yet.
+
+        Raises:
+            RecipeError: a run of that name is there, with another recipe.
+        """
+        rows = [{"sweep": self.sweep} | vars(Row(run, recipe)) for run, recipe in recipes.items()]
+        if rows:
+            self.database.run(lambda connection: self._insert(connection, self.runs, rows))
+        self._refuse_others(recipes)
+
+    def claim(self, seen: Row, state: str, owner: str) -> bool:
+        """Take a run that is still as it was seen; tell whether it is ours."""
+        runs, taken_over = self.runs, seen.takeovers + (seen.state in HELD)
+        as_seen = (runs.c.state == seen.state, runs.c.owner == seen.owner, runs.c.beat == seen.beat)
+        new = {"state": state, "owner": owner, "beat": seen.beat + 1, "takeovers": taken_over, "error": None}
+        new["step"] = seen.step
+
+        def work(connection: Connection) -> bool:
+            connection.execute(runs.update().where(*self._is(seen.run), *as_seen).values(new))
+            now = connection.execute(runs.select().where(*self._is(seen.run))).mappings().one()
+            return now["owner"] == owner and now["state"] == state  # also where the first try was cut off
+
+        return self.database.run(work)
+
+    def beat(self, run: str, owner: str, *, step: int = 0) -> bool:
+        """Give a sign of life, with the step that the run is at; tell whether the run is still ours.
+
+        Workers that died before the run got so far did not die of it: they are counted no more.
+        """
+        from sqlalchemy import case
+
+        runs = self.runs
+        further = runs.c.step < step
+        progress = {"step": case((further, step), else_=runs.c.step)}
+        progress["takeovers"] = case((further, 0), else_=runs.c.takeovers)
+        return self.note(run, owner, beat=runs.c.beat + 1, **progress)
+
+    def note(self, run: str, owner: str, **values: Any) -> bool:
+        """Write what became of a run; tell whether it was still ours."""
+        change = self.runs.update().where(*self._is(run), self.runs.c.owner == owner).values(values)
+        return self.database.run(lambda connection: connection.execute(change).rowcount == 1)
+
+    def give_back(self, run: str, owner: str, state: str) -> None:
+        """Leave a run of ours to whoever comes next."""
+        change = self.runs.update().where(*self._is(run), self.runs.c.owner == owner)
+        self.database.run(lambda connection: connection.execute(change.values(state=state, owner="")))
+
+    def reset(self, run: str, seen: str, state: str) -> None:
+        """Put a broken run back, so that it is taken again."""
+        change = self.runs.update().where(*self._is(run), self.runs.c.state == seen)
+        values = {"state": state, "owner": "", "error": None, "takeovers": 0}
+        self.database.run(lambda connection: connection.execute(change.values(values)))
+
+    def proposed(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the parameters of the candidates that depend on results, by contestant, in their order."""
+        table = self.candidates
+        query = table.select().where(table.c.sweep == self.sweep).order_by(table.c.number)
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self._read(query):
+            found.setdefault(row["contestant"], []).append(self._params(dict(row)))
+        return found
+
+    def propose(self, contestant: str, number: int, params: Mapping[str, Any]) -> None:
+        """Add a candidate, unless another worker has added one with that number."""
+        row = {"sweep": self.sweep, "contestant": contestant, "number": number, "params": dict(params)}
+        self.database.run(lambda connection: self._insert(connection, self.candidates, [row]))
+
+    def _make_tables(self, connection: Connection) -> None:
+        """Make what is not there: the tables, and in those of earlier versions the column of the step."""
+        from sqlalchemy import inspect, text
+        from sqlalchemy.exc import OperationalError
+
+        self.runs.metadata.create_all(connection)
+        if "step" not in {column["name"] for column in inspect(connection).get_columns(self.runs.name)}:
+            unless = "" if connection.dialect.name == "sqlite" else "IF NOT EXISTS "
+            statement = f"ALTER TABLE {self.runs.name} ADD COLUMN {unless}step INTEGER NOT NULL DEFAULT 0"
+            with suppress(OperationalError):  # another worker was first; a real reason comes with the first SELECT
+                connection.execute(text(statement))
+
+    def _read(self, query: Select[Any]) -> Sequence[RowMapping]:
+        try:
+            return self.database.run(lambda connection: connection.execute(query).mappings().all())
+        except (ValueError, TypeError, RecursionError) as error:  # JSON that is none
+            raise self._damaged(str(error)) from error
+
+    def _row(self, values: Mapping[str, Any]) -> Row:
+        """Return a row, if it is as a worker writes it; the rest of the sweep relies on that."""
+        for name, kinds in _KINDS.items():
+            if not isinstance(values[name], kinds) or isinstance(values[name], bool):
+                raise self._damaged(f"{name} of the run {values['run']} is {quoted(values[name])}")
+        if values["state"] not in STATES:
+            raise self._damaged(f"the run {values['run']} is {quoted(values['state'])}")
+        for name in ("validation", "test"):
+            wrong = [value for value in (values[name] or {}).values() if not isinstance(value, int | float)]
+            if wrong:
+                raise self._damaged(f"{name} of the run {values['run']} has the score {quoted(wrong[0])}")
+        return Row(**{key: values[key] for key in _FIELDS})
+
+    def _params(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(row["params"], dict):
+            raise self._damaged(f"candidate {row['number']} of {row['contestant']} is {quoted(row['params'])}")
+        return row["params"]
+
+    def _damaged(self, what: str) -> DatabaseError:
+        return DatabaseError(
+            f"the database {self.database.place} holds what no sweep has written: {cut(what, 200)}; restore it, "
+            "or name another one with --storage"
+        )
+
+    def _is(self, run: str) -> tuple[Any, Any]:
+        return self.runs.c.sweep == self.sweep, self.runs.c.run == run
+
+    def _refuse_others(self, recipes: Mapping[str, Mapping[str, Any]]) -> None:
+        rows = self.rows()
+        for run, recipe in recipes.items():
+            differing = differing_keys(rows[run].recipe, recipe)
+            if differing:
+                head = f"{self.database.place} holds {self.sweep}/{run} with another recipe; choose another `name`"
+                raise RecipeError(head, differing)
+
+
+def _tables() -> tuple[Table, Table]:
+    from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table, Text
+
+    metadata = MetaData()
+    runs = Table(
+        "foretoken_runs",
+        metadata,
+        Column("sweep", String, primary_key=True),
+        Column("run", String, primary_key=True),
+        Column("recipe", JSON, nullable=False),
+        Column("state", String, nullable=False),
+        Column("owner", String, nullable=False),
+        Column("beat", Integer, nullable=False),
+        Column("takeovers", Integer, nullable=False),
+        Column("step", Integer, nullable=False, server_default="0"),
+        Column("seconds", Float, nullable=False),
+        *(Column(name, JSON(none_as_null=True)) for name in ("validation", "test", "history")),
+        Column("error", Text),
+    )
+    candidates = Table(
+        "foretoken_candidates",
+        metadata,
+        Column("sweep", String, primary_key=True),
+        Column("contestant", String, primary_key=True),
+        Column("number", Integer, primary_key=True),
+        Column("params", JSON, nullable=False),
+    )
+    return runs, candidates
+
+
+def _insert_or_leave(database: Database) -> Callable[[Connection, Table, Sequence[Mapping[str, Any]]], None]:
+    """Return an INSERT that leaves rows alone which are there already, in the words of the database."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    insert: Any = sqlite.insert if database.engine.dialect.name == "sqlite" else postgresql.insert
+
+    def work(connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+        connection.execute(insert(table).on_conflict_do_nothing(), list(rows))
+
+    return work

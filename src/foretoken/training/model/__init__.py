@@ -1,0 +1,1 @@
+"""The pretrained model of a run, and the adapter that it carries."""

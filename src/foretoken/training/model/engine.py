@@ -1,0 +1,28 @@
+"""The attention engine and the packing that a recipe or a command asks for, put into force."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from foretoken.attention import choose as settings
+from foretoken.errors import did_you_mean, quoted
+from foretoken.options import Errors
+
+log = logging.getLogger(__name__)
+
+
+def engine_errors(name: str, key: str = "training.attention_engine") -> Errors:
+    """Return one line if there is no such attention engine."""
+    if name in settings.NAMES:
+        return []
+    known = ", ".join(settings.NAMES)
+    return [f"{key}: no engine {quoted(name)}{did_you_mean(name, settings.NAMES) or f'; known: {known}'}"]
+
+
+def use_attention(engine: str | None, packing: bool | None) -> None:
+    """Choose the engine and the packing of this process, and say which it is; None leaves a choice to the device."""
+    settings.use_engine(engine)
+    settings.use_packing(packing)
+    log.info(settings.describe("cuda" if torch.cuda.is_available() else "cpu"))

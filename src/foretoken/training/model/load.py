@@ -1,0 +1,249 @@
+"""The pretrained model of a recipe: found, lengthened if asked, with a head for the labels of the data."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from peft import PeftModel
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from foretoken.data.problems import CLASSIFICATION
+from foretoken.errors import BackboneError, ForetokenError, cut
+from foretoken.lengthening import lengthen, resolve_source
+from foretoken.quiet import quiet_transformers
+from foretoken.training.model.sizes import check_model_fits
+from foretoken.training.problems import Problem, make_problem
+from foretoken.training.recipe.recipe import LengthenOptions, Recipe
+from foretoken.training.tokens.encode import token_rules
+from foretoken.tuner import head_names
+
+log = logging.getLogger(__name__)
+_SET_PADDING = "set tokenizer.pad_token to a token that the model knows, and save the tokenizer there"
+_AUTO: dict[str, tuple[str, Any, str]] = {
+    "SEQ_CLS": (
+        "classify documents",
+        AutoModelForSequenceClassification,
+        "longformer, modernbert or llama",
+    ),
+    "TOKEN_CLS": ("tag words", AutoModelForTokenClassification, "longformer, bert or modernbert"),
+    "SEQ_2_SEQ_LM": ("generate texts", AutoModelForSeq2SeqLM, "led, bart or t5"),
+    "CAUSAL_LM": ("generate texts", AutoModelForCausalLM, "gpt2, llama or qwen3"),
+}
+ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Parameters that are trained, apart for the adapter and the head, and all there are."""
+
+    adapter: int
+    head: int
+    total: int
+
+    @property
+    def trainable(self) -> int:
+        """Parameters that are trained."""
+        return self.adapter + self.head
+
+    @property
+    def percent(self) -> float:
+        """Trained parameters in percent of all."""
+        return 100 * self.trainable / self.total
+
+
+def base_model_folder(recipe: Recipe) -> str:
+    """Return what the model loads from; a lengthened one is made once and kept beside the runs."""
+    source = str(resolve_source(recipe.model))
+    source = str(Path(source).resolve()) if Path(source).is_dir() else source
+    if recipe.lengthen is None:
+        return source
+    folder = _lengthened_folder(source, recipe)
+    if (folder / "config.json").exists():
+        log.info("lengthened model found in %s", folder)
+    else:
+        _lengthen_into(folder, source, recipe.lengthen)
+    return str(folder)
+
+
+def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
+    """Load a tokenizer; one without a padding token pads with the token that the model names, or with its end token.
+
+    Raises:
+        BackboneError: it cannot be loaded, or has nothing to pad with.
+    """
+    with load_errors(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        # without a vocabulary file transformers makes up a tokenizer that knows the special tokens only
+        if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
+            raise BackboneError(f"{source} has no tokenizer; save one there with tokenizer.save_pretrained(...)")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = _padding_of(tokenizer, config)
+        if tokenizer.pad_token_id is None:
+            raise BackboneError(f"the tokenizer {source!r} has neither a padding nor an end token; {_SET_PADDING}")
+        log.info("the tokenizer has no padding token; documents are padded with %r", tokenizer.pad_token)
+    embeddings = token_rules(config).vocab_size if config is not None else None
+    if embeddings is not None and tokenizer.pad_token_id >= embeddings:
+        raise BackboneError(
+            f"the padding token of {source!r}, {tokenizer.pad_token!r}, is number {tokenizer.pad_token_id}, "
+            f"and the model has {embeddings} embeddings; {_SET_PADDING}"
+        )
+    return tokenizer
+
+
+def load_classifier(
+    source: str, label_names: Sequence[str], *, attention_dropout: Literal["model"] | float = "model"
+) -> PreTrainedModel:
+    """Load a model that classifies texts into the labels; see :func:`load_model`."""
+    return load_model(source, make_problem(CLASSIFICATION, label_names), attention_dropout=attention_dropout)
+
+
+def load_model(
+    source: str, problem: Problem, *, attention_dropout: Literal["model"] | float = "model"
+) -> PreTrainedModel:
+    """Load a model with a head for the problem; the head of a fresh one is random (seed before calling).
+
+    Raises:
+        BackboneError: there is no such model, or its family has none for the problem.
+    """
+    model, random = load_with_new_head(source, problem, attention_dropout=attention_dropout)
+    heads = head_names(model)
+    body = [name for name in random if heads and heads.isdisjoint(name.split(".")) and ".pooler." not in f".{name}"]
+    if body:
+        log.warning("%s lacks %d tensors besides the head, which start at random, e.g. %s", source, len(body), body[0])
+    return model
+
+
+def load_with_new_head(
+    source: str, problem: Problem | None, *, attention_dropout: Literal["model"] | float = "model"
+) -> tuple[PreTrainedModel, list[str]]:
+    """Return a model with a head for the problem (None: its own head), and the names of its random tensors.
+
+    Raises:
+        BackboneError: there is no such model, or its family has none for the problem.
+    """
+    with load_errors(source, "model"), quiet_transformers():
+        config = load_config(source, **(problem.head_options if problem else {}))
+        if attention_dropout != "model":
+            _set_attention_dropout(config, attention_dropout)
+        task_type = problem.task_type_of(config) if problem else "SEQ_CLS"
+        model, info = load_weights(
+            source, task_type, config=config, ignore_mismatched_sizes=problem is not None, output_loading_info=True
+        )
+    other_sizes = [name for name, *_ in info["mismatched_keys"]]
+    return model, sorted({*info["missing_keys"], *other_sizes})
+
+
+def load_config(source: str | Path, **options: Any) -> PretrainedConfig:
+    """Load a model's config; code that lies beside it is never run, nor is anybody asked whether it may be."""
+    return AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+
+
+def load_weights(source: str | Path, task_type: str = "SEQ_CLS", **options: Any) -> Any:
+    """Load a model for peft's task type in float32, whatever it was saved in.
+
+    transformers keeps the type of the file, most often bfloat16 for decoders. In that type the small steps
+    of training are lost in rounding, and the two precisions of a recipe would be the same.
+    """
+    config = options.pop("config", None) or load_config(source)
+    what, auto, families = _AUTO[task_type]
+    if type(config) not in auto._model_mapping:
+        raise BackboneError(
+            f"cannot {what} with {str(source)!r}: transformers has no model for it of the family "
+            f"{config.model_type}; take a model of another family, e.g. {families}"
+        )
+    check_model_fits(config, auto, source=str(source))
+    return auto.from_pretrained(source, config=config, dtype=torch.float32, trust_remote_code=False, **options)
+
+
+def count_parameters(model: nn.Module) -> ParameterCount:
+    """Count what is trained and what there is, without the untrained originals of trained heads."""
+    adapter = head = total = 0
+    for name, parameter in model.named_parameters():
+        if ".original_module." in name:
+            continue
+        total += parameter.numel()
+        if parameter.requires_grad and is_head(name, model):
+            head += parameter.numel()
+        elif parameter.requires_grad:
+            adapter += parameter.numel()
+    return ParameterCount(adapter, head, total)
+
+
+def is_head(name: str, model: nn.Module) -> bool:
+    """Tell the parameters of the head from those of the adapter (or of the whole model)."""
+    if isinstance(model, PeftModel):
+        return "modules_to_save." in name
+    parts = name.split(".")
+    return parts[0] != model.base_model_prefix or not head_names(model).isdisjoint(parts)
+
+
+def _lengthened_folder(source: str, recipe: Recipe) -> Path:
+    options = recipe.lengthen
+    assert options is not None
+    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
+    name = f"{Path(recipe.model).name}-{options.max_length}-w{options.attention_window}-{digest}"
+    return Path(recipe.output).resolve().parent / "models" / name
+
+
+def _lengthen_into(folder: Path, source: str, options: LengthenOptions) -> None:
+    log.info("lengthening %s to %d tokens, window %d", source, options.max_length, options.attention_window)
+    with quiet_transformers():
+        lengthen(source, max_length=options.max_length, attention_window=options.attention_window, output=folder)
+
+
+def _padding_of(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig | None) -> str | None:
+    """Return the token to pad with where the tokenizer names none."""
+    named: int | None = getattr(config, "pad_token_id", None)
+    if named is None or not 0 <= named < len(tokenizer):
+        return tokenizer.eos_token
+    return str(tokenizer.convert_ids_to_tokens(named))
+
+
+def _set_attention_dropout(config: PretrainedConfig, probability: float) -> None:
+    for name in ATTENTION_DROPOUTS:
+        if hasattr(config, name):
+            setattr(config, name, probability)
+
+
+@contextmanager
+def load_errors(source: str, what: str) -> Iterator[None]:
+    """Say in one line why something cannot be loaded: damaged files bring about errors of every kind."""
+    try:
+        yield
+    except ForetokenError:
+        raise
+    except Exception as error:
+        raise BackboneError(
+            f"cannot load the {what} {source!r}: {reason(error)}; expected a folder saved by save_pretrained, "
+            "a hub name, or `minilm`"
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Return what an error of another library says, in one line; its remedies that are none here are left out."""
+    said = "".join(letter if letter.isprintable() else " " for letter in " ".join(str(error).split()))
+    if "trust_remote_code" in said:
+        return "it comes with code of its own, which is never run; take a model of a family that transformers has"
+    if "weights_only" in said:
+        return "its pickle holds more than tensors, and code in it is never run; save the model as safetensors"
+    if isinstance(error, KeyError):
+        return f"{said} is missing"
+    return cut(said, 300) or type(error).__name__

@@ -1,0 +1,211 @@
+"""Source and target texts as the sequences that encoder-decoders and decoders read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from foretoken.errors import ConfigError, DataError
+from foretoken.training.tokens.encode import (
+    PaddingCollator,
+    Truncation,
+    chosen_max_length,
+    count_lengths,
+    padded,
+    position_limit,
+    reads_beyond,
+    token_sequences,
+)
+from foretoken.training.tokens.texts import special_frame
+
+if TYPE_CHECKING:
+    from foretoken.training.problems.base import Reading
+
+IGNORED = -100  # a label that no loss is computed of
+GLOBAL_START = ("led",)  # families whose encoder asks which tokens every other one sees: the first
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The token numbers around a text and in it.
+
+    Attributes:
+        before: what stands before a source.
+        after: what stands after it: a decoder's target marker, or what ends an encoder's texts.
+        begin: what stands before a target.
+        end: what ends a target.
+        markers: what may stand in a source, the one that begins it first.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    markers: tuple[int, ...] = ()
+
+
+def encoder_frame(reading: Reading, markers: Sequence[int]) -> Frame:
+    """Return what an encoder-decoder's tokenizer puts around texts, sources and targets alike."""
+    before, after = special_frame(reading, "a")
+    return Frame(tuple(before), tuple(after), tuple(before), tuple(after), tuple(markers))
+
+
+def decoder_frame(reading: Reading, markers: Sequence[int], target: int, end: int) -> Frame:
+    """Return a decoder's: source, target marker, target, end."""
+    before, _ = special_frame(reading, "a")
+    return Frame(tuple(before), (target,), (), (end,), tuple(markers))
+
+
+def encode_sources(
+    texts: Sequence[str], reading: Reading, frame: Frame, *, segments: bool
+) -> tuple[dict[str, list[Any]], Truncation]:
+    """Return ``input_ids`` of the sources, with ``segments`` also ``token_type_ids``, and what was cut.
+
+    Raises:
+        ConfigError: there is no room for a source.
+    """
+    room = reading.max_length - len(frame.before) - len(frame.after)
+    if room < 1:
+        raise ConfigError(f"max_length is {reading.max_length}, which leaves no room for a source; raise it")
+    whole = [row["input_ids"] for row in token_sequences(texts, reading, special=False)]
+    rows = [[*frame.before, *shortened(ids, room, frame.markers), *frame.after] for ids in whole]
+    columns: dict[str, list[Any]] = {"input_ids": rows}
+    if segments:
+        columns["token_type_ids"] = [segments_of(ids, (*frame.markers, *frame.after)) for ids in rows]
+    fixed = reading.max_length - room
+    return columns, count_lengths([len(ids) + fixed for ids in whole], reading.max_length)
+
+
+def encode_targets(texts: Sequence[str], reading: Reading, frame: Frame, *, at_most: int) -> list[list[int]]:
+    """Return the targets with what begins and ends them; a longer one is cut, its end included."""
+    rows = token_sequences(texts, reading, special=False)
+    return [[*frame.begin, *row["input_ids"], *frame.end][:at_most] for row in rows]
+
+
+def shortened(ids: Sequence[int], room: int, markers: Collection[int]) -> list[int]:
+    """Return a source in so many tokens: the longest of the parts between its markers lose their ends.
+
+    >>> shortened([90, 1, 2, 3, 4, 5, 91, 6, 7], 6, markers=[90, 91])
+    [90, 1, 2, 91, 6, 7]
+    """
+    parts = parts_of(ids, markers)
+    excess = len(ids) - room
+    while excess > 0:
+        longest = max(parts, key=len)
+        second = max((len(part) for part in parts if part is not longest), default=0)
+        cut = min(excess, max(1, len(longest) - second))
+        del longest[len(longest) - cut :]
+        excess -= cut
+    return [token for part in parts for token in part]
+
+
+def parts_of(ids: Sequence[int], markers: Collection[int]) -> list[list[int]]:
+    """Return the parts of a source, each of which begins with its marker."""
+    parts: list[list[int]] = [[]]
+    for token in ids:
+        if token in markers:
+            parts.append([])
+        parts[-1].append(token)
+    return parts
+
+
+def segments_of(ids: Sequence[int], markers: Sequence[int]) -> list[int]:
+    """Return for each token the marker of the part that it is in; the first marker before there is one.
+
+    >>> segments_of([5, 90, 1, 91, 6], [90, 91])
+    [90, 90, 90, 91, 91]
+    """
+    found, current = [], markers[0]
+    for token in ids:
+        current = token if token in markers else current
+        found.append(current)
+    return found
+
+
+def row_per_reference(split: Dataset) -> Dataset:
+    """Return a table with one row per reference, as tasks with several of them are trained on."""
+    if "references" not in split.column_names:
+        raise DataError("the training data have no references; expected a text to generate in every row")
+    counts = [len(texts) for texts in split["references"]]
+    rows = split.select([row for row, count in enumerate(counts) for _ in range(count)])
+    numbers = [number for count in counts for number in range(count)]
+    texts = [[text] for texts in split["references"] for text in texts]
+    columns = {name: list(rows[name]) for name in split.column_names} | {"references": texts}
+    names = zip(columns.get("id", []), numbers, strict=False)
+    return Dataset.from_dict(columns | {"id": [f"{name}/{number}" for name, number in names]})
+
+
+def source_length(wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, new: int) -> int:
+    """Return the tokens that a source may have, so that ``new`` more can be generated.
+
+    Raises:
+        ConfigError: the model has too few positions.
+    """
+    most = chosen_max_length(wanted, config, tokenizer)
+    positions = decoder_positions(config)
+    if positions is None or (config.is_encoder_decoder and new <= positions):
+        return most
+    fitting = positions - (0 if config.is_encoder_decoder else new)
+    if config.is_encoder_decoder or fitting < 2:
+        raise ConfigError(
+            f"generation.max_new_tokens is {new}, and the model has {positions} positions for a text; lower it"
+        )
+    if wanted is None:
+        return min(most, fitting)
+    if wanted > fitting and not reads_beyond(config):
+        raise ConfigError(
+            f"max_length {wanted} and generation.max_new_tokens {new} need {wanted + new} positions, and the model has "
+            f"{positions}; lower one of them"
+        )
+    return wanted
+
+
+def decoder_positions(config: PretrainedConfig) -> int | None:
+    """Return how many positions a model generates at; None for no limit."""
+    if not config.is_encoder_decoder:
+        return position_limit(config)
+    own: int | None = getattr(config, "max_decoder_position_embeddings", None)
+    return own or position_limit(config)
+
+
+@dataclass(frozen=True)
+class GenerationCollator:
+    """Make a batch of sources and targets: an encoder's and a decoder's, or both in one sequence.
+
+    Attributes:
+        padding: pads the sources.
+        in_sequence: targets follow their sources, and ``labels`` are of the whole sequence.
+        global_start: every token sees the first one.
+    """
+
+    padding: PaddingCollator
+    in_sequence: bool
+    global_start: bool = False
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return input_ids, attention_mask and what else is one number per token [B, N]; labels [B, M] if any."""
+        plain = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
+        labels = [row["labels"] for row in rows] if "labels" in rows[0] else None
+        if labels is not None and self.in_sequence:
+            plain = [joined(row, target) for row, target in zip(plain, labels, strict=True)]
+            labels = [
+                [IGNORED] * (len(row["input_ids"]) - len(target)) + list(target)
+                for row, target in zip(plain, labels, strict=True)
+            ]
+        batch = self.padding(plain)
+        if self.global_start:
+            batch["global_attention_mask"] = torch.zeros_like(batch["input_ids"]).index_fill(1, torch.tensor([0]), 1)
+        return batch | ({} if labels is None else {"labels": padded(labels, IGNORED)})
+
+
+def joined(row: Mapping[str, Any], target: Sequence[int]) -> dict[str, Any]:
+    """Return a row with the target after its source, all of it in the source's last segment."""
+    both = dict(row) | {"input_ids": [*row["input_ids"], *target]}
+    if "token_type_ids" in row:
+        both["token_type_ids"] = [*row["token_type_ids"], *[row["token_type_ids"][-1]] * len(target)]
+    return both

@@ -1,0 +1,1 @@
+"""The recipe: read from YAML, checked whole, everything a run depends on."""

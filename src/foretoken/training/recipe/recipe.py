@@ -1,0 +1,251 @@
+"""The recipe: everything a run depends on, as frozen dataclasses with a help text per field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from foretoken.data.options import DataOptions
+from foretoken.errors import ConfigError, RecipeError
+from foretoken.limits import (
+    LONGEST_DOCUMENT,
+    MOST_BINS,
+    MOST_DOCUMENTS,
+    MOST_EPOCHS,
+    MOST_STEPS,
+    MOST_THREADS,
+    MOST_TOKENS,
+)
+from foretoken.names import check_name, plain_name
+from foretoken.options import Errors, build, option, to_dict
+from foretoken.training.recipe.plain_values import add_plain_errors
+from foretoken.training.recipe.reading import apply_overrides, parse_overrides, read_yaml
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class LengthenOptions:
+    """Turn a BERT/RoBERTa-type model into a Longformer one before training."""
+
+    max_length: int = option(
+        "longest document in tokens that the lengthened model reads", 4096, at_least=1, at_most=LONGEST_DOCUMENT
+    )
+    attention_window: int = option(
+        "tokens that each token sees around itself, in all", 512, at_least=2, at_most=LONGEST_DOCUMENT
+    )
+
+
+@dataclass(frozen=True)
+class ChunkOptions:
+    """How documents beyond `max_length` are read whole: in chunks of `max_length` tokens each."""
+
+    pool: Literal["mean", "max"] = option("what the logits of a document's chunks become", "mean")
+    overlap: int = option("tokens that a chunk shares with the one before it", 0, at_least=0, at_most=LONGEST_DOCUMENT)
+    at_most: int | None = option(
+        "chunks per document; what is beyond them is cut off", None, at_least=1, at_most=1_000_000
+    )
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How texts are generated, and what models read of sources and targets."""
+
+    num_beams: int = option("beams of the search; 1: the likeliest token at every step", 1, at_least=1, at_most=1000)
+    max_new_tokens: int = option(
+        "tokens of a generated text at most, its end included; longer targets are cut to it in training",
+        128,
+        at_least=1,
+        at_most=100_000,
+    )
+    length_penalty: float = option(
+        "of beams: above 0 longer texts are favoured, below 0 shorter ones", 1.0, at_least=-100, at_most=100
+    )
+    no_repeat_ngram_size: int = option(
+        "no run of so many tokens is generated twice; 0: any may be", 0, at_least=0, at_most=1000
+    )
+    markers: list[str] | None = option(
+        "new tokens that the sources hold, the one that begins them first; default: those of the task", None
+    )
+    segment_embeddings: bool = option(
+        "add to each token the embedding of the marker of its part of the text (gpt2)", False
+    )
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How the trained parameters are found."""
+
+    epochs: int = option("passes over the training documents", 10, at_least=1, at_most=MOST_EPOCHS)
+    max_steps: int | None = option(
+        "train this many optimizer steps, in place of `epochs`", None, at_least=1, at_most=MOST_STEPS
+    )
+    learning_rate: float = option("peak learning rate", 1e-3, above=0, at_most=1000)
+    head_learning_rate: float | None = option(
+        "peak learning rate of the head; default: the same", None, above=0, at_most=1000
+    )
+    batch_size: int = option("documents per device and forward pass", 8, at_least=1, at_most=MOST_DOCUMENTS)
+    eval_batch_size: int = option(
+        "documents per device and forward pass when nothing is trained", 16, at_least=1, at_most=MOST_DOCUMENTS
+    )
+    tokens_per_batch: int | None = option(
+        "tokens per device and forward pass, padding included, in place of `batch_size`: as many documents as fit",
+        None,
+        at_least=1,
+        at_most=MOST_TOKENS,
+    )
+    eval_tokens_per_batch: int | None = option(
+        "the same when nothing is trained, in place of `eval_batch_size`; default: `tokens_per_batch`",
+        None,
+        at_least=1,
+        at_most=MOST_TOKENS,
+    )
+    gradient_accumulation_steps: int = option("forward passes per optimizer step", 1, at_least=1, at_most=100_000)
+    warmup_ratio: float = option("share of the steps over which the learning rate rises", 0.1, at_least=0, at_most=1)
+    weight_decay: float = option("AdamW weight decay", 0.0, at_least=0, at_most=1000)
+    lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = option(
+        "course of the learning rate after the warmup", "linear"
+    )
+    max_grad_norm: float = option("gradients are clipped to this norm; 0: never", 1.0, at_least=0, at_most=1e9)
+    early_stopping_patience: int | None = option(
+        "stop after this many evaluations without a better metric", None, at_least=1, at_most=MOST_STEPS
+    )
+    metric: str = option("validation metric that chooses the best checkpoint; `auto`: the one of the data", AUTO)
+    eval_every: Literal["epoch"] | int = option(
+        "evaluate every epoch, or every so many steps", "epoch", at_least=1, at_most=MOST_STEPS
+    )
+    precision: Literal["fp32", "bf16"] = option(
+        "number format of the computation; bf16 holds frozen weights in it too", "fp32"
+    )
+    gradient_checkpointing: bool = option("trade compute for memory in the backward pass", False)
+    activation_offload: bool = option("keep what the backward pass needs in CPU memory, not on the GPU", False)
+    attention_engine: str | None = option("implementation of attention; default: the fastest for the device", None)
+    packing: bool | None = option("run documents without their padding; default: where it is faster", None)
+    seed: int = option("seed of initial weights, order and dropout", 0, at_least=0, at_most=2**32 - 1)
+    bucket_by_length: bool = option("make batches of documents of like length, in random order", True)
+    attention_dropout: Literal["model"] | float = option(
+        "dropout of attention probabilities; `model`: as the model was pretrained (slower)",
+        0.0,
+        at_least=0,
+        below=1,
+    )
+    num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1, at_most=MOST_THREADS)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.tokens_per_batch is not None and not self.bucket_by_length:
+            raise ConfigError("tokens_per_batch makes batches of like length; leave out bucket_by_length: false")
+
+    @property
+    def eval_budget(self) -> int | None:
+        """Tokens per forward pass when nothing is trained; None: `eval_batch_size` holds."""
+        return self.eval_tokens_per_batch or self.tokens_per_batch
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run: a model, data, a method and how it is trained."""
+
+    model: str = option("folder or hub name of a pretrained model, or `minilm` (the demo weights)")
+    data: DataOptions = option("the documents and their labels")
+    method: Mapping[str, Any] = option("`name` (see `foretoken methods`) and the options of its config")
+    lengthen: LengthenOptions | None = option("lengthen the model first", None)
+    max_length: int | None = option(
+        "tokens per document; default: the model's maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
+    )
+    chunks: ChunkOptions | None = option("read longer documents in chunks; default: what is longer is cut off", None)
+    generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
+    calibration: Literal["temperature", "vector"] | None = option(
+        "scale the probabilities, fitted on validation; `predict` applies it", None
+    )
+    training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)
+    output: str = option("folder that holds the runs", "runs")
+    name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>", None)
+    ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
+
+    def __post_init__(self) -> None:
+        """Refuse a name that would lead out of the folder of the runs."""
+        if self.name is not None:
+            check_name(self.name, what="name")
+
+    @property
+    def run_folder(self) -> Path:
+        """Folder of this run, right below the one that holds the runs."""
+        return Path(self.output) / (self.name or self.default_name)
+
+    @property
+    def default_name(self) -> str:
+        """Name of a run that was given none: the same recipe always gets the same one."""
+        return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}")
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file, apply ``--key value`` overrides, and check everything at once."""
+    chosen = parse_overrides(overrides)
+    return build_recipe(apply_overrides(read_yaml(Path(path)), chosen), source=str(path))
+
+
+def build_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
+    """Build a recipe from nested data; raise one RecipeError that lists every problem."""
+    errors: Errors = []
+    values = _with_method_group(values)
+    recipe = build(Recipe, values, errors)
+    errors.extend(_method_errors(values.get("method")))
+    errors.extend(_metric_errors(values.get("training")))
+    errors.extend(_engine_errors(values.get("training")))
+    add_plain_errors(values, errors)
+    if errors or recipe is None:
+        raise RecipeError.of(source, errors)
+    return _with_metric(recipe if recipe.name else replace(recipe, name=recipe.default_name))
+
+
+def checked(recipe: Recipe) -> Recipe:
+    """Return the recipe with its defaults filled in, validated as one read from a file is."""
+    return build_recipe(to_dict(recipe))
+
+
+def _with_method_group(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Accept ``method: lora`` for ``method: {name: lora}``."""
+    method = values.get("method")
+    return dict(values) | ({"method": {"name": method}} if isinstance(method, str) else {})
+
+
+def _with_metric(recipe: Recipe) -> Recipe:
+    if recipe.training.metric != AUTO:
+        return recipe
+    from foretoken.training.problems.metrics import default_metric
+
+    return replace(recipe, training=replace(recipe.training, metric=default_metric(recipe.data)))
+
+
+def _method_errors(method: Any) -> Errors:
+    if not isinstance(method, Mapping):
+        return []
+    from foretoken.training.model.adapter import method_errors
+
+    return method_errors(method)
+
+
+def _metric_errors(training: Any) -> Errors:
+    name = training.get("metric") if isinstance(training, Mapping) else None
+    if not isinstance(name, str) or name == AUTO:
+        return []
+    from foretoken.training.problems.metrics import metric_errors
+
+    return metric_errors(name)
+
+
+def _engine_errors(training: Any) -> Errors:
+    name = training.get("attention_engine") if isinstance(training, Mapping) else None
+    if not isinstance(name, str):
+        return []
+    from foretoken.training.model.engine import engine_errors
+
+    return engine_errors(name)
+
+
+def _data_name(data: DataOptions) -> str:
+    source = data.task or data.path or data.train or "data"
+    return Path(source.removeprefix("hub:")).stem

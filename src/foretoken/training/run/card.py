@@ -1,0 +1,127 @@
+"""`foretoken.json`, the card beside a saved adapter or model: what was trained, on what, and how it reads documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
+from foretoken.data.tags import OUTSIDE
+from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
+from foretoken.files import read_object
+from foretoken.metrics.scaling import Scaling
+from foretoken.options import Errors, build, option
+from foretoken.training.problems import PROBLEMS, Problem, make_problem
+from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, LengthenOptions
+
+CARD = "foretoken.json"
+
+
+@dataclass(frozen=True)
+class CardRecipe:
+    """What of a run's recipe is needed to predict."""
+
+    model: str | None = option("the pretrained model", None)
+    data: Mapping[str, Any] = option("where the documents came from", factory=dict)
+    lengthen: LengthenOptions | None = option("how the model was lengthened", None)
+    chunks: ChunkOptions | None = option("how long documents are read in chunks", None)
+    generation: GenerationOptions | None = option("how texts are generated", None)
+
+    def __post_init__(self) -> None:
+        """Refuse names that are no texts."""
+        for name in ("task", *self.data):
+            value = self.data.get(name)
+            if (name == "task" or name.endswith("_column")) and not isinstance(value, str | None):
+                raise ConfigError(f"data.{name}: got {quoted(value)}, expected a text or null")
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """What the recipe called its columns."""
+        return {name: value for name, value in self.data.items() if name.endswith("_column") and value}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a card says; the defaults are those of a folder without one, and of keys that it lacks."""
+
+    problem: str = option("what is predicted", CLASSIFICATION)
+    labels: list[str] = option("classes or tags, in the order of the model's outputs", factory=list)
+    pairs: bool = option("whether every text comes with a second one", False)
+    max_length: int | None = option("tokens per document", None, at_least=1, at_most=2**31)
+    scaling: Scaling | None = option("of the probabilities", None)
+    recipe: CardRecipe = option("the recipe of the run", factory=CardRecipe)
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.problem not in PROBLEMS:
+            hint = did_you_mean(self.problem, PROBLEMS) or f"; expected {', '.join(PROBLEMS)}"
+            raise ConfigError(f"problem: got {quoted(self.problem)}{hint}")
+        if len(set(self.labels)) < len(self.labels):
+            raise ConfigError(f"labels: got {quoted(self.labels)}, expected each of them once")
+        if self.problem == TOKEN_CLASSIFICATION and OUTSIDE not in self.labels:
+            raise ConfigError(f"labels: got {quoted(self.labels)}, expected tags with {OUTSIDE!r} among them")
+        for label in self.labels:
+            _check_text(label)
+
+    def make_problem(self) -> Problem | None:
+        """Return what the folder predicts; None for classes that the card does not name."""
+        if self.problem == CLASSIFICATION and not self.labels:
+            return None
+        return make_problem(
+            self.problem,
+            self.labels,
+            pairs=self.pairs,
+            chunks=self.recipe.chunks,
+            generation=self.recipe.generation,
+            task=self.recipe.data.get("task"),
+        )
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """What a recipe called its columns; the second texts of a built-in task are asked for as `text_pair`."""
+        return ({"text_pair_column": "text_pair"} if self.pairs else {}) | self.recipe.columns
+
+
+def read_card(folder: Path) -> Card:
+    """Return the card in a folder; an empty one where there is none.
+
+    Raises:
+        AdapterError: it is damaged. Keys that are not read here may be those of a later version.
+    """
+    path = folder / CARD
+    if not path.exists():
+        return Card()
+    values, errors = read_object(path), Errors()
+    try:
+        card = _card(values, errors)
+        if not errors and card is not None:
+            card.make_problem()  # may refuse what does not go together
+    except ForetokenError as error:
+        errors.append(str(error))
+    if errors or card is None:
+        raise AdapterError(f"{path}: {'; '.join(errors[:2])}; copy it again, or train again")
+    return card
+
+
+def _card(values: Mapping[str, Any], errors: Errors) -> Card | None:
+    given = _known(Card, values)
+    scaling = given.pop("scaling", None)
+    if isinstance(given.get("recipe"), Mapping):
+        given["recipe"] = _known(CardRecipe, given["recipe"])
+    card = build(Card, given, errors)
+    return card if card is None or scaling is None else replace(card, scaling=Scaling.from_dict(scaling))
+
+
+def _known(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in fields(cls)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _check_text(label: str) -> None:
+    """Refuse what cannot be printed as UTF-8: half of a surrogate pair."""
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"labels: {quoted(label)} is no text that UTF-8 can hold") from None

@@ -1,0 +1,187 @@
+"""Checkpoints of a run: which ones are whole, which one to go on from, which hold the best weights.
+
+A checkpoint's last file is `checksums.json`, with the SHA-256 of every other one. No place is remembered as a path: the
+best checkpoint is the one of the step that the Trainer's state names, in the run's folder wherever that lies now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from foretoken.errors import SaveError
+from foretoken.files import write_json
+from foretoken.training.run.folder import remove_own_below
+
+log = logging.getLogger(__name__)
+STATE = "trainer_state.json"
+CHECKSUMS = "checksums.json"
+KEPT = 2  # checkpoints beside the best: one that is damaged has another before it
+_BESIDES = ("optimizer.pt", "scheduler.pt")
+_UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError)
+
+
+def seal(checkpoint: Path) -> None:
+    """Write the checksums of a checkpoint's files, which makes it whole."""
+    files = (path for path in checkpoint.rglob("*") if path.is_file() and path.name != CHECKSUMS)
+    lasting = [
+        path for path in files if not path.name.startswith(".")
+    ]  # others are what a killed process left half-written
+    write_json(checkpoint / CHECKSUMS, {path.relative_to(checkpoint).as_posix(): _sha256(path) for path in lasting})
+
+
+def last_whole(folder: Path) -> Path | None:
+    """Return the newest checkpoint that is as it was written, and say which ones are passed over.
+
+    Raises:
+        SaveError: the best weights so far, which are in another checkpoint, are gone or damaged.
+    """
+    for checkpoint in newest_first(folder):
+        if is_whole(checkpoint):
+            best_of(checkpoint)
+            return checkpoint
+        log.warning("%s is cut short or damaged and is passed over", checkpoint)
+    return None
+
+
+def last_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint that is whole; 0 where there is none.
+
+    >>> last_step(getfixture("tmp_path"))
+    0
+    """
+    return next((_step(checkpoint) for checkpoint in newest_first(folder) if is_whole(checkpoint)), 0)
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder by their steps."""
+    return sorted((path for path in folder.glob("checkpoint-*") if _step(path) >= 0), key=_step, reverse=True)
+
+
+def best_of(checkpoint: Path) -> Path | None:
+    """Return the checkpoint that holds the best weights up to this one; None where no evaluation said which.
+
+    Raises:
+        SaveError: it is gone or damaged.
+    """
+    step = (read_state(checkpoint) or {}).get("best_global_step")
+    return best_in(checkpoint.parent, step) if step else None
+
+
+def best_in(folder: Path, step: int) -> Path:
+    """Return the checkpoint of the best step.
+
+    Raises:
+        SaveError: it is gone or damaged.
+    """
+    best = folder / f"checkpoint-{step}"
+    if not is_whole(best):
+        found = "is damaged" if best.is_dir() else "is not there"
+        raise SaveError(
+            f"{best}, which holds the best weights of this run, {found}; put it back, or begin anew with --restart"
+        )
+    return best
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Tell whether every file of a checkpoint is there and as it was written."""
+    try:
+        sums = json.loads((checkpoint / CHECKSUMS).read_text(encoding="utf-8"))
+    except FileNotFoundError:  # by an earlier version of foretoken, or cut short
+        return _looks_whole(checkpoint)
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(sums, dict) or STATE not in sums:
+        return False
+    return all(_sha256(checkpoint / name) == known for name, known in sums.items())
+
+
+def read_state(checkpoint: Path) -> dict[str, Any] | None:
+    """Return the Trainer's state in a checkpoint; None where there is none or it is cut short."""
+    try:
+        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def is_over(checkpoint: Path) -> bool:
+    """Tell whether training had stopped when the checkpoint was written, so that only the end is missing."""
+    state = read_state(checkpoint) or {}
+    control = state.get("stateful_callbacks", {}).get("TrainerControl", {})
+    stopped = control.get("attributes", {}).get("should_training_stop") or control.get("args", {}).get(
+        "should_training_stop"
+    )
+    return bool(stopped) or state.get("global_step", 0) >= state.get("max_steps", float("inf"))
+
+
+def rotate(folder: Path, best_step: int | None) -> None:
+    """Delete all checkpoints but the newest ones and the best."""
+    for checkpoint in newest_first(folder)[KEPT:]:
+        if _step(checkpoint) != best_step:
+            remove_checkpoint(checkpoint)
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Delete a checkpoint; a file that the Trainer did not write stays."""
+    remove_own_below(checkpoint, checkpoint.parent.parent)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Delete all checkpoints of a run."""
+    remove_own_below(folder, folder.parent)
+
+
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1
+
+
+def _sha256(file: Path) -> str | None:
+    digest = hashlib.sha256()
+    try:
+        with file.open("rb") as handle:
+            while block := handle.read(2**20):
+                digest.update(block)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def _looks_whole(checkpoint: Path) -> bool:
+    """Tell whether a checkpoint without checksums has every file that going on takes, and each can be read."""
+    state = read_state(checkpoint)
+    weights = list(checkpoint.glob("**/*.safetensors"))
+    pickled = [checkpoint / name for name in _BESIDES]
+    chances = list(checkpoint.glob("rng_state*.pth"))
+    return (
+        state is not None
+        and state.get("global_step") == _step(checkpoint)
+        and bool(weights and chances)
+        and all(_opens(file) for file in weights)
+        and all(_loads(file) for file in pickled)
+    )
+
+
+def _opens(file: Path) -> bool:
+    """Open the header; safetensors compares it with the size of the file."""
+    try:
+        with safe_open(file, framework="pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
+
+
+def _loads(file: Path) -> bool:
+    try:
+        torch.load(file, map_location="cpu", weights_only=True)
+    except _UNREADABLE:
+        return False
+    return True

@@ -1,0 +1,178 @@
+"""Everything a run needs before its first step: data as tokens, a model that carries the method."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from foretoken.data.load import load_data
+from foretoken.data.schemas import SHARED
+from foretoken.errors import ConfigError
+from foretoken.metrics.table import check_metric
+from foretoken.metrics.wordnet import wordnet
+from foretoken.training.model.adapter import attach
+from foretoken.training.model.engine import use_attention
+from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
+from foretoken.training.model.precision import hold_frozen
+from foretoken.training.problems import Problem, Reading, make_problem
+from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.run.fingerprint import of_data, of_model
+from foretoken.training.tokens.encode import Truncation, describe, token_rules
+from foretoken.training.tokens.new_tokens import add_new_tokens
+
+log = logging.getLogger(__name__)
+_THREADS_PER_CPU = 16
+MEASURED = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything a run needs before its first step."""
+
+    model: PreTrainedModel | PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    problem: Problem
+    tables: Mapping[str, Dataset]
+    truncations: Mapping[str, Truncation]
+    max_length: int
+    base_model: str
+    fingerprint: Mapping[str, str]
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
+    if recipe.training.num_threads is not None:
+        torch.set_num_threads(_threads(recipe.training.num_threads))
+    data = load_data(recipe.data)
+    problem = make_problem(
+        data.problem,
+        data.labels,
+        grouped=data.grouped,
+        pairs="text_pair" in data.splits["train"].column_names,
+        n_bins=recipe.ece_bins,
+        chunks=recipe.chunks,
+        generation=recipe.generation,
+        task=recipe.data.task,
+    )
+    _check(recipe, problem)
+    source = base_model_folder(recipe)
+    use_attention(recipe.training.attention_engine, recipe.training.packing)
+    set_seed(recipe.training.seed)
+    model = load_model(source, problem, attention_dropout=recipe.training.attention_dropout)
+    _check_activations(recipe, model)
+    tokenizer = load_tokenizer(source, model.config)
+    fingerprint = of_data(data.splits) | of_model(model, tokenizer)  # before the one is adapted and the other used
+    max_length = problem.longest(recipe.max_length, model.config, tokenizer)
+    problem = problem.posed_to(model.config, tokenizer)
+    new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
+    model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
+    reading = Reading(tokenizer, max_length, token_rules(model.config), recipe.chunks)
+    tables, truncations = _tables(data.splits, problem, reading)
+    adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
+    _say(recipe, adapted, problem)
+    _set_precision(recipe, adapted)
+    return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint)
+
+
+def _threads(wanted: int) -> int:
+    """Return the number of threads that the machine can start; more than a few per CPU only wait for each other."""
+    most = _THREADS_PER_CPU * (os.cpu_count() or 1)
+    if wanted > most:
+        log.warning("training.num_threads is %d; on this machine, with %d CPUs, it is %d", wanted, os.cpu_count(), most)
+    return min(wanted, most)
+
+
+def _check(recipe: Recipe, problem: Problem) -> None:
+    """Refuse what does not fit the problem, before anything large is loaded."""
+    try:
+        check_metric(recipe.training.metric, len(problem.labels) or None, problem.name, problem.more_metrics)
+    except ConfigError as error:
+        raise ConfigError(f"training.metric: {error}") from None
+    if recipe.training.metric == "meteor" and wordnet() is None:
+        raise ConfigError("training.metric: meteor cannot be measured without WordNet's files; see the line above")
+    if recipe.calibration is not None and not problem.has_probabilities:
+        raise ConfigError(f"calibration is for classification, got data for {problem.name}; leave it out")
+
+
+def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
+    if recipe.training.gradient_checkpointing and not model.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"training.gradient_checkpointing: transformers has none for {model.config.model_type}; set it to false"
+        )
+
+
+def _tables(
+    splits: Mapping[str, Dataset], problem: Problem, reading: Reading
+) -> tuple[dict[str, Dataset], dict[str, Truncation]]:
+    """Tokenise; what is only measured is sorted by length, so that its batches need little padding."""
+    tables, truncations = {}, {}
+    for name, split in splits.items():
+        rows = problem.training_rows(split) if name == "train" else split
+        columns, truncations[name] = encoded(problem, rows, reading)
+        tables[name] = Dataset.from_dict(columns)
+        log.info("%s: %s", name, describe(truncations[name], reading.max_length))
+    for name in MEASURED:
+        numbered = tables[name].add_column("position", list(range(len(tables[name]))))
+        tables[name] = numbered.select(np.argsort(-np.asarray(numbered["length"]), kind="stable"))
+    return tables, truncations
+
+
+def encoded(problem: Problem, split: Dataset, reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
+    """Return a split's tokens with the labels, ids, parts and groups that it has."""
+    columns, truncation = problem.encode(split, reading)
+    columns |= {name: list(split[name]) for name in SHARED if name in split.column_names and name not in columns}
+    if "label" in split.column_names and "labels" not in columns:
+        columns["labels"] = list(split["label"])
+    return columns, truncation
+
+
+def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem) -> None:
+    count = count_parameters(model)
+    what = f"{len(problem.labels)} labels: {', '.join(problem.labels)}; " if problem.labels else ""
+    if count.head:
+        log.info("%sthe head of the model is new and trained with the method", what)
+    if problem.new_tokens:
+        log.info("new tokens, whose embeddings are trained: %s", " ".join(problem.new_tokens))
+    log.info(
+        "%s trains %s of %s parameters (%.3f %%): %s in the method, %s in the head",
+        recipe.method["name"],
+        *(f"{number:,}" for number in (count.trainable, count.total)),
+        count.percent,
+        *(f"{number:,}" for number in (count.adapter, count.head)),
+    )
+    dropout = recipe.training.attention_dropout
+    if dropout != "model":
+        log.info(
+            "attention dropout is %g (hidden dropout as in the model); `attention_dropout: model` keeps it",
+            dropout,
+        )
+
+
+def _set_precision(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
+    """Hold what is frozen in bfloat16 where the recipe asks for it; autocast is the Trainer's."""
+    if recipe.training.precision == "bf16":
+        held = hold_frozen(model)
+        kept = f"{held:,} frozen parameters are held in it; " if held else ""
+        log.info("computing in bfloat16; %swhat is trained stays float32", kept)
+
+
+def facts(prepared: Prepared) -> dict[str, Any]:
+    """Return what a run's record says of it before it starts."""
+    count = count_parameters(prepared.model)
+    return {
+        "problem": prepared.problem.name,
+        "base_model": prepared.base_model,
+        "labels": list(prepared.problem.labels),
+        "max_length": prepared.max_length,
+        "documents": {name: asdict(counts) for name, counts in prepared.truncations.items()},
+        "parameters": asdict(count) | {"trainable": count.trainable, "percent": count.percent},
+    }

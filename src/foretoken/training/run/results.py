@@ -1,0 +1,185 @@
+"""What a run leaves: predictions, the saved model, and what its timings say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset
+from peft import PeftModel
+
+from foretoken import __version__
+from foretoken.files import atomic_directory, atomic_file, write_json
+from foretoken.metrics.scaling import Scaling
+from foretoken.options import to_dict
+from foretoken.training.model.load import quiet_transformers
+from foretoken.training.problems import Problem
+from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.run.card import CARD
+from foretoken.training.run.folder import SAVED, foreign_files
+from foretoken.training.run.record import RunRecord
+from foretoken.training.tokens.new_tokens import rows_alone
+from foretoken.training.trainer.progress import StepTimes
+from foretoken.training.trainer.trainer import RecipeTrainer
+
+if TYPE_CHECKING:
+    from foretoken.training.run.train import Prepared
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a problem's :meth:`~foretoken.training.problems.Problem.decode` made of one split, in its file's order.
+
+    Attributes:
+        problem: what is predicted.
+        ids: of the rows.
+        outputs: one per row; probabilities [n, C] for classification.
+        labels: one per row.
+        tokens: length of every row, as it was read.
+        parts: name of the part of the split that each row is in; None where there are no parts.
+        groups: name of the group that each row is scored with; None where there are no groups.
+        seconds: what predicting took.
+    """
+
+    problem: Problem
+    ids: list[str]
+    outputs: Any
+    labels: Any
+    tokens: list[int]
+    parts: list[str | None] | None = None
+    groups: list[str] | None = None
+    seconds: float = 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of all rows."""
+        return self.problem.measure(self.outputs, self.labels, self.groups)
+
+    def by_part(self) -> dict[str, dict[str, float]]:
+        """Return the metrics of every part, by its name."""
+        names = sorted({part for part in self.parts or () if part is not None})
+        return {name: self.of_part(name).metrics() for name in names}
+
+    def of_part(self, name: str) -> Prediction:
+        """Return the rows of one part."""
+        return self.rows([row for row, part in enumerate(self.parts or ()) if part == name])
+
+    def rows(self, order: Sequence[int]) -> Prediction:
+        """Return some rows, in the order given."""
+        return replace(
+            self,
+            **{name: _taken(getattr(self, name), order) for name in ("ids", "outputs", "labels", "tokens")},
+            **{name: _taken(getattr(self, name), order) for name in ("parts", "groups") if getattr(self, name)},
+        )
+
+    def scaled(self, scaling: Scaling) -> Prediction:
+        """Return the prediction with calibrated probabilities."""
+        return replace(self, outputs=scaling.apply(self.outputs))
+
+    def table(self, split: str) -> pa.Table:
+        """Return the rows as a table: split, id, part, tokens, and the problem's own columns."""
+        columns: dict[str, Any] = {"split": [split] * len(self.ids), "id": self.ids}
+        columns |= self.problem.columns(self.outputs, self.labels)
+        columns["part"] = pa.array(self.parts or [None] * len(self.ids), pa.string())
+        return pa.table(columns | {"tokens": self.tokens})
+
+
+def _taken(values: Any, order: Sequence[int]) -> Any:
+    return values[np.asarray(order, dtype=int)] if isinstance(values, np.ndarray) else [values[row] for row in order]
+
+
+def predict_split(trainer: RecipeTrainer, table: Dataset) -> Prediction:
+    """Predict a split that is sorted by length, and put the rows back into their order."""
+    output = trainer.predict(table)
+    outputs, labels = trainer.problem.decode(np.asarray(output.predictions), np.asarray(output.label_ids))
+    labels = trainer.problem.labels_of(table) if labels is None else labels
+    return prediction_of(trainer.problem, table, outputs, labels, (output.metrics or {})["test_runtime"])
+
+
+def prediction_of(problem: Problem, table: Dataset, outputs: Any, labels: Any, seconds: float) -> Prediction:
+    """Return the outputs for a table's rows as a prediction, in the order that the column ``position`` names."""
+    found = Prediction(
+        problem=problem,
+        ids=list(table["id"]),
+        outputs=outputs,
+        labels=labels,
+        tokens=list(table["length"]),
+        parts=list(table["part"]) if "part" in table.column_names else None,
+        groups=list(table["group"]) if "group" in table.column_names else None,
+        seconds=seconds,
+    )
+    return found.rows(np.argsort(np.asarray(table["position"])).tolist())
+
+
+def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None:
+    """Write one row per document: split, id, label, prediction, its part and length, and what the problem adds."""
+    with atomic_file(path) as temporary:
+        pq.write_table(pa.concat_tables([item.table(split) for split, item in predictions.items()]), temporary)
+
+
+def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> dict[str, Any]:
+    """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling."""
+    values: dict[str, Any] = {name: prediction.metrics() for name, prediction in predictions.items()}
+    for name, prediction in predictions.items():
+        values |= {f"{name}_parts": parts for parts in [prediction.by_part()] if parts}
+    if scaling is not None:
+        scaled = {name: prediction.scaled(scaling).metrics() for name, prediction in predictions.items()}
+        values["scaling"] = scaling.to_dict() | scaled
+    return values
+
+
+def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> Path:
+    """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`.
+
+    The record lists the files before they are in place, so that there are none that nobody knows of.
+    """
+    folder = record.folder / SAVED[not isinstance(prepared.model, PeftModel)]
+    with atomic_directory(folder) as temporary, quiet_transformers(), rows_alone(prepared.model):
+        prepared.model.save_pretrained(str(temporary))
+        prepared.tokenizer.save_pretrained(str(temporary))
+        write_json(temporary / CARD, _card(prepared, recipe, scaling))
+        written = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file())
+        record.update(files=[f"{folder.name}/{path.as_posix()}" for path in written])
+        _keep_foreign(folder, temporary, record.folder)
+    return folder
+
+
+def _keep_foreign(folder: Path, new: Path, run: Path) -> None:
+    """Take along what the user has put beside the files of an earlier save, which the new folder replaces."""
+    for path in foreign_files(run, folder):
+        place = new / path.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            shutil.copy2(path, place, follow_symlinks=False)
+
+
+def timings(trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> dict[str, float | None]:
+    """Return seconds of training, of a step and of evaluation, and tokens (no padding) trained on per second."""
+    clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, StepTimes))
+    tokens = trainer.state.num_input_tokens_seen
+    evaluations = [entry["eval_runtime"] for entry in trainer.state.log_history if "eval_runtime" in entry]
+    return {
+        "train_seconds": clock.total,
+        "step_seconds_median": clock.median,
+        "eval_seconds": sum(evaluations) + sum(item.seconds for item in predictions.values()),
+        "tokens_per_second": tokens / clock.total if clock.total else None,
+    }
+
+
+def _card(prepared: Prepared, recipe: Recipe, scaling: Scaling | None) -> dict[str, Any]:
+    values = {
+        "foretoken": __version__,
+        "problem": prepared.problem.name,
+        "labels": list(prepared.problem.labels),
+        "pairs": prepared.problem.pairs,
+        "max_length": prepared.max_length,
+        "base_model": prepared.base_model,
+        "recipe": to_dict(recipe),
+    } | ({} if scaling is None else {"scaling": scaling.to_dict()})
+    return json.loads(json.dumps(values))

@@ -1,0 +1,1 @@
+"""Documents as token ids, and batches of them."""

@@ -1,0 +1,310 @@
+"""Documents to token ids: truncated to a length, counted, and padded per batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from foretoken.errors import BackboneError, ConfigError, DataError
+from foretoken.training.tokens.beginnings import beginnings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from foretoken.training.problems.base import Reading
+
+log = logging.getLogger(__name__)
+PER_TOKEN = ("token_type_ids", "global_attention_mask")  # inputs of some models beside the ids
+_NO_LIMIT = 10**9  # tokenizers that know no maximum report a huge number
+_TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1000, 4_000_000
+_UNKNOWN = 512  # tokens per document where neither model nor tokenizer names a number, as T5 was pretrained
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """How many documents lost their end, and how long they were before.
+
+    Attributes:
+        documents: how many there are.
+        truncated: how many lost tokens.
+        longest: tokens of the longest one, untruncated.
+        length_quantiles: the 0 to 100 % quantiles of the untruncated lengths.
+        partly: how many were so long that only their beginning was tokenised, and count as long as that.
+    """
+
+    documents: int
+    truncated: int
+    longest: int
+    length_quantiles: tuple[int, ...] = ()
+    partly: int = 0
+
+
+def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) -> Truncation:
+    """Return the counts for documents of these untruncated lengths; what is beyond the limit is cut off.
+
+    >>> count_lengths([3, 9], limit=5).truncated
+    1
+    """
+    if not lengths:
+        return Truncation(0, 0, 0)
+    quantiles = np.quantile(lengths, np.linspace(0, 1, 101), method="nearest")
+    truncated = 0 if limit is None else sum(length > limit for length in lengths)
+    return Truncation(len(lengths), truncated, max(lengths), tuple(int(value) for value in quantiles), partly)
+
+
+@dataclass(frozen=True)
+class TokenRules:
+    """What a model asks of a document's token ids.
+
+    Attributes:
+        end_token: stands at the end of every document, and nowhere else; None: as the tokenizer leaves it.
+        vocab_size: ids from here on have no embedding; None: not known.
+    """
+
+    end_token: int | None = None
+    vocab_size: int | None = None
+
+
+def token_rules(config: PretrainedConfig) -> TokenRules:
+    """Return the rules of a model: encoder-decoders classify by the state of the one end token."""
+    return TokenRules(
+        end_token=config.eos_token_id if config.is_encoder_decoder else None,
+        vocab_size=getattr(config.get_text_config(), "vocab_size", None),
+    )
+
+
+def position_limit(config: PretrainedConfig) -> int | None:
+    """Return how many tokens have a position in this model; None for a family without such a number, like T5."""
+    positions = getattr(config, "max_position_embeddings", None)
+    return positions - _position_offset(config) if positions else None
+
+
+def reads_beyond(config: PretrainedConfig) -> bool:
+    """Tell models that can compute positions beyond their limit (rotary, relative) from those that look them up."""
+    rotary = any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta"))
+    return rotary or position_limit(config) is None or not getattr(config, "position_biased_input", True)
+
+
+def model_max_length(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the tokens that a document may have where the recipe names no number."""
+    limits = (position_limit(config), tokenizer.model_max_length)
+    return min((limit for limit in limits if limit and limit < _NO_LIMIT), default=_UNKNOWN)
+
+
+def chosen_max_length(wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the recipe's max_length, or the model's.
+
+    Raises:
+        ConfigError: it is more than there are positions.
+    """
+    if wanted is None:
+        return model_max_length(config, tokenizer)
+    limit = position_limit(config)
+    if limit is None or wanted <= limit:
+        return wanted
+    if not reads_beyond(config):
+        raise ConfigError(
+            f"max_length: got {wanted}, but the model reads at most {limit} tokens; "
+            "lower it, or lengthen the model (`lengthen:` in the recipe, for BERT- and RoBERTa-type models)"
+        )
+    log.warning("max_length is %d, but the model was made for at most %d tokens", wanted, limit)
+    return wanted
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of some documents, and what truncation cost."""
+
+    input_ids: list[list[int]]
+    truncation: Truncation
+
+
+def encode(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, *, max_length: int, rules: TokenRules | None = None
+) -> Encoded:
+    """Tokenise documents of any length; what is beyond `max_length` is cut off and counted.
+
+    Raises:
+        DataError: a document has no tokens.
+        BackboneError: a token has no embedding in the model.
+    """
+    rules = rules or TokenRules()
+    whole, cut = [], []
+    begun = beginnings(texts, tokenizer, max_length, rules.end_token)
+    for place in _batches(begun.texts):
+        batch = begun.texts[place]
+        kept = _token_ids(batch, tokenizer, rules, max_length)
+        _refuse_without_tokens(batch, kept)
+        refuse_without_embedding(kept, rules)
+        cut.extend(kept)
+        whole.extend(_full_lengths(batch, kept, tokenizer, rules, max_length))
+    return Encoded(cut, count_lengths(whole, max_length, len(begun.cut)))
+
+
+def token_sequences(
+    texts: Sequence[str],
+    reading: Reading,
+    *,
+    pairs: Sequence[str] | None = None,
+    special: bool = True,
+    truncate: bool = False,
+) -> list[dict[str, list[int]]]:
+    """Return for every text, or pair of texts, its ``input_ids``, and its ``token_type_ids`` if the model reads them.
+
+    Raises:
+        DataError: a text has no tokens.
+        BackboneError: a token has no embedding in the model.
+    """
+    given: dict[str, Any] = {"add_special_tokens": special, "return_attention_mask": False, "verbose": False}
+    if truncate:
+        given |= {"truncation": "longest_first", "max_length": reading.max_length}
+    rows = []
+    for place in _batches(texts, pairs):
+        batch = list(texts[place])
+        second = None if pairs is None else list(pairs[place])
+        found = reading.tokenizer(batch, second, **given)
+        kept = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in found else [])]
+        _refuse_without_tokens(batch, found["input_ids"])
+        refuse_without_embedding(found["input_ids"], reading.rules)
+        rows += [{name: list(found[name][row]) for name in kept} for row in range(len(batch))]
+    return rows
+
+
+def describe(counts: Truncation, max_length: int) -> str:
+    """Say in words how many documents were truncated."""
+    noun = "document" if counts.documents == 1 else "documents"
+    text = f"{counts.documents} {noun}, longest {'at least ' if counts.partly else ''}{counts.longest} tokens"
+    if not counts.truncated:
+        return f"{text}, none truncated"
+    return f"{text}, {counts.truncated} of {counts.documents} truncated to {max_length} tokens"
+
+
+@dataclass(frozen=True)
+class PaddingCollator:
+    """Pad the documents of a batch to the longest one; what is no model input is left out.
+
+    Always on the right. Tokenizers of decoders may pad on the left, which is for generation: families that count
+    positions from the first column would give a document other positions in every batch.
+    """
+
+    pad_token_id: int
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Return input_ids, attention_mask and what else is one number per token [B, N], and labels [B] if any."""
+        tensors = self._pad([row["input_ids"] for row in rows])
+        for name in PER_TOKEN:
+            if name in rows[0]:
+                tensors[name] = padded([row[name] for row in rows], 0)
+        if "labels" in rows[0]:
+            tensors["labels"] = label_tensor(rows)
+        return tensors
+
+    def _pad(self, documents: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
+        attention_mask = padded([[1] * len(ids) for ids in documents], 0)
+        return {"input_ids": padded(documents, self.pad_token_id), "attention_mask": attention_mask}
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
+    """Return rows of whole numbers as one tensor, filled on the right.
+
+    >>> padded([[1, 2], [3]], 0).tolist()
+    [[1, 2], [3, 0]]
+    """
+    filled = torch.full((len(rows), max(len(row) for row in rows)), fill)
+    for index, row in enumerate(rows):
+        filled[index, : len(row)] = torch.tensor(row, dtype=torch.long)
+    return filled
+
+
+def label_tensor(rows: Sequence[Mapping[str, Any]]) -> torch.Tensor:
+    """Return the labels of rows: class numbers, or floats for regression."""
+    values = [row["labels"] for row in rows]
+    return torch.tensor(values, dtype=torch.float32 if isinstance(values[0], float) else torch.long)
+
+
+def _batches(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Iterator[slice]:
+    """Yield which texts to tokenise at once: a tokenizer holds a kilobyte per token until it is done with all."""
+    sizes = [len(text) + len(pair) for text, pair in zip(texts, pairs or [""] * len(texts), strict=True)]
+    start = characters = 0
+    for number, size in enumerate(sizes):
+        if number - start == _TEXTS_AT_ONCE or (characters and characters + size > _CHARACTERS_AT_ONCE):
+            yield slice(start, number)
+            start, characters = number, 0
+        characters += size
+    if sizes:
+        yield slice(start, len(sizes))
+
+
+def _token_ids(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, rules: TokenRules, max_length: int | None
+) -> list[list[int]]:
+    """Return the ids of documents, cut to a length if one is given."""
+    cut: dict[str, Any] = {} if max_length is None else {"truncation": True, "max_length": max_length}
+    found = tokenizer(texts, return_attention_mask=False, verbose=False, **cut)["input_ids"]
+    end = rules.end_token
+    odd = [index for index, ids in enumerate(found) if end is not None and (ids[-1:] != [end] or ids.count(end) > 1)]
+    if odd:
+        whole = tokenizer([texts[index] for index in odd], return_attention_mask=False, verbose=False)["input_ids"]
+        for index, ids in zip(odd, whole, strict=True):
+            found[index] = _ended(ids, end, max_length)
+    return found
+
+
+def _ended(ids: Sequence[int], end_token: int | None, max_length: int | None) -> list[Any]:
+    """Let a document end with the end token, whatever the tokenizer adds; written in the text it is left out."""
+    kept = [token for token in ids if token != end_token]
+    return [*(kept if max_length is None else kept[: max_length - 1]), end_token]
+
+
+def _full_lengths(
+    texts: Sequence[str],
+    kept: Sequence[Sequence[int]],
+    tokenizer: PreTrainedTokenizerBase,
+    rules: TokenRules,
+    max_length: int,
+) -> list[int]:
+    """Return every document's length before truncation; only those that were cut are tokenised again."""
+    lengths = [len(ids) for ids in kept]
+    cut = [index for index, length in enumerate(lengths) if length >= max_length]
+    if cut:
+        again = _token_ids([texts[index] for index in cut], tokenizer, rules, None)
+        for index, ids in zip(cut, again, strict=True):
+            lengths[index] = len(ids)
+    return lengths
+
+
+def _refuse_without_tokens(texts: Sequence[str], documents: Sequence[Sequence[int]]) -> None:
+    empty = next((text for text, ids in zip(texts, documents, strict=True) if not ids), None)
+    if empty is not None:
+        raise DataError(f"the tokenizer makes no tokens of the document {empty[:60]!r}; leave it out of the data")
+
+
+def refuse_without_embedding(documents: Iterable[Sequence[int]], rules: TokenRules) -> None:
+    """Raise a BackboneError where a token of the documents has no embedding in the model."""
+    highest = max((max(ids) for ids in documents if ids), default=0)
+    if rules.vocab_size is not None and highest >= rules.vocab_size:
+        raise BackboneError(
+            f"the tokenizer made token {highest}, but the model has {rules.vocab_size} embeddings; "
+            "they do not belong together, or the model wants resize_token_embeddings()"
+        )
+
+
+def _position_offset(config: PretrainedConfig) -> int:
+    """Positions that RoBERTa's family keeps for padding: they start at pad_token_id + 1."""
+    shifted = (
+        "roberta",
+        "longformer",
+        "camembert",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "led",
+        "mpnet",
+        "data2vec-text",
+    )
+    return (config.pad_token_id or 0) + 1 if config.model_type in shifted else 0

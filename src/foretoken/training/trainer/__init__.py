@@ -1,0 +1,1 @@
+"""The Trainer as every run uses it, and what it watches."""

@@ -1,0 +1,224 @@
+"""Checkpoints of peft's own prompt learning (PREFIX_TUNING, PROMPT_TUNING, P_TUNING) read as adapters of foretoken's.
+
+peft puts a prefix at the positions 0..P-1 and the text after it; here the text keeps its positions. Where positions
+rotate, distances are all that counts, and turning the keys by P positions makes the two equal. Elsewhere they are
+equal where positions say nothing.
+
+Shapes: P prefix length, L layers, D model width, H_kv key-value heads, K head width, W = H_kv K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from peft import PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor, nn
+
+from foretoken.attention.rotary import unrotated
+from foretoken.backbones import find_backbone
+from foretoken.backbones.base import Stack
+from foretoken.errors import AdapterError
+from foretoken.files import PathLike
+from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.prefix_propagation import PropagatedRows
+from foretoken.methods.prefix_tuning import PrefixBranch, PrefixTuningConfig
+from foretoken.methods.prompt_tuning import PromptTuningConfig
+from foretoken.methods.require import require_choice
+from foretoken.tuner.checkpoints.files import TENSORS, find, read_config, read_tensors
+from foretoken.tuner.dimensions import body_of, dimensions_of
+from foretoken.tuner.forward.model_hooks import Wiring
+from foretoken.tuner.prefix_init import wiring_of, write
+from foretoken.tuner.probe import frozen_states, rotations
+
+Method: TypeAlias = Literal["prefix-tuning", "prompt-tuning"]
+PROMPTS = "prompt_embeddings"
+KINDS = ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING")
+ONE_STACK = (
+    "peft's prefix-tuning of an encoder-decoder reaches the decoder's own text alone, with half of its vectors, while "
+    "foretoken's stands in every attention; the one cannot be turned into the other, train it again"
+)
+
+
+def from_peft(
+    model: nn.Module,
+    folder: PathLike,
+    adapter_name: str = "default",
+    *,
+    method: Method | None = None,
+    is_trainable: bool = False,
+) -> PeftModel:
+    """Return the model with an adapter of foretoken's that does what a checkpoint of peft's own does.
+
+    ``prompt_embeddings`` of PREFIX_TUNING is (P, L 2 W): each layer's keys, then its values. That of PROMPT_TUNING and
+    P_TUNING is (P, D): rows that pass the model's embeddings before they enter the first layer.
+
+    Args:
+        model: a pretrained model, or one that carries adapters of the same method.
+        folder: what peft's ``save_pretrained`` wrote, or its name on the hub.
+        adapter_name: what the adapter is called here.
+        method: which method carries rows of PROMPT_TUNING and P_TUNING. Default: the one that yields peft's outputs,
+            ``prefix-tuning`` (the rows' keys and values) in rotary decoders, ``prompt-tuning`` elsewhere.
+        is_trainable: train the adapter further.
+
+    Raises:
+        AdapterError: another kind of adapter, or tensors that do not fit the model.
+        BackboneError: the model's family is not supported.
+    """
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    body, backbone = body_of(base), find_backbone(base)
+    dimensions = dimensions_of(base, body, backbone)
+    fields = read_config(folder)
+    kind = checked_kind(fields, folder)
+    heads = read_tensors(folder)
+    prompts = checked_prompts(heads.pop(PROMPTS, None), kind, fields, dimensions, source=str(find(folder, TENSORS)))
+    heads = {f"base_model.model.{key.removeprefix('base_model.')}": tensor for key, tensor in heads.items()}
+    check_heads(heads, base)
+    wanted = method or usual_method(kind, fields.get("task_type"), backbone.stacks_of(body))
+    check_method(wanted, kind, several=len(backbone.stacks_of(body)) > 1)
+    config_class = PrefixTuningConfig if wanted == "prefix-tuning" else PromptTuningConfig
+    config = config_class(
+        task_type=fields.get("task_type"),
+        num_virtual_tokens=prompts.shape[0],
+        modules_to_save=[name for name in fields.get("modules_to_save") or [] if any(f".{name}." in k for k in heads)],
+        inference_mode=not is_trainable,
+        base_model_name_or_path=fields.get("base_model_name_or_path"),
+    )
+    adapted = attached(model, config, adapter_name)
+    fill(wiring_of(adapted, adapter_name), adapter_name, kind, prompts)
+    state = get_peft_model_state_dict(adapted, adapter_name=adapter_name, save_embedding_layers=False)
+    set_peft_model_state_dict(adapted, state | heads, adapter_name)
+    return adapted if is_trainable else adapted.eval()
+
+
+def checked_kind(fields: Mapping[str, Any], folder: PathLike) -> str:
+    """Return the kind of prompt learning.
+
+    Raises:
+        AdapterError: it is something else.
+    """
+    kind = str(fields["peft_type"])
+    if kind not in KINDS:
+        remedy = "load it with PeftModel.from_pretrained" if kind.startswith("FORETOKEN") else "load it with peft"
+        raise AdapterError(f"{folder} is an adapter of type {kind}; expected {', '.join(KINDS)}; {remedy}")
+    return kind
+
+
+def checked_prompts(
+    prompts: Tensor | None, kind: str, fields: Mapping[str, Any], dimensions: Dimensions, *, source: str
+) -> Tensor:
+    """Return the (P, L 2 W) prefix, or the (P, D) rows.
+
+    Of an encoder-decoder's (2 P, D) rows the second half is left out: peft saves it, and reads it nowhere.
+
+    Raises:
+        AdapterError: there are none, or they do not fit the model.
+    """
+    if prompts is None:
+        raise AdapterError(f"{source} has no {PROMPTS}; it is incomplete, save the adapter again")
+    if kind == "PREFIX_TUNING" and len(dimensions.first_layers) > 1:
+        raise AdapterError(ONE_STACK)
+    length = fields.get("num_virtual_tokens") or prompts.shape[0]
+    assert dimensions.embedding is not None
+    width = dimensions.embedding.embedding_dim
+    if kind == "PREFIX_TUNING":
+        width = sum(2 * shape.num_key_value_heads * shape.head_dim for shape in dimensions.attentions)
+    else:
+        prompts = prompts[:length]
+    if tuple(prompts.shape) != (length, width):
+        raise AdapterError(
+            f"{PROMPTS} in {source} is {tuple(prompts.shape)}, and {length} virtual tokens of this model take "
+            f"{(length, width)}; load it on {fields.get('base_model_name_or_path') or 'the model it was trained on'}"
+        )
+    return prompts
+
+
+def check_heads(heads: Mapping[str, Tensor], base: nn.Module) -> None:
+    """Raise AdapterError where a saved head's tensors do not fit the model, before any weight moves."""
+    shapes = {key.replace(".original_module.", "."): tensor.shape for key, tensor in base.state_dict().items()}
+    for key, tensor in heads.items():
+        expected = shapes.get(below(key))
+        if expected != tensor.shape:
+            has = "has no such tensor" if expected is None else f"has {tuple(expected)} there"
+            raise AdapterError(
+                f"the checkpoint's {below(key)} is {tuple(tensor.shape)}, and the model {has}; "
+                "load it on a model with the same head (task and number of labels)"
+            )
+
+
+def check_method(wanted: str, kind: str, *, several: bool) -> None:
+    """Raise where a method cannot carry what is in the checkpoint."""
+    require_choice("method", wanted, get_args(Method))
+    if wanted == "prompt-tuning" and kind == "PREFIX_TUNING":
+        raise AdapterError("keys and values of PREFIX_TUNING are not rows of prompt tuning; leave out method")
+    if wanted == "prefix-tuning" and kind != "PREFIX_TUNING" and several:
+        raise AdapterError(f"rows of {kind} stand in front of the encoder's text alone; set method='prompt-tuning'")
+
+
+def usual_method(kind: str, task: str | None, stacks: Sequence[Stack]) -> Method:
+    """Return the method that yields peft's outputs.
+
+    Raises:
+        AdapterError: none does: a head or a decoder of peft's reads the rows, which here are removed before.
+    """
+    first = stacks[0]
+    if kind == "PREFIX_TUNING" or (first.is_causal and first.attention.is_rotary):
+        return "prefix-tuning"
+    reader = None
+    if len(stacks) > 1:
+        reader = "the decoder reads the rows at the encoder's end"
+    elif task == "SEQ_CLS" and not first.is_causal:
+        reader = "the head reads the first row instead of the text's first token"
+    if reader is not None:
+        raise AdapterError(
+            f"with {kind} of peft {reader}; here only the text leaves the encoder, and the outputs would differ; "
+            "set method='prompt-tuning' to load the rows nevertheless and train further"
+        )
+    return "prompt-tuning"
+
+
+def attached(model: nn.Module, config: ForetokenConfig, adapter_name: str) -> PeftModel:
+    """Return the model with a new adapter."""
+    if not isinstance(model, PeftModel):
+        return get_peft_model(model, config, adapter_name)  # type: ignore[arg-type] # a transformers model
+    if adapter_name in model.peft_config:
+        raise AdapterError(f"the model has an adapter {adapter_name!r} already; give another adapter_name")
+    model.add_adapter(adapter_name, config)
+    return model
+
+
+def fill(wiring: Wiring, adapter_name: str, kind: str, prompts: Tensor) -> None:
+    """Write what peft trained into a new adapter."""
+    sites = wiring.built[adapter_name][1]
+    if kind == "PREFIX_TUNING":
+        parts, rows = turned(prompts, wiring, back=True), {}
+    else:
+        states = frozen_states(wiring, prompts)
+        parts, rows = states.attentions, states.entering
+    for layer, entry in sites.layers.items():
+        assert isinstance(entry, PropagatedRows)
+        write(entry.prefix, rows[layer])
+    for index, branch in sites.attention.items():
+        assert isinstance(branch, PrefixBranch)
+        write(branch.prefix, parts[index])
+
+
+def turned(prompts: Tensor, wiring: Wiring, *, back: bool) -> list[Tensor]:
+    """(P, L 2 W) -> every layer's (P, 2 W), the keys turned by P positions, ahead or back, where positions rotate."""
+    length, shapes = prompts.shape[0], wiring.dimensions.attentions
+    parts = list(prompts.split([2 * shape.num_key_value_heads * shape.head_dim for shape in shapes], dim=-1))
+    if not wiring.stacks[0].stack.attention.is_rotary:
+        return parts
+    for index, (cosine, sine) in enumerate(rotations(wiring, length)):
+        keys, values = parts[index].chunk(2, dim=-1)
+        heads = keys.unflatten(-1, (-1, shapes[index].head_dim)).transpose(0, 1)[None]
+        heads = unrotated(heads, *(x.to(heads.device) for x in (cosine, sine if back else -sine)))
+        parts[index] = torch.cat([heads[0].transpose(0, 1).flatten(1), values], dim=-1)
+    return parts
+
+
+def below(key: str) -> str:
+    """Return a tensor's name in one of our files as the model itself calls it."""
+    return key.removeprefix("base_model.model.")

@@ -1,0 +1,180 @@
+"""Loading saved adapters, through peft's calls and through transformers' own: exact, and all of it or nothing.
+
+peft attaches an adapter before it reads the file, and leaves it there where the file cannot be read. Transformers' own
+``model.load_adapter`` checks nothing, and leaves out the LoRA of a stack and, in some releases, the trained head; its
+``enable_adapters`` leaves the head disabled, and its ``set_adapter`` may stop half way. Nothing of foretoken's runs at
+these places, so the calls are wrapped. For methods that are not foretoken's they stay what they were.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from peft import PeftConfig, PeftModel, inject_adapter_in_model
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
+from peft.tuners.tuners_utils import cast_adapter_dtype, set_adapter
+from peft.utils import load_peft_weights, set_peft_model_state_dict
+from peft.utils.other import ModulesToSaveWrapper
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers.integrations.peft import PeftAdapterMixin
+from transformers.utils.loading_report import LoadStateDictInfo
+
+from foretoken.errors import AdapterError
+from foretoken.methods.base import ForetokenConfig
+from foretoken.tuner.checkpoints.files import TENSORS, find
+from foretoken.tuner.checks import PREFIX
+from foretoken.tuner.forward.model_hooks import find_wiring
+from foretoken.tuner.tuner import ForetokenModel
+from foretoken.tuner.unchanged import unchanged_on_error
+
+PEFTS_LOAD = PeftModel.load_adapter
+PEFTS_FROM_PRETRAINED = PeftModel.from_pretrained.__func__  # type: ignore[attr-defined]
+TRANSFORMERS_LOAD = PeftAdapterMixin.load_adapter
+TRANSFORMERS_ENABLE = PeftAdapterMixin.enable_adapters
+TRANSFORMERS_SET = PeftAdapterMixin.set_adapter
+OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+
+
+def wrap_loading() -> None:
+    """Put the wrappers in place; a second call changes nothing."""
+    PeftModel.load_adapter = load_beside  # type: ignore[method-assign]
+    PeftModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]
+    PeftAdapterMixin.load_adapter = load_plain  # type: ignore[method-assign]
+    PeftAdapterMixin.enable_adapters = enable_plain  # type: ignore[method-assign]
+    PeftAdapterMixin.set_adapter = set_plain  # type: ignore[method-assign]
+
+
+@wraps(PEFTS_FROM_PRETRAINED)
+def from_pretrained(cls: type[PeftModel], model: nn.Module, model_id: Any, *args: Any, **kwargs: Any) -> PeftModel:
+    """Load as peft does, and leave the model as it was where that fails."""
+    given = arguments(PEFTS_FROM_PRETRAINED, cls, model, model_id, *args, **kwargs)
+    config_class = type(given["config"]) if given.get("config") else config_class_of(model_id, given)
+    if not issubclass(config_class, ForetokenConfig):
+        return PEFTS_FROM_PRETRAINED(cls, model, model_id, *args, **kwargs)
+    with unchanged_on_error(model):
+        return PEFTS_FROM_PRETRAINED(cls, model, model_id, *args, **kwargs)
+
+
+@wraps(PEFTS_LOAD)
+def load_beside(self: PeftModel, model_id: Any, adapter_name: str, *args: Any, **kwargs: Any) -> Any:
+    """Load as peft does, and leave the model and its other adapters as they were where that fails."""
+    if not isinstance(self.base_model, ForetokenModel):
+        return PEFTS_LOAD(self, model_id, adapter_name, *args, **kwargs)
+    with unchanged_on_error(self), clearly(model_id):
+        check_tensors(model_id, kwargs.get("subfolder"))
+        return PEFTS_LOAD(self, model_id, adapter_name, *args, **kwargs)
+
+
+@wraps(TRANSFORMERS_LOAD)
+def load_plain(self: Any, *args: Any, **kwargs: Any) -> LoadStateDictInfo:
+    """Load into a plain model what :meth:`peft.PeftModel.from_pretrained` loads, by the same calls."""
+    given = arguments(TRANSFORMERS_LOAD, self, *args, **kwargs)
+    source = given.get("peft_model_id") or getattr(given.get("load_config"), "pretrained_model_name_or_path", None)
+    options = hub_options(given)
+    config = given.get("peft_config")
+    if config is None and source is not None:
+        found = config_class_of(source, options)
+        config = found.from_pretrained(source, **options) if issubclass(found, ForetokenConfig) else None
+    if not isinstance(config, ForetokenConfig):
+        return TRANSFORMERS_LOAD(self, *args, **kwargs)
+    if given.get("hotswap") is True:
+        raise AdapterError("adapters of foretoken cannot be swapped in place; delete_adapter() and load the other one")
+    name, tensors = given.get("adapter_name") or "default", given.get("adapter_state_dict")
+    config.inference_mode = not given.get("is_trainable", False)
+    lean = given.get("low_cpu_mem_usage", False)
+    with unchanged_on_error(self), clearly(source):
+        if tensors is None:
+            check_tensors(source, options.get("subfolder"))
+            tensors = load_peft_weights(str(source), device="cpu", **options)
+        inject_adapter_in_model(config, self, name, low_cpu_mem_usage=lean)
+        set_peft_model_state_dict(self, without_prefix(tensors), adapter_name=name, low_cpu_mem_usage=lean)
+        cast_adapter_dtype(self, name)
+        set_adapter(self, name, inference_mode=config.inference_mode)  # of the layers alone it is active by now
+    self._hf_peft_config_loaded = True
+    if config.inference_mode:
+        self.eval()
+    return nothing_missing()
+
+
+@wraps(TRANSFORMERS_ENABLE)
+def enable_plain(self: Any) -> None:
+    """Enable the adapters as transformers does, and the heads that it disabled with them."""
+    TRANSFORMERS_ENABLE(self)
+    if find_wiring(self) is None:
+        return
+    for module in self.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            module.enable_adapters(enabled=True)
+
+
+@wraps(TRANSFORMERS_SET)
+def set_plain(self: Any, adapter_name: list[str] | str) -> None:
+    """Activate as transformers does: where a head cannot follow, as two heads cannot act at once, nothing does."""
+    with nullcontext() if find_wiring(self) is None else unchanged_on_error(self):
+        TRANSFORMERS_SET(self, adapter_name)
+
+
+def arguments(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return what a function is given, by name, with the rest of its keyword arguments among it."""
+    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    return {**given, **given.pop("kwargs", {})}
+
+
+def config_class_of(source: Any, options: Mapping[str, Any]) -> type[Any]:
+    """Return the class of a saved adapter's config; where there is none to read, the library says so itself."""
+    try:
+        options = {name: value for name, value in options.items() if name in OF_THE_HUB}
+        return PEFT_TYPE_TO_CONFIG_MAPPING[PeftConfig._get_peft_type(str(source), **options)]  # type: ignore[index]
+    except (ValueError, KeyError):
+        return PeftConfig
+
+
+def hub_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how to ask the hub, from the several places where transformers' call takes it."""
+    stated = {name: given[name] for name in OF_THE_HUB if given.get(name)}
+    of_config = dict(getattr(given.get("load_config"), "download_kwargs", None) or {})
+    places = (of_config, given.get("download_kwargs") or {}, given.get("adapter_kwargs") or {}, stated)
+    merged = {name: value for place in places for name, value in place.items()}
+    return {name: value for name, value in merged.items() if name in OF_THE_HUB and value is not None}
+
+
+def check_tensors(source: Any, subfolder: str | None) -> None:
+    """Raise AdapterError where a folder has a config and no tensors, or a pickle of them."""
+    folder = Path(source) / (subfolder or "")
+    if folder.is_dir():
+        find(folder, TENSORS)
+
+
+@contextmanager
+def clearly(source: Any) -> Iterator[None]:
+    """Say in one line what is wrong with an adapter's file.
+
+    Raises:
+        AdapterError: the file cannot be read, or lacks a tensor of the head.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        raise AdapterError(f"{source}: {TENSORS} cannot be read ({error}); save the adapter again") from error
+    except KeyError as error:  # peft looks for the head's tensors by name
+        raise AdapterError(
+            f"{source}: the adapter file lacks {error}; it is incomplete or of a model with another head"
+        ) from error
+
+
+def without_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by their names in a plain model."""
+    return {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
+
+
+def nothing_missing() -> LoadStateDictInfo:
+    """Return transformers' report of a load that left nothing out; otherwise there was an error."""
+    others: dict[str, Any] = {"error_msgs": [], "conversion_errors": {}}
+    return LoadStateDictInfo(**{item.name: others.get(item.name, set()) for item in fields(LoadStateDictInfo)})

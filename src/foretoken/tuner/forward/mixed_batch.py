@@ -1,0 +1,62 @@
+"""Batches whose documents use different adapters: what peft's own layers and heads are told of it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from peft.tuners.lora.layer import LoraLayer
+from peft.utils.other import ModulesToSaveWrapper, TrainableTokensWrapper
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from foretoken.tuner.forward.plan import index_of, spread
+
+
+def hook_names(module: nn.Module, names: list[str]) -> RemovableHandle | None:
+    """Let a LoRA layer, a wrapped head or trained embeddings know which document uses which adapter."""
+    if isinstance(module, LoraLayer):
+        return module.register_forward_pre_hook(partial(lora_by_names, names=names), with_kwargs=True)
+    if isinstance(module, ModulesToSaveWrapper):
+        return module.register_forward_hook(partial(head_by_names, names=names), with_kwargs=True)
+    if isinstance(module, TrainableTokensWrapper):
+        return module.register_forward_hook(partial(rows_by_names, names=names))
+    return None
+
+
+def lora_by_names(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, names: list[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Tell a LoRA layer which document uses which adapter."""
+    return args, {**kwargs, "adapter_names": spread(names, args[0].shape[0])}
+
+
+def head_by_names(
+    module: ModulesToSaveWrapper,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    output: Tensor,
+    *,
+    names: list[str],
+) -> Tensor:
+    """Give each document the head of its own adapter (peft itself does so for single linear maps only)."""
+    names = spread(names, output.shape[0])
+    for name in dict.fromkeys(names):
+        index = index_of(name, names, output.device)
+        heads = dict(module.modules_to_save.items())
+        head = heads.get(name, module.original_module)
+        own = head(*(x.index_select(0, index) for x in args), **kwargs)
+        output = output.index_copy(0, index, own.to(output.dtype))
+    return output
+
+
+def rows_by_names(module: TrainableTokensWrapper, args: tuple[Any, ...], output: Tensor, *, names: list[str]) -> Tensor:
+    """Give each document the embeddings of new tokens of its own adapter."""
+    names = spread(names, output.shape[0])
+    layer = module.token_adapter
+    for name in dict.fromkeys(names):
+        index = index_of(name, names, output.device)
+        known = [name] if name in layer.trainable_tokens_delta else []
+        own = layer.forward_adapters(args[0].index_select(0, index), known)
+        output = output.index_copy(0, index, own.to(output.dtype))
+    return output

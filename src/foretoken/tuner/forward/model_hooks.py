@@ -1,0 +1,199 @@
+"""Where sites are put, and the hooks that call them: one :class:`Wiring` per model.
+
+Shapes: B batch, N text tokens, P rows in front of the text, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from peft import PeftModel
+from torch import Tensor, nn
+
+from foretoken.backbones.base import PORT, Attention, Backbone, Stack
+from foretoken.errors import AdapterError
+from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.dimensions import Dimensions, Place
+from foretoken.tuner.attention.adapter import Port
+from foretoken.tuner.auxiliary import summed
+from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
+from foretoken.tuner.forward.plan import FAST
+from foretoken.tuner.forward.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
+from foretoken.tuner.forward.stack_hooks import StackWiring
+
+WIRING = "_foretoken_wiring"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a method's module goes: the module that carries the site, and for an edit where its output is."""
+
+    holder: nn.Module
+    stack: int
+    output: nn.Module | None = None
+    width: int | None = None
+
+
+class Wiring:
+    """The sites and hooks of one model, and how to take them off again."""
+
+    def __init__(self, body: nn.Module, backbone: Backbone, dimensions: Dimensions) -> None:
+        self.body = body
+        self.backbone = backbone
+        self.dimensions = dimensions
+        self.names: Sequence[str] | None = None
+        self.sites: list[Site] = []
+        self.built: dict[str, tuple[ForetokenConfig, Sites]] = {}
+        self.targets: list[nn.Module] = []
+        self.stacks = [StackWiring(self, stack) for stack in backbone.stacks_of(body)]
+        self.handles = [handle for place in backbone.attentions(body) for handle in self.open_port(*place)]
+        follow_class(body)
+        backbone.attach_attention(body, backbone.attention_modules(body))
+        self.forward = ThroughHooks(body)
+
+    def stay_attached(self) -> None:
+        """Attach again where the user has chosen another attention implementation since.
+
+        Raises:
+            BackboneError: one that takes no masks.
+        """
+        if not self.backbone.is_attached(self.body):
+            self.backbone.dimensions(self.body.config)
+            self.backbone.attach_attention(self.body, self.backbone.attention_modules(self.body))
+
+    def open_port(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[Any]:
+        """Give one attention its port, and let its output projection add what the port delivers."""
+        wired = next(wired for wired in self.stacks if wired.stack is stack)
+        module = layer.get_submodule(attention.module)
+        port = Port(module, wired.runtime, wired.layers.index(layer), is_cross=attention is stack.cross)
+        handles: list[Any] = [layer.get_submodule(attention.output).register_forward_hook(port.after_projection)]
+        if attention.is_rotary:
+            handles.append(module.register_forward_pre_hook(port.note_rotation, with_kwargs=True))
+        return handles
+
+    def target(self, key: int | str | Place, module: nn.Module) -> Target:
+        """Return where a method's module goes.
+
+        Raises:
+            BackboneError: this model has no such place.
+        """
+        if isinstance(key, str):
+            found = self.body.get_submodule(key)
+            return Target(found, self.stack_of(found), found)
+        if isinstance(key, Place):
+            return self.place(key)
+        if site_class(module) is EntrySite:
+            layer = self.backbone.layer_modules(self.body)[key]
+            return Target(layer, self.stack_of(layer))
+        attention = self.backbone.attention_modules(self.body)[key]
+        return Target(attention, self.stack_of(attention))
+
+    def place(self, place: Place) -> Target:
+        """Return where a named place of the family is."""
+        if place.kind == "feed_forward":
+            layer = self.backbone.layer_modules(self.body)[place.index]
+            number = self.stack_of(layer)
+            first, last = self.stacks[number].stack.feed_forward
+            return Target(layer.get_submodule(first), number, layer.get_submodule(last))
+        _, attention, layer = self.backbone.attentions(self.body)[place.index]
+        path = attention.output if place.kind == "attention" else attention.query[place.part]
+        found = layer.get_submodule(path)
+        shape = self.dimensions.attentions[place.index]
+        width = shape.num_heads * shape.head_dim if place.kind == "query" else None
+        return Target(found, self.stack_of(layer), found, width)
+
+    def stack_of(self, module: nn.Module) -> int:
+        """Return the number of the stack that a module belongs to; what lies outside of all goes with the first."""
+        # asked anew each time: peft puts its LoRA in the places of modules
+        return next((number for number, wired in enumerate(self.stacks) if wired.contains(module)), 0)
+
+    def attach(self, target: Target, module: nn.Module, adapter: str) -> None:
+        """Put an adapter's module where it belongs.
+
+        Raises:
+            AdapterError: an earlier adapter edits another output there.
+        """
+        site = getattr(target.holder, NAME, None)
+        if site is None:
+            site = self.new_site(target, module)
+        elif type(site) is not site_class(module):
+            raise AdapterError(
+                f"adapter {adapter!r} and an earlier one act at one module of this model in different ways; "
+                f"attach {adapter!r} to another copy of the model, or unload() the earlier ones first"
+            )
+        site[adapter] = module
+        if isinstance(site, OutputSite):
+            self.edit_output(site, target, adapter)
+
+    def new_site(self, target: Target, module: nn.Module) -> Site:
+        """Register a site, and the hook that calls it before its module runs."""
+        wired = self.stacks[target.stack]
+        site = site_class(module)(wired.runtime)
+        target.holder.add_module(NAME, site)
+        self.sites.append(site)
+        self.targets.append(target.holder)
+        if isinstance(site, EntrySite):
+            site.is_first = target.holder is wired.layers[0]
+            hook = BeforeLayer(site)
+            self.handles.append(target.holder.register_forward_pre_hook(hook, with_kwargs=True))
+        return site
+
+    def edit_output(self, site: OutputSite, target: Target, adapter: str) -> None:
+        """Let an adapter's edit act where its output is; all edits of one output share their hooks."""
+        assert target.output is not None
+        edit = next((edit for edit in site.edits if edit.output is target.output and edit.width == target.width), None)
+        if edit is None:
+            edit = AroundModule(site, target.output, target.width)
+            site.edits.append(edit)
+            self.handles.append(target.holder.register_forward_pre_hook(edit.before, with_kwargs=True))
+            self.handles.append(target.output.register_forward_hook(edit.after))
+        site.edit_of[adapter] = edit
+
+    def at_work(self) -> list[str]:
+        """Return the adapters that act: those that the documents of the pass name, or the active ones."""
+        site = next((site for site in self.sites if len(site)), None)
+        if site is None or site.disable_adapters:
+            return []
+        return list(dict.fromkeys(self.names or site.active_adapters))
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """Return what the adapters at work add to the task's loss in training; None for nothing."""
+        built = [self.built[name] for name in self.at_work() if name in self.built]
+        return summed(config.auxiliary_loss(sites) for config, sites in built)
+
+    def remove(self) -> None:
+        """Give back the model as it was."""
+        self.forward.remove()
+        for handle in [*self.handles, *(handle for wired in self.stacks for handle in wired.handles)]:
+            handle.remove()
+        for wired in self.stacks:
+            wired.forget_checkpoints()
+        for target in self.targets:
+            delattr(target, NAME)
+        attentions = self.backbone.attention_modules(self.body)
+        for attention in attentions:
+            attention.__dict__.pop(PORT, None)
+        if FAST not in self.body.__dict__:
+            self.backbone.detach_attention(self.body, attentions)
+
+
+def find_wiring(model: nn.Module) -> Wiring | None:
+    """Return the wiring of a model; None for one without an adapter of foretoken's."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    return body_of(base).__dict__.get(WIRING)
+
+
+class BeforeLayer:
+    """A pre-hook that edits what enters a layer."""
+
+    def __init__(self, site: EntrySite) -> None:
+        self.site = site
+
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Edit the hidden states, however they are passed."""
+        if args:
+            return (self.site(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": self.site(kwargs["hidden_states"])}

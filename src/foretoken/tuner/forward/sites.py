@@ -1,0 +1,169 @@
+"""The modules that carry adapters.
+
+A site is a small module registered under the name ``foretoken`` on a module of the backbone, so that parameters appear
+as ``...layer.3.foretoken.<adapter>...`` while classes, names and state dict of the frozen model stay as they
+are. The hooks that let sites act are in :mod:`foretoken.tuner.forward.model_hooks`.
+
+Shapes: B batch, N text tokens, P rows in front of the text, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from foretoken.errors import AdapterError
+from foretoken.methods.base import AttentionPart, LayerEntry
+from foretoken.tuner.forward.plan import Plan, Runtime
+
+NAME = "foretoken"
+
+
+class Site(nn.ModuleDict, BaseTunerLayer):
+    """The adapters' modules at one place of the backbone, by adapter name."""
+
+    adapter_layer_names = ("adapters",)
+    weight = None  # type: ignore[assignment] # BaseTunerLayer would look for a wrapped layer's
+    bias = None  # type: ignore[assignment]
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self.runtime = runtime
+        self._disable_adapters = False
+        self.merged_adapters: list[str] = []
+
+    @property
+    def adapters(self) -> Site:
+        """The modules by adapter name, as peft asks for them."""
+        return self
+
+    def parts(self) -> Iterable[tuple[Any, Any]]:
+        """Yield (group, module) for the adapters at work here in the current pass."""
+        plan = self.runtime.plan
+        for group in () if plan is None else plan.groups:
+            if group.adapter in self:
+                yield group, self[group.adapter]
+
+
+class EntrySite(Site):
+    """A layer entry: edits the rows in front of the text, and the text."""
+
+    is_first = False  # of its stack: its rows are what the adapters bring, whatever stands there
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D); P = 0 where the rows are not in the hidden states."""
+        plan = self.runtime.plan
+        parts = list(self.parts())
+        if plan is None or not parts:
+            return hidden
+        here, stream = plan.rows_here, plan.stream
+        rows, text = (hidden[:, :here], hidden[:, here:]) if stream is None else stream.split(hidden)
+        if here and self.is_first:
+            rows = self.first_rows(plan, hidden)
+        for group, entry in parts:
+            if here and group.num_rows:
+                rows = self.with_rows(rows, group, entry)
+            if text.shape[1]:
+                ids = plan.ids_for(text)
+                ids = None if ids is None else group.take(ids)
+                text = group.put(text, entry.on_text(group.take(text), ids))
+        if self.is_first:
+            self.runtime.text_is_frozen = bool(here) and not text.requires_grad
+        if stream is not None:
+            return stream.join(rows, text)
+        return torch.cat([rows, text], dim=1) if here else text
+
+    def with_rows(self, rows: Tensor, group: Any, entry: LayerEntry) -> Tensor:
+        """Let one adapter edit its own rows among all rows."""
+        mine = group.take(rows)
+        before, own, after = mine.split(
+            [group.offset, group.num_rows, mine.shape[1] - group.offset - group.num_rows], 1
+        )
+        edited = entry.on_rows(own).to(rows.dtype)
+        if own.shape[1] == mine.shape[1]:
+            return group.put(rows, edited)
+        return group.put(rows, torch.cat([before, edited, after], dim=1))
+
+    def first_rows(self, plan: Plan, like: Tensor) -> Tensor:
+        """Return the (B, P, D) rows that go in front of the text."""
+        rows = like.new_zeros(plan.batch_size, plan.num_rows, like.shape[-1])
+        for group, entry in self.parts():
+            if not group.num_rows:
+                continue
+            size = plan.batch_size if group.index is None else group.index.shape[0]
+            new = entry.first_rows(size).to(dtype=like.dtype, device=like.device)
+            if group.num_rows < plan.num_rows:
+                padding = (0, 0, group.offset, plan.num_rows - group.offset - group.num_rows)
+                new = group.take(rows) + nn.functional.pad(new, padding)
+            rows = group.put(rows, new)
+        return rows
+
+
+class AttentionSite(Site):
+    """The adapters' branches in one attention; its :class:`~foretoken.tuner.attention.adapter.Port` asks them."""
+
+
+class OutputSite(Site):
+    """Edits of a module's output, or of the output of a module that follows it.
+
+    Attributes:
+        edits: the hooks around each output that some adapter edits.
+        edit_of: by adapter name, those of its own output: a bias of BART's ``fc1`` is an edit of what that yields, a
+            bottleneck adapter goes from its input to the output of ``fc2``.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.edits: list[AroundModule] = []
+        self.edit_of: dict[str, AroundModule] = {}
+
+    def forward(self, output: Tensor, given: Tensor, around: AroundModule) -> Tensor:
+        """Output (B, ..., D_out) and input (B, ..., D_in), the hooks that have them -> new output."""
+        for group, edit in self.parts():
+            if self.edit_of[group.adapter] is around:
+                output = group.put(output, edit(group.take(output), group.take(given)))
+        return output
+
+
+class AroundModule:
+    """Hooks that edit a module's output with its input, or another module's input, at hand."""
+
+    def __init__(self, site: OutputSite, output: nn.Module, width: int | None) -> None:
+        self.site = site
+        self.output = output
+        self.width = width
+        self.given: Tensor | None = None
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note the input."""
+        self.given = args[0] if args else next(iter(kwargs.values()))
+
+    def after(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        """Edit the output, or the part of it that is the query's."""
+        given, self.given = self.given, None
+        assert given is not None
+        if self.width is None or self.width == output.shape[-1]:
+            return self.site(output, given, self)
+        query, rest = output[..., : self.width], output[..., self.width :]
+        return torch.cat([self.site(query, given, self), rest], dim=-1)
+
+    def acts(self, adapters: Collection[str]) -> bool:
+        """Tell whether one of these adapters edits this output."""
+        return any(self.site.edit_of[name] is self for name in adapters if name in self.site)
+
+
+def check_adapter_name(name: str) -> None:
+    """Raise AdapterError for a name that cannot be a module's name."""
+    if "." in name or hasattr(Site, name):
+        raise AdapterError(f"an adapter cannot be called {name!r}; choose another name, without dots")
+
+
+def site_class(module: nn.Module) -> type[Site]:
+    """Return the class of site that carries a method's module."""
+    if isinstance(module, LayerEntry):
+        return EntrySite
+    return AttentionSite if isinstance(module, AttentionPart) else OutputSite

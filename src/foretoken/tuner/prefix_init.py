@@ -1,0 +1,211 @@
+"""What a prefix is at the start: what the frozen model computes for a text, or what another adapter has learnt.
+
+Shapes: P prefix length, D model width, W width of an attention's keys (H_kv K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from foretoken.errors import AdapterError, ConfigError, cut, did_you_mean
+from foretoken.methods import METHODS
+from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.prefix import Prefix, PrefixConfig
+from foretoken.methods.prefix_propagation import PropagatedRows
+from foretoken.methods.prefix_tuning import PrefixBranch
+from foretoken.tuner.checkpoints.warm_start import Saved, copy_adapter, saved_adapter
+from foretoken.tuner.forward.model_hooks import Wiring, find_wiring
+from foretoken.tuner.probe import FrozenStates, frozen_states
+
+SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
+Source: TypeAlias = list[int] | Saved | None
+
+
+def sources(config: ForetokenConfig, sites: Sites, body: nn.Module, dimensions: Dimensions) -> list[Source]:
+    """Return for every method of a new adapter what its prefixes start from, before anything is attached.
+
+    Raises:
+        ConfigError: the text has no tokenizer, or no tokens.
+        AdapterError: the adapter to start from is missing, or of another method.
+        BackboneError: it was made for another backbone.
+    """
+    return [source_of(member, body, dimensions) for member, _ in members(config, sites)]
+
+
+def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) -> Source:
+    """Return what the prefixes of one method start from; None where they stay random."""
+    if not isinstance(config, PrefixConfig):
+        return None
+    match config.prefix_init:
+        case "vocabulary":
+            return random_tokens(config, body, dimensions)
+        case "text":
+            return tokens_of_text(config, body, dimensions)
+        case "adapter":
+            return saved_adapter(config, body, dimensions)
+    return None
+
+
+def start(wiring: Wiring, adapter_name: str, found: list[Source]) -> None:
+    """Give a new adapter's prefixes what they start from.
+
+    Raises:
+        AdapterError: a saved adapter's options differ from those of the new one.
+    """
+    for (config, sites), source in zip(members(*wiring.built[adapter_name]), found, strict=True):
+        if source is None or any(p.is_meta for module in sites.modules() for p in module.parameters()):
+            continue
+        assert isinstance(config, PrefixConfig)
+        if isinstance(source, Saved):
+            copy_adapter(source, config, sites, wiring)
+        else:
+            start_as(source, config, sites, wiring)
+
+
+def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, adapter_name: str = "default") -> None:
+    """Let an adapter's prefix be what the frozen model computes for a text.
+
+    Prompt tuning's rows, and those of the first layer in prefix-propagation, become what enters the first layer for
+    the text; what prefix-propagation adds before later layers becomes 0. The keys and values of prefix-tuning become
+    those of the text in every attention: the prefix starts as if the text stood before every document. An
+    encoder-decoder reads the text in both stacks.
+
+    Args:
+        model: a model with an adapter that has a prefix; in a stack every such member is set.
+        token_ids: the text's (N,) tokens, repeated or cut to the length of the prefix.
+        adapter_name: which adapter.
+
+    Raises:
+        AdapterError: no such adapter, an adapter without a prefix or with a projected one, or unusable token ids.
+
+    >>> from peft import get_peft_model
+    >>> from transformers import BertConfig, BertModel
+    >>> from foretoken import PromptTuningConfig, initialise_prefix
+    >>> config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    >>> model = get_peft_model(BertModel(config), PromptTuningConfig(num_virtual_tokens=4))
+    >>> initialise_prefix(model, token_ids=[2054, 2003, 2023])
+    >>> rows = model.get_parameter("base_model.model.encoder.layer.0.foretoken.default.prefix.weight")
+    >>> ids = torch.tensor([[2054, 2003, 2023, 2054]])  # repeated to four
+    >>> bool(torch.allclose(rows, model.get_base_model().eval().embeddings(ids)[0], atol=1e-6))
+    True
+    """
+    wiring = wiring_of(model, adapter_name)
+    ids = checked_tokens(torch.as_tensor(token_ids).flatten().tolist(), wiring.dimensions)
+    found = [both for both in members(*wiring.built[adapter_name]) if isinstance(both[0], PrefixConfig)]
+    if not found:
+        raise AdapterError(f"adapter {adapter_name!r} has no prefix; {prefix_methods()} have one")
+    for config, sites in found:
+        assert isinstance(config, PrefixConfig)
+        start_as(ids, config, sites, wiring)
+
+
+def start_as(tokens: list[int], config: PrefixConfig, sites: Sites, wiring: Wiring) -> None:
+    """Let one method's prefixes be what the frozen model computes for a text.
+
+    Raises:
+        AdapterError: the prefix is the output of a network.
+    """
+    if config.prefix_projection:
+        raise AdapterError(
+            "with prefix_projection the prefix is a network's output and starts as what that yields; "
+            "make an adapter without it to start from a text"
+        )
+    text = torch.tensor(list(islice(cycle(tokens), config.num_virtual_tokens)))
+    fill(sites, frozen_states(wiring, text))
+
+
+def fill(sites: Sites, states: FrozenStates) -> None:
+    """Write what the model computes for a text into the prefixes of one method."""
+    for layer, entry in sites.layers.items():
+        if isinstance(entry, PropagatedRows):
+            write(entry.prefix, states.entering[layer] if entry.first else torch.zeros(()))
+    for index, branch in sites.attention.items():
+        if isinstance(branch, PrefixBranch):
+            write(branch.prefix, (states.free if branch.position_free else states.attentions)[index])
+
+
+def write(prefix: nn.Module, value: Tensor) -> None:
+    """Write a (P, width) value into a prefix."""
+    assert isinstance(prefix, Prefix)
+    with torch.no_grad():
+        prefix.weight.copy_(value)
+
+
+def random_tokens(config: PrefixConfig, body: nn.Module, dimensions: Dimensions) -> list[int]:
+    """Return P random tokens of the vocabulary, none of them special; PyTorch's seed decides."""
+    named = (getattr(body.config, f"{name}_token_id", None) for name in SPECIAL)
+    special = {token for token in named if isinstance(token, int)}
+    ordinary = [token for token in range(dimensions.vocab_size) if token not in special]
+    drawn = torch.randint(len(ordinary), (config.num_virtual_tokens,))
+    return [ordinary[place] for place in drawn.tolist()]
+
+
+def tokens_of_text(config: PrefixConfig, body: nn.Module, dimensions: Dimensions) -> list[int]:
+    """Return the tokens of the config's text, without special ones.
+
+    Raises:
+        ConfigError: there is no tokenizer, or the text has no tokens.
+    """
+    source = config.tokenizer_name_or_path or getattr(body, "name_or_path", "")
+    if not source:
+        raise ConfigError(
+            "prefix_init is 'text' and the model does not say which tokenizer is its own; set tokenizer_name_or_path"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # damaged files bring about errors of every kind
+        reason = cut(str(error).strip().partition("\n")[0], 200)
+        raise ConfigError(
+            f"no tokenizer at {source!r} ({reason}); set tokenizer_name_or_path to a folder or a hub name"
+        ) from error
+    tokens = tokenizer(config.prefix_init_text, add_special_tokens=False)["input_ids"]
+    if not tokens:
+        raise ConfigError(f"prefix_init_text is {config.prefix_init_text!r}, which has no tokens; give a longer text")
+    return checked_tokens(tokens, dimensions)
+
+
+def checked_tokens(tokens: list[int], dimensions: Dimensions) -> list[int]:
+    """Return the tokens if the model knows them.
+
+    Raises:
+        AdapterError: there are none, or one that the model does not know.
+    """
+    size = dimensions.vocab_size
+    if not tokens or not all(isinstance(token, int) and 0 <= token < size for token in tokens):
+        got = next((token for token in tokens if not (isinstance(token, int) and 0 <= token < size)), "no token")
+        raise AdapterError(f"got {got} to start a prefix from; expected token ids from 0 to {size - 1}")
+    return tokens
+
+
+def members(config: ForetokenConfig, sites: Sites) -> Sequence[tuple[ForetokenConfig, Sites]]:
+    """Return the methods of an adapter with what they built: the members of a stack, or the adapter itself."""
+    return sites.members or ((config, sites),)
+
+
+def prefix_methods() -> str:
+    """Return the names of the methods that have a prefix."""
+    names = [m.name for m in METHODS.values() if m.config is not None and issubclass(m.config, PrefixConfig)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def wiring_of(model: nn.Module, adapter_name: str) -> Wiring:
+    """Return the wiring of a model with this adapter.
+
+    Raises:
+        AdapterError: the model has no such adapter of foretoken's.
+    """
+    wiring = find_wiring(model)
+    built = {} if wiring is None else wiring.built
+    if wiring is None or adapter_name not in built:
+        hint = did_you_mean(adapter_name, built)
+        raise AdapterError(
+            f"no adapter {adapter_name!r} of foretoken{hint}; the model has: {', '.join(built) or 'none'}"
+        )
+    return wiring

@@ -1,0 +1,201 @@
+"""What the frozen model computes for one text: where a prefix may start, and what peft's rows become.
+
+Shapes: P tokens of the text, M keys, D model width, H heads, K head width, W width of an attention's keys (H_kv K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from foretoken.attention import attend, own_weights
+from foretoken.attention.packed import Stream
+from foretoken.attention.rotary import unrotated
+from foretoken.backbones.base import PORT
+from foretoken.errors import AdapterError
+
+if TYPE_CHECKING:
+    from foretoken.tuner.forward.model_hooks import Wiring
+
+
+@dataclass(frozen=True)
+class FrozenStates:
+    """What the frozen model computes for a text of P tokens.
+
+    Attributes:
+        entering: by the first layer of each stack, the (P, D) rows that enter it.
+        attentions: for every attention, (P, 2 W): the keys as its queries see them, and the values.
+        free: the same, the keys without the rotation of their positions.
+    """
+
+    entering: dict[int, Tensor]
+    attentions: list[Tensor]
+    free: list[Tensor]
+
+
+class Listener:
+    """A branch that changes nothing and remembers what an attention sees: keys, values, and the keys' rotation."""
+
+    acts = True
+    rests = False
+    has_part = True
+    rows_in_front = None
+    rows_here = 0
+    mixed_size = None
+    needs_keys = True
+    text_is_frozen = False
+
+    def __init__(self) -> None:
+        self.seen: tuple[Tensor, Tensor] | None = None
+        self.rotation: tuple[Tensor, Tensor] | None = None
+
+    def note_rotation(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note how queries and keys are about to be rotated: a forward pre-hook of rotary attention."""
+        self.rotation = kwargs["position_embeddings"]
+
+    def rows(self, length: int, *, free: bool) -> Tensor:
+        """Return the (P, 2 W) keys and values of the first P tokens."""
+        assert self.seen is not None
+        key, value = self.seen
+        if free and self.rotation is not None:
+            key = unrotated(key, *self.rotation)
+        return torch.cat([x[0, :, :length].transpose(0, 1).flatten(1) for x in (key, value)], dim=-1)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Plain attention; the first call of a pass has the ordinary projections, a second one global tokens' own."""
+        self.seen = self.seen or (key, value)
+        return attend(query, key, value, scale=scale, dropout=dropout, **masks)[0], None
+
+    def deliver(self, vector: Tensor | None) -> None:
+        """Take nothing: there is no vector."""
+
+    def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Change nothing."""
+
+    def idle(self, module: nn.Module) -> nn.Module | None:
+        """Return nothing: it needs keys."""
+
+    def packed(self, stream: Stream) -> AbstractContextManager[None]:
+        """Go on as before: what it listens to is padded, as ``needs_keys`` says."""
+        return nullcontext()
+
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
+        """Return the (1, H, N, M) weights."""
+        return own_weights(query, key, scale=scale, **masks)
+
+
+def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:
+    """Return what the model computes without any adapter for a text: (P,) token ids, or (P, D) token embeddings.
+
+    An encoder-decoder reads the text in both stacks. Where positions rotate the keys, the text stands at -P..-1, right
+    before a text that begins at 0; elsewhere at 0..P-1.
+
+    Raises:
+        AdapterError: the model has fewer positions than the text has tokens.
+    """
+    length, body = text.shape[0], wiring.body
+    limit = getattr(body.config, "max_position_embeddings", None)
+    if limit is not None and length > limit:
+        raise AdapterError(
+            f"a prefix of {length} tokens cannot be read as a text by this model, which has {limit} positions; "
+            "choose a smaller num_virtual_tokens"
+        )
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(resting(body))
+        listeners = stack.enter_context(listening(wiring))
+        entering = stack.enter_context(noting_entries(wiring))
+        body(**inputs_of(wiring, text))
+    return FrozenStates(
+        entering={layer: rows[0, :length] for layer, rows in entering.items()},
+        attentions=[listener.rows(length, free=False) for listener in listeners],
+        free=[listener.rows(length, free=True) for listener in listeners],
+    )
+
+
+def inputs_of(wiring: Wiring, text: Tensor) -> dict[str, Tensor]:
+    """Return the body's arguments for one text."""
+    weight = wiring.body.get_input_embeddings().weight  # type: ignore[operator]
+    text = text.to(weight.device)[None]
+    name = "input_ids" if text.dim() == 2 else "inputs_embeds"
+    given = {name: text if name == "input_ids" else text.to(weight.dtype)}
+    if len(wiring.stacks) > 1:
+        given |= {f"decoder_{key}": value for key, value in given.items()}
+    if wiring.stacks[0].stack.attention.is_rotary:
+        given["position_ids"] = torch.arange(-text.shape[1], 0, device=text.device)[None]
+    return given
+
+
+@contextmanager
+def resting(body: nn.Module) -> Iterator[None]:
+    """Let the model be as without adapters and dropout for a while."""
+    modules = list(body.modules())
+    trained = [module.training for module in modules]
+    layers = [(module, module._disable_adapters) for module in modules if isinstance(module, BaseTunerLayer)]
+    try:
+        for module in modules:
+            module.training = False
+        for layer, _ in layers:
+            layer._disable_adapters = True
+        yield
+    finally:
+        for module, training in zip(modules, trained, strict=True):
+            module.training = training
+        for layer, disabled in layers:
+            layer._disable_adapters = disabled
+
+
+@contextmanager
+def listening(wiring: Wiring) -> Iterator[list[Listener]]:
+    """Put a listener in the place of every attention's port for a while."""
+    attentions = wiring.backbone.attention_modules(wiring.body)
+    declared = [attention for _, attention, _ in wiring.backbone.attentions(wiring.body)]
+    ports = [attention.__dict__[PORT] for attention in attentions]
+    listeners = [Listener() for _ in attentions]
+    handles = []
+    try:
+        for attention, at, listener in zip(attentions, declared, listeners, strict=True):
+            attention.__dict__[PORT] = listener
+            if at.is_rotary:
+                handles.append(attention.register_forward_pre_hook(listener.note_rotation, with_kwargs=True))
+        yield listeners
+    finally:
+        for attention, port in zip(attentions, ports, strict=True):
+            attention.__dict__[PORT] = port
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def noting_entries(wiring: Wiring) -> Iterator[dict[int, Tensor]]:
+    """Note what enters the first layer of each stack for a while."""
+    noted: dict[int, Tensor] = {}
+    handles = []
+    for first, wired in zip(wiring.dimensions.first_layers, wiring.stacks, strict=True):
+
+        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = first) -> None:
+            noted[first] = (args[0] if args else kwargs["hidden_states"]).detach()
+
+        handles.append(wired.layers[0].register_forward_pre_hook(note, with_kwargs=True))
+    try:
+        yield noted
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def rotations(wiring: Wiring, position: int) -> list[tuple[Tensor, Tensor]]:
+    """Return for every attention cosine and sine (1, 1, K) of the rotation to a position."""
+    with torch.no_grad(), resting(wiring.body), listening(wiring) as listeners:
+        place = wiring.body.get_input_embeddings().weight.device  # type: ignore[operator]
+        given = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
+        wiring.body(**{name: ids.long().to(place) for name, ids in given.items()})
+    return [listener.rotation for listener in listeners if listener.rotation is not None]

@@ -1,0 +1,143 @@
+"""Trained embeddings of single tokens, beside a frozen table, without a copy of the table in every pass.
+
+Shapes: B batch, N tokens, D model width, V vocabulary, R trained rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
+from peft.utils.other import TrainableTokensWrapper
+from torch import Tensor, nn
+
+from foretoken.errors import ConfigError
+from foretoken.methods.base import ForetokenConfig
+from foretoken.tuner.forward.sites import NAME
+
+Rows = list[int] | dict[str, list[int]]  # tokens, or those of several modules by the ends of their paths
+
+
+class TokenRows(TrainableTokensLayer):
+    """peft's layer with the same parameters and outputs.
+
+    peft writes the rows into a copy of the (V, D) table in every forward pass, at every token that is generated, and
+    the backward pass finds a gradient for all of it. Here the rows alone are looked up, or multiplied with.
+    """
+
+    def forward_adapters(self, x: Tensor, active_adapters: list[str], *args: Any, **kwargs: Any) -> Tensor:
+        """Return embeddings (B, N, D) of tokens (B, N), or logits (B, N, V) of hidden states (B, N, D)."""
+        names = [name for name in active_adapters if name in self.trainable_tokens_delta]
+        if self.disable_adapters or self.merged or not names:
+            found: Tensor = super().forward_adapters(x, names, *args, **kwargs)
+            return found
+        self._check_overlapping_tokens(names)
+        output: Tensor = self.base_layer(x, *args, **kwargs)
+        change = self.with_embeddings if isinstance(self.base_layer, nn.Embedding) else self.with_logits
+        for name in names:
+            tokens = torch.tensor(self.token_indices[name], device=output.device)
+            output = change(output, x, tokens, self.trainable_tokens_delta[name])
+        return output
+
+    def with_embeddings(self, output: Tensor, ids: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Return (B, N, D) with the (R, D) rows where the ids are their tokens (R,)."""
+        same = ids[..., None] == tokens
+        scale = self._get_embed_scale()
+        own = nn.functional.embedding(same.int().argmax(-1), rows).to(output.dtype)
+        own = own if scale is None else own * scale.to(output.dtype)
+        return torch.where(same.any(-1, keepdim=True), own, output)
+
+    def with_logits(self, output: Tensor, states: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Return (B, N, V) with the columns of the tokens (R,) from the (R, D) rows."""
+        bias: Any = self.base_layer.bias
+        own = nn.functional.linear(states, rows.to(states.dtype), None if bias is None else bias[tokens])
+        return output.index_copy_(-1, tokens, own.to(output.dtype))  # fresh memory, which nobody else needs
+
+
+@contextmanager
+def set_aside(config: ForetokenConfig) -> Iterator[Rows | None]:
+    """Take the trained rows off a config for a while.
+
+    peft looks for the table by the end of its path, and T5's, `shared`, is also a part of projected prefixes.
+    """
+    rows, config.trainable_token_indices = config.trainable_token_indices, None
+    try:
+        yield rows
+    finally:
+        config.trainable_token_indices = rows
+
+
+def train_rows(model: nn.Module, rows: Rows, adapter_name: str, *, inference_mode: bool, is_active: bool) -> None:
+    """Give an adapter rows of its own in a model's tables, in place; every module that shares a table gets them too.
+
+    Raises:
+        ConfigError: there is no such table.
+    """
+    modules = tables_of(model)
+    done: list[Tensor] = []
+    for path, tokens in wanted_tables(model, modules, rows).items():
+        weight: Any = frozen(modules[path]).weight
+        if any(weight is other for other in done):
+            continue
+        done.append(weight)
+        tied = None
+        for other in [path, *(name for name in modules if name != path and frozen(modules[name]).weight is weight)]:
+            before = modules[other]
+            active = before.active_adapters if isinstance(before, TrainableTokensWrapper) else []
+            module = wrapped(before, adapter_name, token_indices=tokens, tied_adapter=tied)
+            module.set_adapter([adapter_name] if is_active else active, inference_mode=inference_mode)
+            parent, _, name = other.rpartition(".")
+            setattr(model.get_submodule(parent), name, module)
+            tied = module.token_adapter if tied is None else tied
+    use_fast_rows(model)
+
+
+def tables_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules with a row per token, by their paths: as they are, or wrapped for an earlier adapter."""
+    inner = {NAME, "token_adapter", "modules_to_save", "original_module"}
+    named = model.named_modules(remove_duplicate=False)
+    found = {path: module for path, module in named if inner.isdisjoint(path.split("."))}
+    return {path: module for path, module in found.items() if isinstance(frozen(module), nn.Embedding | nn.Linear)}
+
+
+def wanted_tables(model: nn.Module, modules: dict[str, nn.Module], rows: Rows) -> dict[str, list[int]]:
+    """Return the tokens by the full paths of their tables; tokens alone are those of the table that the model reads."""
+    if isinstance(rows, dict):
+        return {path_of(name, modules): tokens for name, tokens in rows.items()}
+    table = model.get_input_embeddings()  # type: ignore[operator]
+    return {next(path for path, module in modules.items() if module is table): rows}
+
+
+def path_of(name: str, modules: dict[str, nn.Module]) -> str:
+    """Return the path that ends in a name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for path in modules:
+        if f".{path}".endswith(f".{name}"):
+            return path
+    raise ConfigError(f"trainable_token_indices names {name!r}, and the model has no such table; leave the names out")
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    """Return a module without the wrapper of earlier adapters."""
+    return module.original_module if isinstance(module, TrainableTokensWrapper) else module
+
+
+def wrapped(module: nn.Module, adapter_name: str, **given: Any) -> TrainableTokensWrapper:
+    """Return peft's wrapper around a module, with the rows of one more adapter."""
+    if not isinstance(module, TrainableTokensWrapper):
+        return TrainableTokensWrapper(module, adapter_name, **given)
+    module.update(adapter_name, **given)
+    return module
+
+
+def use_fast_rows(model: nn.Module) -> None:
+    """Let every layer of trained rows in a model, in place, leave the table as it is."""
+    for module in model.modules():
+        if type(module) is TrainableTokensLayer:
+            module.__class__ = TokenRows

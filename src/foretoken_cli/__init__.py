@@ -1,0 +1,118 @@
+"""The command line: `foretoken <verb> ...`, one file per verb, imported when it is called.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 an error said in one line,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+
+from foretoken.errors import ForetokenError, did_you_mean, quoted
+from foretoken.malloc import tune_malloc
+from foretoken_cli.console import (
+    ReaderGone,
+    fail,
+    flush_results,
+    log_to_stderr,
+    open_standard_streams,
+    quiet_libraries,
+    say,
+)
+
+VERBS = {
+    "train": "run one or more recipes",
+    "evaluate": "measure an adapter on a labelled file",
+    "predict": "label texts with an adapter",
+    "sweep": "run a comparison: search, choose by validation, measure the test once",
+    "report": "write one report of all runs in some folders",
+    "analyse": "measure how much attention a trained prefix gets",
+    "fuse": "fold away what an adapter needs in training only",
+    "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
+    "bench": "measure time and memory beside transformers and peft",
+    "methods": "list the methods and their options",
+    "tasks": "list the built-in data sets",
+}
+EVERYWHERE = ("--debug", "--no-malloc")  # with any verb, at any place
+log = logging.getLogger(__name__)
+OK, ERROR, INTERRUPTED = 0, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug, malloc = "--debug" in arguments, "--no-malloc" not in arguments
+    arguments = [word for word in arguments if word not in EVERYWHERE]
+    code = OK
+    try:
+        open_standard_streams()
+        with warnings.catch_warnings():
+            code = _ended(arguments, debug=debug, malloc=malloc)
+        flush_results()
+    except ForetokenError as error:
+        return _report(error, debug=debug)
+    except ReaderGone:  # `foretoken ... | head`
+        return code
+    return code
+
+
+def _ended(arguments: list[str], *, debug: bool, malloc: bool) -> int:
+    """Run the verb; say an error or an interruption, and return the exit code."""
+    try:
+        return _dispatch(arguments, debug=debug, malloc=malloc)
+    except ForetokenError as error:
+        return _report(error, debug=debug)
+    except KeyboardInterrupt:
+        fail("interrupted")
+        return INTERRUPTED
+    except SystemExit as done:  # argparse ends --help and its own errors so
+        return int(done.code or 0)
+
+
+def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        for line in _overview():
+            say(line)
+        return OK if arguments else ERROR
+    verb, *rest = arguments
+    if verb == "--version":
+        from foretoken import __version__
+
+        say(f"foretoken {__version__}")
+        return OK
+    if verb not in VERBS:
+        fail(f"no verb {quoted(verb)}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}")
+        return ERROR
+    log_to_stderr(debug=debug)
+    quiet_libraries()
+    if malloc:
+        tune_malloc()
+    else:
+        log.debug("allocator: left as it is (--no-malloc)")
+    return import_module(f"foretoken_cli.{verb}").run(rest)
+
+
+def _overview() -> list[str]:
+    width = max(map(len, VERBS))
+    return [
+        "usage: foretoken VERB ... [--debug] [--no-malloc]",
+        "",
+        "Adapt frozen language models to long documents by training a few vectors in front of them.",
+        "",
+        *(f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items()),
+        "",
+        "foretoken VERB --help says more; --debug shows the traceback of an error and logs more;",
+        "--no-malloc leaves the allocator as it is.",
+    ]
+
+
+def _report(error: ForetokenError, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    fail(str(error))
+    return ERROR

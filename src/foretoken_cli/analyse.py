@@ -1,0 +1,78 @@
+"""`foretoken analyse`: measure how much of its attention a model gives to a trained prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from foretoken.limits import MOST_DOCUMENTS
+from foretoken_cli.console import described, table
+from foretoken_cli.parser import Parser, whole
+
+FIGURES = ("attention_mass", "selective_gates", "selective_curves")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write `analysis.json` into the run, print it per layer, and draw it."""
+    options = _parser().parse_args(arguments)
+    folder = Path(options.run)
+    from foretoken.files import check_writable
+    from foretoken.inference.analysis import analyse_run
+    from foretoken.outputs import refuse_foreign
+    from foretoken.report.figures.svg import SVG
+
+    output = options.output or folder / "analysis"
+    check_writable(output)
+    for name in FIGURES:
+        refuse_foreign(output / f"{name}.svg", SVG, beside=[output / f"{name}.png"])
+    values = analyse_run(folder, documents=options.documents, file=options.input, text_column=options.text_column)
+    _draw(folder, output)
+    _print(values)
+    return 0
+
+
+def _draw(folder: Path, output: Path) -> None:
+    """Write each figure that the analysis has something for, as SVG and PNG."""
+    from foretoken.files import atomic_file, write_text
+    from foretoken.report.figures import FIGURES as ALL
+    from foretoken.report.figures import to_png, to_svg
+    from foretoken.report.runs.records import find_runs
+
+    runs = find_runs([folder])
+    for name in FIGURES:
+        figure = ALL[name].draw(runs)
+        if figure is None:
+            continue
+        write_text(output / f"{name}.svg", to_svg(figure, name, title=ALL[name].title))
+        with atomic_file(output / f"{name}.png") as temporary:
+            temporary.write_bytes(to_png(figure))
+
+
+def _print(values: Mapping[str, Any]) -> None:
+    header = ["attention", "prefix, mean of heads", "least", "most"]
+    rows = [
+        [name, *(f"{share:.4f}" for share in (fmean(heads), min(heads), max(heads)))]
+        for name, heads in zip(values["attentions"], values["attention_mass"], strict=True)
+    ]
+    if gates := values.get("selective", {}).get("gates"):
+        header.append("mask")
+        for row, heads in zip(rows, gates, strict=False):
+            row.append(f"{fmean(heads):.4f}")
+    table(header, rows)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken analyse", description=described(__doc__))
+    parser.add_argument("run", help="folder of a finished run whose method has a prefix")
+    parser.add_argument("--input", help="texts to measure on (a file or folder); default: the run's validation split")
+    parser.add_argument("--text-column", help="column of the text in a file (default: as in training)")
+    parser.add_argument(
+        "--documents",
+        type=whole(1, MOST_DOCUMENTS),
+        default=32,
+        help="documents at most, spread evenly over the texts (default: 32)",
+    )
+    parser.add_argument("-o", "--output", type=Path, help="folder of the figures (default: analysis/ in the run)")
+    return parser

@@ -1,0 +1,182 @@
+"""What the verbs print: results on stdout as tables, everything else as lines on stderr.
+
+A result that cannot be written is an error; a line on stderr that cannot be written is dropped, and the work goes on.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import sys
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from foretoken.errors import SaveError, cut, printable
+from foretoken.files import save_error
+
+LONGEST_LINE = 500  # characters
+_OURS = r"foretoken(_cli)?(\.|$)"
+
+
+class ReaderGone(Exception):  # noqa: N818 - no error: `foretoken ... | head` has seen enough
+    """Whoever read our stdout has closed it."""
+
+
+def fail(message: str) -> None:
+    """Say an error: its lines are shown one by one, none of them longer than a paragraph, and nothing raw."""
+    _to_stderr(f"error: {message}")
+
+
+def say(line: object = "") -> None:
+    """Print a line of a result."""
+    with writing_results():
+        print(printable(str(line)))
+
+
+def json_line(values: Any, *, to_stdout: bool = False) -> str:
+    r"""Return values as JSON that is exact, and escapes more than JSON has to: all that does not print.
+
+    On a stdout of another encoding than Unicode's, all letters beyond ASCII.
+
+    >>> json_line({"text": "naïve \x9b31m"})
+    '{"text": "naïve \\u009b31m"}'
+    """
+    in_ascii = to_stdout and not (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(values, ensure_ascii=in_ascii)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def say_lines(text: str) -> None:
+    """Print a result of several lines."""
+    for line in text.splitlines():
+        say(line)
+
+
+def flush_results() -> None:
+    """Write what is still in memory of the results: a full disk is noticed no sooner."""
+    with writing_results():
+        sys.stdout.flush()
+
+
+@contextmanager
+def writing_results() -> Iterator[None]:
+    """Turn the failures of stdout into errors of ours; what it has not written is given up.
+
+    Raises:
+        SaveError: it cannot be written.
+        ReaderGone: nobody reads it any more.
+    """
+    try:
+        yield
+    except OSError as error:
+        _give_up_stdout()
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone from error
+        raise save_error("stdout", error) from error
+
+
+def open_standard_streams() -> None:
+    """See that nothing is missing of stdin, stdout and stderr; else a file opened next would take the place of one.
+
+    Raises:
+        SaveError: stdout is closed, and with it the place for results.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123 - for as long as the process lasts
+    if sys.stdout is None:
+        os.open(os.devnull, os.O_WRONLY)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+    if sys.stdout is None:
+        raise SaveError("cannot write stdout: it is closed; redirect it to a file, or to /dev/null")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has not every letter still shows the rest
+
+
+def described(docstring: str | None) -> str:
+    """Return what a verb does, from its module's first line (verb, colon, what it does)."""
+    return (docstring or "").partition(": ")[2]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table: drawn on a terminal, aligned text in a pipe or file."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        with writing_results():
+            _draw(header, [["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in cells])
+        return
+    lines = [[printable(cell) for cell in row] for row in (header, *cells)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def is_main_process() -> bool:
+    """Tell whether this process is the one that speaks (`torchrun` and `accelerate launch` start several)."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def log_to_stderr(*, debug: bool = False) -> None:
+    """Show foretoken's log as plain lines on stderr, once; its debug lines too if asked."""
+    usual = logging.INFO if is_main_process() else logging.WARNING
+    for logger in map(logging.getLogger, ("foretoken", "foretoken_cli")):
+        if not any(isinstance(handler, _StderrLines) for handler in logger.handlers):
+            logger.addHandler(_StderrLines())
+        logger.setLevel(logging.DEBUG if debug else usual)
+
+
+def quiet_libraries() -> None:
+    """Keep other libraries' warnings and bars away from the user, who can do nothing about them."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore")
+        warnings.filterwarnings("default", module=_OURS)
+        warnings.showwarning = _one_line
+
+
+class _StderrLines(logging.Handler):
+    """Write to whatever stderr is now, so that a progress bar can keep itself below the lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+        _to_stderr(f"{prefix}{record.getMessage()}")
+
+
+def _one_line(message: Warning | str, *_: object, **__: object) -> None:
+    _to_stderr(f"warning: {' '.join(str(message).split())}")
+
+
+def _to_stderr(text: str) -> None:
+    """Show lines whatever is quoted in them; those after the first are indented, so that none passes for ours."""
+    first, *others = f"foretoken: {text}".rstrip("\n").split("\n")
+    lines = [first, *(line if line.startswith("  ") else f"  {line}" for line in others)]
+    with suppress(OSError):
+        print("\n".join(cut(printable(line), LONGEST_LINE) for line in lines), file=sys.stderr)
+
+
+def _give_up_stdout() -> None:
+    """Let what is left in the buffer go nowhere, or the interpreter complains about it at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _draw(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Draw with thin lines, so that wide tables fit 80 columns; a row's name, its first cell, stays whole."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    widest = max((len(row[0]) for row in rows), default=1)
+    first = Column("\n".join(textwrap.wrap(header[0], widest, break_long_words=False)), no_wrap=True)
+    rest = [Column(name, overflow="fold") for name in header[1:]]
+    drawn = Table(first, *rest, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for row in rows:
+        drawn.add_row(*row)
+    Console(markup=False, emoji=False, highlight=False).print(drawn)

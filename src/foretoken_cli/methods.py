@@ -1,0 +1,95 @@
+"""`foretoken methods`: list the methods, or the options of one."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any, Literal, get_args, get_origin
+
+from foretoken.errors import ConfigError, did_you_mean, quoted
+from foretoken_cli.console import described, say, say_lines, table
+from foretoken_cli.parser import Parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the methods and the families they work on, or the options of the one that is named."""
+    options = _parser().parse_args(arguments)
+    from foretoken.methods import METHODS
+
+    if options.name is None:
+        rows = [(row.name, row.summary, row.paper) for row in METHODS.values()]
+        table(("method", "what it trains", "paper"), rows)
+        say()
+        _print_support()
+        return 0
+    if options.name not in METHODS:
+        known = ", ".join(METHODS)
+        raise ConfigError(
+            f"no method {quoted(options.name)}{did_you_mean(options.name, METHODS)}; the methods are {known}"
+        )
+    _print_options(options.name)
+    return 0
+
+
+def _print_options(name: str) -> None:
+    from foretoken.methods import METHODS
+    from foretoken.training.model.adapter import option_types
+
+    known = option_types(name)
+    items = [item for item in fields(METHODS[name].config) if item.name in known] if known else []  # type: ignore[arg-type]
+    if not items:
+        say(f"{name} has no options")
+        return
+    rows = [(item.name, _default(item), _meaning(item, known[item.name])) for item in items]
+    table(("option", "default", "meaning"), rows)
+
+
+def _print_support() -> None:
+    """Print which method works on which family, and why not where it does not."""
+    from foretoken.training.model.support import support
+
+    cells = support()
+    families = list(next(iter(cells.values())))
+    numbers = {name: str(number) for number, name in enumerate(cells, start=1)}
+    rows = [(family, *("-" if cells[name][family] else "yes" for name in cells)) for family in families]
+    table(("family (model_type)", *numbers.values()), rows)
+    paragraphs = ["methods: " + ", ".join(f"{number} {name}" for name, number in numbers.items())]
+    paragraphs += [f"- {name}: {reason}" for name, reason in sorted(_reasons(cells))]
+    for text in paragraphs:
+        say_lines(textwrap.fill(text, 79, break_on_hyphens=False))
+
+
+def _reasons(cells: Mapping[str, Mapping[str, str]]) -> set[tuple[str, str]]:
+    """Return why a method cannot be on some families, once for all of them; the table says which."""
+    return {
+        (name, reason.replace(f"this {family} model", "the model"))
+        for name, row in cells.items()
+        for family, reason in row.items()
+        if reason
+    }
+
+
+def _meaning(item: Field[object], wanted: Any) -> str:
+    """Return an option's help, and the values it takes where there are only some."""
+    choices = ", ".join(str(value) for value in get_args(wanted)) if get_origin(wanted) is Literal else ""
+    text = _first_sentence(item.metadata.get("help", ""))
+    return f"{text} [{choices}]" if choices else text
+
+
+def _first_sentence(text: str) -> str:
+    """Shorten the paragraphs of peft's own methods."""
+    return re.split(r"(?<=[a-z)`'])\. ", " ".join(text.split()), maxsplit=1)[0]
+
+
+def _default(item: Field[object]) -> str:
+    if item.default is not MISSING:
+        return str(item.default)
+    return str(item.default_factory()) if item.default_factory is not MISSING else "required"
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="foretoken methods", description=described(__doc__))
+    parser.add_argument("name", nargs="?", help="show the options of this method")
+    return parser

@@ -1,0 +1,1 @@
+"""What the tests share: tiny models and data, naive loops of the equations, made runs, and faults."""

@@ -1,0 +1,1 @@
+"""Commands in processes of their own, killed, cut short and given damaged files."""
