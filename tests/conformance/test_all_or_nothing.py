@@ -7,7 +7,7 @@ from test_plain_calls import assert_same, run, state, trained
 
 from foretoken import BitFitConfig, PrefixTuningConfig, StackConfig
 from foretoken.errors import AdapterError
-from foretoken.tuner.forward.model_hooks import Wiring
+from foretoken.tuner.forward.model_hooks import ModelHooks
 
 from support import tiny
 from support.table import ROWS
@@ -24,7 +24,7 @@ class OutOfMemoryError(RuntimeError):
 @pytest.fixture
 def failing(monkeypatch):
     """Let the n-th module of the next adapter fail when it is attached; None for no failure."""
-    attach = Wiring.attach
+    attach = ModelHooks.attach
     left = []
 
     def attach_or_fail(self, *args):
@@ -36,7 +36,7 @@ def failing(monkeypatch):
     def fail_at(number):
         left[:] = [] if number is None else [number]
 
-    monkeypatch.setattr(Wiring, "attach", attach_or_fail)
+    monkeypatch.setattr(ModelHooks, "attach", attach_or_fail)
     return fail_at
 
 
@@ -140,7 +140,7 @@ def test_an_interrupt_is_a_failure_too(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Wiring, "edit_output", interrupted)
+        patched.setattr(ModelHooks, "edit_output", interrupted)
         with pytest.raises(KeyboardInterrupt):
             get_peft_model(model, BitFitConfig(task_type="SEQ_CLS"))
     assert_same(state(model), before)

@@ -5,7 +5,7 @@ from string import ascii_lowercase
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.training.problems import Reading
+from foretoken.training.problems import EncodeSettings
 from foretoken.training.tokens.encode import token_rules
 
 SPECIAL = {
@@ -36,7 +36,7 @@ def speller(style="bert", *, added=()):
 
 def reading(model, tokenizer, max_length, **options):
     """Return how a model's tests read documents."""
-    return Reading(tokenizer, max_length, token_rules(model.config), **options)
+    return EncodeSettings(tokenizer, max_length, token_rules(model.config), **options)
 
 
 def encoded(problem, split, how):

@@ -28,7 +28,7 @@ from foretoken.attention.engines import block_sparse as blocked
 from foretoken.attention.engines import dense
 from foretoken.attention.engines import window as windowed
 from foretoken.attention.engines.projected import Projected, attend_projected
-from foretoken.attention.packed import Document, Stream, documents_in_place
+from foretoken.attention.packed import Document, PackedBatch, documents_in_place
 from foretoken.errors import ConfigError
 
 
@@ -67,7 +67,7 @@ class Packed:
     """
 
     one_sided: int
-    stream: Stream
+    stream: PackedBatch
     rows: tuple[Tensor, Tensor] | None = None
 
 

@@ -86,7 +86,7 @@ def spans(real: Tensor) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class PackedBatch:
     """How a padded batch (B, P + N, ...) and its run of tokens (1, S, ...) belong together.
 
     Attributes:
@@ -130,10 +130,10 @@ class Stream:
         )
 
     @cached_property
-    def _wider(self) -> dict[int, Stream]:
+    def _wider(self) -> dict[int, PackedBatch]:
         return {}
 
-    def with_more_rows(self, count: int) -> Stream:
+    def with_more_rows(self, count: int) -> PackedBatch:
         """Return the stream with more rows in front of each document: the same one for all layers, as masks are."""
         if count not in self._wider:
             self._wider[count] = replace(self, rows=self.rows + count)
@@ -192,7 +192,7 @@ class Stream:
         return torch.cat([rows.flatten(0, 1)[None], text], dim=1) if self.rows else text
 
 
-def stream_of(masked: Tensor, is_global: Tensor, *, rows: int) -> Stream:
+def packed_batch_of(masked: Tensor, is_global: Tensor, *, rows: int) -> PackedBatch:
     """Return the run of tokens of a padded batch.
 
     Args:
@@ -200,7 +200,8 @@ def stream_of(masked: Tensor, is_global: Tensor, *, rows: int) -> Stream:
         is_global: (B, N) bool of the texts, True for global tokens.
         rows: P.
 
-    >>> stream = stream_of(torch.tensor([[False, False, True], [False, True, True]]), torch.zeros(2, 3).bool(), rows=0)
+    >>> masked = torch.tensor([[False, False, True], [False, True, True]])
+    >>> stream = packed_batch_of(masked, torch.zeros(2, 3).bool(), rows=0)
     >>> stream.pack(torch.tensor([[1, 2, 0], [3, 0, 0]]))
     tensor([[1, 2, 3]])
     """
@@ -211,4 +212,4 @@ def stream_of(masked: Tensor, is_global: Tensor, *, rows: int) -> Stream:
         starts.append(starts[-1] + stop - first)
         index.append(torch.arange(first, stop) + number * length)
     documents = documents_of(real, is_global, found, starts[:-1])
-    return Stream(rows, length, documents, torch.cat(index).to(masked.device))
+    return PackedBatch(rows, length, documents, torch.cat(index).to(masked.device))

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from foretoken.attention.engines.dense import causal_mask
-from foretoken.attention.packed import Stream
+from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import branch_of, port_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.errors import BackboneError
@@ -35,7 +35,7 @@ def branch_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | Stream | None,
+    attention_mask: Tensor | PackedBatch | None,
     *,
     wrapped: str,
     scaling: float | None = None,
@@ -45,7 +45,7 @@ def branch_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention function in transformers' calling convention, which asks the module's branch for its part."""
-    if isinstance(attention_mask, Stream):
+    if isinstance(attention_mask, PackedBatch):
         return packed_attention(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout), None
     branch = branch_of(module)
     if branch is not None and (rows := branch.rows_in_front) is not None:
@@ -75,7 +75,7 @@ def packed_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    stream: Stream,
+    stream: PackedBatch,
     *,
     scaling: float | None,
     dropout: float,

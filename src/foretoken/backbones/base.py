@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from foretoken.attention.packed import Stream
-from foretoken.backbones.masks import RowsInFront
+from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.masks import PrefixMask
 
 PORT = "foretoken_port"  # where an attention module finds its branch
 
@@ -34,7 +34,7 @@ class Branch(Protocol):
         """Tell whether ``attend`` differs from plain attention (masks may have to be extended in any case)."""
 
     @property
-    def rows_in_front(self) -> RowsInFront | None:
+    def rows_in_front(self) -> PrefixMask | None:
         """Return the rows for which the attention must extend its masks itself; None for no such rows."""
 
     @property
@@ -59,7 +59,7 @@ class Branch(Protocol):
         None where something may change what it yields.
         """
 
-    def packed(self, stream: Stream) -> AbstractContextManager[None]:
+    def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
         """Take note, for a while, that the hidden states are packed."""
 
     def attend(

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 
-from foretoken.attention.packed import Stream
+from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, rests
 from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention
-from foretoken.backbones.masks import RowsInFront
+from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError
 
@@ -29,7 +29,7 @@ class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | Stream | None = None,
+        attention_mask: Tensor | PackedBatch | None = None,
         is_index_masked: Tensor | None = None,
         is_index_global_attn: Tensor | None = None,
         is_global_attn: bool | None = None,
@@ -50,7 +50,7 @@ class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
         )
 
 
-def with_rows_in_front(mask: Tensor | None, front: Tensor, rows: RowsInFront) -> Tensor | None:
+def with_rows_in_front(mask: Tensor | None, front: Tensor, rows: PrefixMask) -> Tensor | None:
     """(B, N) and (B, P) -> (B, P + N), once per pass for the layers that share the mask."""
     known = rows.memo.get(id(mask))
     if known is None or known[0] is not mask:

@@ -16,7 +16,7 @@ from foretoken.errors import BackboneError
 
 
 @dataclass(frozen=True)
-class RowsInFront:
+class PrefixMask:
     """Rows that stand in the hidden states before the text, where masks do not allow for them yet.
 
     Attributes:
@@ -95,7 +95,7 @@ def extend_text_mask(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]
     return {**kwargs, "attention_mask": extend_mask(mask, row_mask)}
 
 
-def extend_late_mask(mask: Tensor | None, rows: RowsInFront, *, keys: int, dtype: torch.dtype) -> Tensor | None:
+def extend_late_mask(mask: Tensor | None, rows: PrefixMask, *, keys: int, dtype: torch.dtype) -> Tensor | None:
     """Extend the finished mask of one attention with ``keys`` = P + N keys, once per pass for the layers that share it.
 
     Args:
@@ -110,7 +110,7 @@ def extend_late_mask(mask: Tensor | None, rows: RowsInFront, *, keys: int, dtype
     return known[1]
 
 
-def _extended_late(mask: Tensor | None, rows: RowsInFront, keys: int, dtype: torch.dtype) -> Tensor | None:
+def _extended_late(mask: Tensor | None, rows: PrefixMask, keys: int, dtype: torch.dtype) -> Tensor | None:
     if mask is not None:
         queries = keys - rows.row_mask.shape[1]
         return extend_mask(mask.expand(-1, -1, queries, -1), rows.row_mask, rows.text_mask)

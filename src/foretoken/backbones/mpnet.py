@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, text_dimensions
-from foretoken.backbones.masks import RowsInFront, extend_late_mask
+from foretoken.backbones.masks import PrefixMask, extend_late_mask
 
 
 class BiasedSelfAttention(MPNetSelfAttention):
@@ -48,7 +48,7 @@ class BiasedSelfAttention(MPNetSelfAttention):
         return (output, branch.own_weights(query, key, scale=scale, mask=mask)) if output_attentions else (output,)
 
 
-def extend_bias(bias: Tensor | None, rows: RowsInFront) -> Tensor | None:
+def extend_bias(bias: Tensor | None, rows: PrefixMask) -> Tensor | None:
     """(B, H, N, N) -> (B, H, P + N, P + N), zero where a row takes part; once per pass, as the layers share it."""
     if bias is None:
         return None

@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.choose import packs
-from foretoken.attention.packed import Stream
+from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import Backbone, Branch, has_submodule
 
 READS = "foretoken_reads"  # an encoder's mark: what the model that runs now reads of it
@@ -38,7 +38,7 @@ def may_pack(encoder: nn.Module, port: Branch | None, hidden: Tensor) -> bool:
     return packs(hidden.device) and not reads_padding and agreed
 
 
-def entered(port: Branch | None, stream: Stream) -> AbstractContextManager[None]:
+def entered(port: Branch | None, stream: PackedBatch) -> AbstractContextManager[None]:
     """Let the adapters know, for a while, that the hidden states are packed."""
     return nullcontext() if port is None else port.packed(stream)
 

@@ -51,7 +51,7 @@ def analyse_run(
     rows = own_rows(record) if file is None else rows_of(file, predictor, text_column)
     source = "validation" if file is None else Path(file).name
     rows = rows.select(spread(len(rows), documents))
-    columns, truncation = predictor.problem.encode(rows, predictor.reading)
+    columns, truncation = predictor.problem.encode(rows, predictor.settings)
     log.info("%s: %s", source, describe(truncation, predictor.max_length))
     collate = predictor.problem.collator(predictor.tokenizer, predictor.model)
     batches = [collate([dict(zip(columns, row, strict=True))]) for row in zip(*columns.values(), strict=True)]

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from foretoken.attention import Window, attend
 from foretoken.backbones.base import port_of
 from foretoken.errors import AdapterError
-from foretoken.methods.base import RowsApart
+from foretoken.methods.base import SeparatePrefix
 from foretoken.methods.prefix_tuning import PrefixBranch
 from foretoken.methods.selective_prefix_tuning import SelectiveBranch
-from foretoken.tuner.attention.adapter import Port
+from foretoken.tuner.attention.adapter import AttentionAdapter
 from foretoken.tuner.attention.columns import Columns, Part
-from foretoken.tuner.attention.decomposition import PartApart
+from foretoken.tuner.attention.decomposition import SeparateColumns
 from foretoken.tuner.attention.rotation import met_by
 from foretoken.tuner.forward.plan import Phase, Plan
 
@@ -92,7 +92,7 @@ class Watch:
     seen: dict[int, Observed] = field(default_factory=dict)
 
 
-class ObservedPort(Port):
+class ObservedAdapter(AttentionAdapter):
     """A port that notes what its columns and rows get, and changes nothing.
 
     It asks for what the measurement needs: documents that are not packed, and keys that are computed.
@@ -120,7 +120,7 @@ class ObservedPort(Port):
         self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Note, and attend as ever."""
-        if self.plan is not None and self.plan.phase is not Phase.ALONE:
+        if self.plan is not None and self.plan.phase is not Phase.PREFIX_ONLY:
             assert key is not None
             self.note(self.plan, query, key, scale=scale, **masks)
         return super().attend(query, key, value, scale=scale, dropout=dropout, **masks)
@@ -133,7 +133,7 @@ class ObservedPort(Port):
         if not rows and not columns:
             return
         mass = mass_on_prefix(query, key, columns, rows=rows, scale=scale, **masks)
-        seen = self.watch.seen.setdefault(id(self), Observed(self.layer, id(self.runtime), self.is_cross))
+        seen = self.watch.seen.setdefault(id(self), Observed(self.layer, id(self.pass_state), self.is_cross))
         seen.mass = seen.mass + mass.transpose(1, 2)[is_text].double().sum(dim=0).cpu()
         seen.queries += int(is_text.sum())
         for part in columns:
@@ -177,8 +177,8 @@ class ObservedPort(Port):
         """Tell the text's positions from those of rows and of padding, (B, N) bool."""
         text, first = self.watch.text, 0 if self.is_cross else self.rows_here
         is_text = query.new_zeros(query.shape[0], query.shape[2], dtype=torch.bool)
-        self.watch.stack = id(self.runtime) if self.watch.stack is None else self.watch.stack
-        if self.watch.stack != id(self.runtime) or text is None:
+        self.watch.stack = id(self.pass_state) if self.watch.stack is None else self.watch.stack
+        if self.watch.stack != id(self.pass_state) or text is None:
             is_text[:, first:] = True
         else:  # Longformer and BigBird have padded the text to a multiple of their own
             is_text[:, first : first + text.shape[1]] = text
@@ -189,9 +189,9 @@ class ObservedPort(Port):
 def observing(model: nn.Module) -> Iterator[Watch]:
     """Watch the attentions of a model that runs on batches whose mask ``text`` is told; it computes what it did."""
     watch = Watch()
-    ports = [port for module in model.modules() if isinstance(port := port_of(module), Port)]
+    ports = [port for module in model.modules() if isinstance(port := port_of(module), AttentionAdapter)]
     for port in ports:
-        port.__class__ = ObservedPort
+        port.__class__ = ObservedAdapter
         port.__dict__["watch"] = watch
     try:
         yield watch
@@ -199,7 +199,7 @@ def observing(model: nn.Module) -> Iterator[Watch]:
         for port in ports:
             for name in ("watch", "waiting"):
                 port.__dict__.pop(name, None)
-            port.__class__ = Port
+            port.__class__ = AttentionAdapter
 
 
 def mass_on_prefix(
@@ -223,8 +223,8 @@ def unmasked_scores(part: Part, branch: PrefixBranch, query: Tensor, scale: floa
     return PrefixBranch.scores(branch, part.group.take(met_by(query, part.rotation)), scale)
 
 
-def has_own_softmax(part: PartApart, query: Tensor) -> bool:
+def has_own_softmax(part: SeparateColumns, query: Tensor) -> bool:
     """Tell whether the rows are weighted by anything but the softmax that they would share with the text."""
-    branch: RowsApart = part.branch
+    branch: SeparatePrefix = part.branch
     exponential = (branch.kernel, branch.text_kernel) == ("exponential", "exponential")
     return not exponential or branch.global_alpha is not None or branch.weight(query) is not None

@@ -42,7 +42,7 @@ def predict_rows(
         tokens_per_batch: tokens per forward pass, padding included, in place of ``batch_size``.
         scaled: apply the predictor's scaling, if it has one.
     """
-    columns, truncation = predictor.problem.encode(table, predictor.reading)
+    columns, truncation = predictor.problem.encode(table, predictor.settings)
     columns.pop("labels", None)
     lengths = columns["length"]
     found: list[Any] = [None] * len(lengths)

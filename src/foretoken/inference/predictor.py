@@ -29,7 +29,7 @@ from foretoken.training.model.load import (
 )
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.model.saved_weights import adapter_file, check_adapter, check_model, model_files
-from foretoken.training.problems import Problem, Reading, make_problem
+from foretoken.training.problems import EncodeSettings, Problem, make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
 from foretoken.training.run.record import FILE as RUN_FILE
@@ -65,10 +65,10 @@ class Predictor:
         return list(self.problem.labels)
 
     @property
-    def reading(self) -> Reading:
+    def settings(self) -> EncodeSettings:
         """How documents become tokens."""
         config: Any = self.model.config
-        return Reading(self.tokenizer, self.max_length, token_rules(config), self.chunks)
+        return EncodeSettings(self.tokenizer, self.max_length, token_rules(config), self.chunks)
 
 
 def load_for_inference(folder: str | Path, *, precision: str = "fp32") -> Predictor:
@@ -170,7 +170,7 @@ def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: Car
     return Predictor(
         _on(model, "cuda" if torch.cuda.is_available() else "cpu"),
         tokenizer,
-        problem.posed_to(config, tokenizer),
+        problem.for_model(config, tokenizer),
         max_length,
         columns=card.columns,
         chunks=card.recipe.chunks,

@@ -6,7 +6,7 @@ A method knows no backbone: it gets :class:`~foretoken.methods.dimensions.Dimens
 - at a **layer entry**: rows put in front of the text before the first layer of a stack, an edit of those rows or of the
   text before any layer (:class:`LayerEntry`);
 - in **attention**: extra score columns beside the backbone's own keys, a vector after its output projection
-  (:class:`AttentionBranch`);
+  (:class:`ScoreColumns`);
 - at the **output of a module**: an edit that also sees the module's input (:class:`OutputEdit`): biases, bottleneck
   adapters, low-rank updates.
 
@@ -55,25 +55,25 @@ class LayerEntry(nn.Module):
         return text
 
 
-class AttentionPart(nn.Module, ABC):
+class ScoreColumnsPart(nn.Module, ABC):
     """What one adapter does in one attention: a branch, or several that are members of a stack."""
 
     @abstractmethod
-    def members(self) -> Iterable[AttentionBranch | RowsApart]:
+    def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
         """Return the branches that it is put together from."""
 
 
-class AttentionBranch(AttentionPart):
+class ScoreColumns(ScoreColumnsPart):
     """Extra score columns of one attention, and what their probabilities do.
 
-    ``keeps_out`` says what ``combine`` is given: with False ``out`` is the sum over the softmax's other terms,
+    ``outside_softmax`` says what ``combine`` is given: with False ``out`` is the sum over the softmax's other terms,
     ``(1 - sum_x p_x) f``; with True it is ``f`` itself, the attention as it is without this branch's columns.
     Where positions rotate queries, ``position_free`` lets ``scores`` have them without their rotation.
     """
 
     num_columns: int = 0
     position_free: bool = False
-    keeps_out: ClassVar[bool] = False
+    outside_softmax: ClassVar[bool] = False
 
     @abstractmethod
     def scores(self, query: Tensor, scale: float) -> Tensor:
@@ -94,12 +94,12 @@ class AttentionBranch(AttentionPart):
         """
         return None
 
-    def members(self) -> Iterable[AttentionBranch | RowsApart]:
+    def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
         """Return this branch."""
         return (self,)
 
 
-class RowsApart(AttentionPart):
+class SeparatePrefix(ScoreColumnsPart):
     """Takes the rows in front of the text out of the attention to the text, and adds an attention to them alone.
 
     ``out = Kern_text(q) + alpha Kern_rows(q)``, each normalised over its own keys.
@@ -118,7 +118,7 @@ class RowsApart(AttentionPart):
     def weight(self, query: Tensor) -> Tensor | None:
         """(B, H, N, K) -> alpha, broadcastable to (B, H, N, 1); None for the softmax's own lambda."""
 
-    def members(self) -> Iterable[AttentionBranch | RowsApart]:
+    def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
         """Return this part."""
         return (self,)
 
@@ -148,7 +148,7 @@ class Sites:
     """The modules of one adapter: by layer, by attention, and by the path of a module in the body or its place."""
 
     layers: Mapping[int, LayerEntry] = field(default_factory=dict)
-    attention: Mapping[int, AttentionPart] = field(default_factory=dict)
+    attention: Mapping[int, ScoreColumnsPart] = field(default_factory=dict)
     outputs: Mapping[str | Place, OutputEdit] = field(default_factory=dict)
     members: tuple[tuple[ForetokenConfig, Sites], ...] = ()  # of a stack: each config with what it built
 

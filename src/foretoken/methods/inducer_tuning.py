@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import AttentionBranch, ForetokenConfig, OutputEdit, Sites
+from foretoken.methods.base import ForetokenConfig, OutputEdit, ScoreColumns, Sites
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.require import require_choice, require_int, require_positive
@@ -145,11 +145,11 @@ class InducerTuningConfig(ForetokenConfig):
         )
 
 
-class InducerBranch(AttentionBranch):
+class InducerBranch(ScoreColumns):
     """One virtual key and value per query and head, of all heads of one attention."""
 
     num_columns = 1
-    keeps_out = True
+    outside_softmax = True
 
     def __init__(
         self, *, key_network: HeadNetwork | None, value_network: HeadNetwork | ExtendedNetwork, residual: bool

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.methods.base import RowsApart, Sites
+from foretoken.methods.base import SeparatePrefix, Sites
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.methods.prefix_propagation import propagated_rows
@@ -98,7 +98,7 @@ class KernelPropagationConfig(PrefixConfig):
         return Sites(layers=propagated_rows(self, dimensions), attention=branches)
 
 
-class KernelBranch(RowsApart):
+class KernelBranch(SeparatePrefix):
     """The attention to the rows in front: its kernel, and its weight beside the attention to the text."""
 
     def __init__(self, alpha: nn.Module | None, *, kernel: str, text_kernel: str, global_alpha: float | None) -> None:

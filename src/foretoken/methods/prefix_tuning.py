@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from foretoken.attention.engines.dense import repeat_heads
-from foretoken.methods.base import AttentionBranch, Sites
+from foretoken.methods.base import ScoreColumns, Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths
 
@@ -61,7 +61,7 @@ def prefix_sites(config: PrefixConfig, dimensions: Dimensions, branch: Callable[
     )
 
 
-class PrefixBranch(AttentionBranch):
+class PrefixBranch(ScoreColumns):
     """P keys and values of one attention, held as one (P, 2 H_kv K) matrix as in peft's checkpoints."""
 
     def __init__(

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from foretoken.errors import ConfigError
 from foretoken.files import PathLike
 from foretoken.methods.base import (
-    AttentionBranch,
-    AttentionPart,
     ForetokenConfig,
     LayerEntry,
     OutputEdit,
-    RowsApart,
+    ScoreColumns,
+    ScoreColumnsPart,
+    SeparatePrefix,
     Sites,
 )
 from foretoken.methods.dimensions import Dimensions
@@ -218,14 +218,14 @@ class StackedEntry(LayerEntry):
         return text
 
 
-class StackedBranch(AttentionPart):
+class StackedBranch(ScoreColumnsPart):
     """Several methods in one attention; their columns share one softmax."""
 
-    def __init__(self, parts: list[AttentionPart]) -> None:
+    def __init__(self, parts: list[ScoreColumnsPart]) -> None:
         super().__init__()
-        self.parts: Iterable[AttentionPart] = nn.ModuleList(parts)  # type: ignore[assignment]
+        self.parts: Iterable[ScoreColumnsPart] = nn.ModuleList(parts)  # type: ignore[assignment]
 
-    def members(self) -> Iterable[AttentionBranch | RowsApart]:
+    def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
         """Return the members' branches: the attention asks each for itself."""
         return (branch for part in self.parts for branch in part.members())
 

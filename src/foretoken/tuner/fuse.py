@@ -15,12 +15,12 @@ from transformers import DynamicCache
 from foretoken.attention.rotary import unrotated
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.files import PathLike
-from foretoken.methods.base import AttentionBranch
+from foretoken.methods.base import ScoreColumns
 from foretoken.methods.prefix_tuning import PrefixBranch
-from foretoken.tuner.forward.model_hooks import Wiring, find_wiring
+from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
 from foretoken.tuner.forward.plan import Plan, make_groups
-from foretoken.tuner.prefix_init import wiring_of
-from foretoken.tuner.probe import resting, rotations
+from foretoken.tuner.prefix_init import model_hooks_of
+from foretoken.tuner.probe import adapters_off, rotations
 
 State = tuple[Tensor, Tensor]  # keys and values (1, H_kv, P, K)
 
@@ -58,10 +58,10 @@ def fuse(
     >>> fuse(model).peft_config["default"].prefix_projection
     False
     """
-    wiring = None if adapter_name is None else wiring_of(model, adapter_name)
-    wiring = wiring or find_wiring(model)
-    names = [] if wiring is None else [adapter_name] if adapter_name is not None else list(wiring.built)
-    done = [name for name in names if wiring is not None and fold(model, wiring, name, folder, dtype)]
+    model_hooks = None if adapter_name is None else model_hooks_of(model, adapter_name)
+    model_hooks = model_hooks or find_model_hooks(model)
+    names = [] if model_hooks is None else [adapter_name] if adapter_name is not None else list(model_hooks.built)
+    done = [name for name in names if model_hooks is not None and fold(model, model_hooks, name, folder, dtype)]
     if not done:
         raise AdapterError(
             f"nothing to fold in {', '.join(names) or 'a model without adapters'}; "
@@ -71,13 +71,13 @@ def fuse(
 
 
 @torch.no_grad()
-def fold(model: nn.Module, wiring: Wiring, name: str, folder: PathLike | None, dtype: torch.dtype) -> bool:
+def fold(model: nn.Module, model_hooks: ModelHooks, name: str, folder: PathLike | None, dtype: torch.dtype) -> bool:
     """Fold one adapter; tell whether there was anything to fold."""
-    config, sites = wiring.built[name]
+    config, sites = model_hooks.built[name]
     where = None if folder is None else Path(folder) if name == "default" else Path(folder) / name
-    result = config.fused(sites, wiring.dimensions, folder=where, dtype=dtype)
+    result = config.fused(sites, model_hooks.dimensions, folder=where, dtype=dtype)
     if result is not None:
-        wiring.built[name] = result
+        model_hooks.built[name] = result
         configs: Any = model.peft_config
         configs[name] = result[0]
     return result is not None
@@ -101,10 +101,10 @@ def prefix_cache(model: nn.Module, *, batch_size: int = 1, adapter_name: str | N
         BackboneError: the model is not a decoder, or its cache would lose the prefix (sliding windows).
         AdapterError: the adapter does more than keys and values can.
     """
-    wiring, names = adapters_of(model, adapter_name)
-    check_cache(wiring, names)
-    with torch.no_grad(), resting(wiring.body):
-        states = with_distance(all_states(wiring, names), wiring)
+    model_hooks, names = adapters_of(model, adapter_name)
+    check_cache(model_hooks, names)
+    with torch.no_grad(), adapters_off(model_hooks.body):
+        states = with_distance(all_states(model_hooks, names), model_hooks)
     cache = DynamicCache()
     for layer, state in enumerate(states):
         key, value = (x.expand(batch_size, -1, -1, -1) for x in state)
@@ -144,9 +144,9 @@ def prefix_inputs(model: nn.Module, attention_mask: Tensor, *, adapter_name: str
     """
     cache = prefix_cache(model, batch_size=attention_mask.shape[0], adapter_name=adapter_name)
     length = cache.get_seq_length()
-    wiring, _ = adapters_of(model, adapter_name)
+    model_hooks, _ = adapters_of(model, adapter_name)
     positions = (attention_mask.long().cumsum(dim=1) - 1).clamp_min(0)
-    if wiring.stacks[0].stack.attention.is_rotary:
+    if model_hooks.stacks[0].stack.attention.is_rotary:
         positions = positions + length
     front = attention_mask.new_ones(attention_mask.shape[0], length)
     return {
@@ -156,31 +156,31 @@ def prefix_inputs(model: nn.Module, attention_mask: Tensor, *, adapter_name: str
     }
 
 
-def adapters_of(model: nn.Module, adapter_name: str | None) -> tuple[Wiring, list[str]]:
-    """Return the wiring and the named adapter, or the active ones.
+def adapters_of(model: nn.Module, adapter_name: str | None) -> tuple[ModelHooks, list[str]]:
+    """Return the model_hooks and the named adapter, or the active ones.
 
     Raises:
         AdapterError: there are none.
     """
     if adapter_name is not None:
-        return wiring_of(model, adapter_name), [adapter_name]
-    wiring = find_wiring(model)
-    names = [] if wiring is None else wiring.at_work()
-    if wiring is None or not names:
+        return model_hooks_of(model, adapter_name), [adapter_name]
+    model_hooks = find_model_hooks(model)
+    names = [] if model_hooks is None else model_hooks.at_work()
+    if model_hooks is None or not names:
         raise AdapterError("no adapter of foretoken is active; name one with adapter_name")
-    return wiring, names
+    return model_hooks, names
 
 
-def check_cache(wiring: Wiring, names: list[str]) -> None:
+def check_cache(model_hooks: ModelHooks, names: list[str]) -> None:
     """Raise where a key-value cache of transformers' own cannot do what the adapters do."""
-    model_type, stack = wiring.dimensions.model_type, wiring.stacks[0].stack
-    if len(wiring.stacks) > 1 or not stack.is_causal:
+    model_type, stack = model_hooks.dimensions.model_type, model_hooks.stacks[0].stack
+    if len(model_hooks.stacks) > 1 or not stack.is_causal:
         raise BackboneError(f"only a causal decoder's prefix is a key-value cache; this is a {model_type} model")
-    obstacle = wiring.backbone.cannot_cache(wiring.body.config)
+    obstacle = model_hooks.backbone.cannot_cache(model_hooks.body.config)
     if obstacle is not None:
         raise BackboneError(f"this {model_type} model cannot take a prefix as a cache: {obstacle}; keep the adapter")
     for name in names:
-        config = wiring.built[name][0]
+        config = model_hooks.built[name][0]
         if not config.is_cache():
             raise AdapterError(
                 f"adapter {name!r} ({type(config).__name__}) is more than keys and values in front of the text: what "
@@ -189,9 +189,9 @@ def check_cache(wiring: Wiring, names: list[str]) -> None:
             )
 
 
-def all_states(wiring: Wiring, names: list[str]) -> list[State]:
+def all_states(model_hooks: ModelHooks, names: list[str]) -> list[State]:
     """Return every layer's keys and values (1, H_kv, P, K): of the rows in front, and trained ones."""
-    wired = wiring.stacks[0]
+    wired = model_hooks.stacks[0]
     like = next(p for p in wired.module.parameters() if p.is_floating_point())
     groups = make_groups(None, names, wired.num_rows_of, 1, like.device)
     num_rows = sum(group.num_rows for group in groups)
@@ -199,28 +199,28 @@ def all_states(wiring: Wiring, names: list[str]) -> list[State]:
     states = []
     for layer in range(len(wired.layers)):
         parts = [rows[layer]] if layer in rows else []
-        parts += [trained(branch) for name in names for branch in branches(wiring, name, layer)]
+        parts += [trained(branch) for name in names for branch in branches(model_hooks, name, layer)]
         key, value = (torch.cat([x.to(like) for x in pair], dim=2) for pair in zip(*parts, strict=True))
         states.append((key, value))
     return states
 
 
-def branches(wiring: Wiring, name: str, layer: int) -> list[AttentionBranch]:
+def branches(model_hooks: ModelHooks, name: str, layer: int) -> list[ScoreColumns]:
     """Return an adapter's branches in one layer's attention."""
-    part = wiring.built[name][1].attention.get(layer)
-    return [] if part is None else [branch for branch in part.members() if isinstance(branch, AttentionBranch)]
+    part = model_hooks.built[name][1].attention.get(layer)
+    return [] if part is None else [branch for branch in part.members() if isinstance(branch, ScoreColumns)]
 
 
-def trained(branch: AttentionBranch) -> State:
+def trained(branch: ScoreColumns) -> State:
     """Return prefix-tuning's keys and values (1, H_kv, P, K)."""
     assert isinstance(branch, PrefixBranch)
     keys, values = branch.pair()[:, None]
     return keys, values
 
 
-def with_distance(states: list[State], wiring: Wiring) -> list[State]:
+def with_distance(states: list[State], model_hooks: ModelHooks) -> list[State]:
     """Turn the keys by P positions, where positions rotate: as many as the text is moved by."""
-    if not wiring.stacks[0].stack.attention.is_rotary:
+    if not model_hooks.stacks[0].stack.attention.is_rotary:
         return states
-    turns = rotations(wiring, states[0][0].shape[2])
+    turns = rotations(model_hooks, states[0][0].shape[2])
     return [(unrotated(key, cosine, -sine), value) for (key, value), (cosine, sine) in zip(states, turns, strict=True)]

@@ -21,7 +21,7 @@ from foretoken.methods.prefix import Prefix, PrefixConfig
 from foretoken.methods.prefix_propagation import PropagatedRows
 from foretoken.methods.prefix_tuning import PrefixBranch
 from foretoken.tuner.checkpoints.warm_start import Saved, copy_adapter, saved_adapter
-from foretoken.tuner.forward.model_hooks import Wiring, find_wiring
+from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
 from foretoken.tuner.probe import FrozenStates, frozen_states
 
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
@@ -53,20 +53,20 @@ def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) 
     return None
 
 
-def start(wiring: Wiring, adapter_name: str, found: list[Source]) -> None:
+def start(model_hooks: ModelHooks, adapter_name: str, found: list[Source]) -> None:
     """Give a new adapter's prefixes what they start from.
 
     Raises:
         AdapterError: a saved adapter's options differ from those of the new one.
     """
-    for (config, sites), source in zip(members(*wiring.built[adapter_name]), found, strict=True):
+    for (config, sites), source in zip(members(*model_hooks.built[adapter_name]), found, strict=True):
         if source is None or any(p.is_meta for module in sites.modules() for p in module.parameters()):
             continue
         assert isinstance(config, PrefixConfig)
         if isinstance(source, Saved):
-            copy_adapter(source, config, sites, wiring)
+            copy_adapter(source, config, sites, model_hooks)
         else:
-            start_as(source, config, sites, wiring)
+            start_as(source, config, sites, model_hooks)
 
 
 def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, adapter_name: str = "default") -> None:
@@ -96,17 +96,17 @@ def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, ad
     >>> bool(torch.allclose(rows, model.get_base_model().eval().embeddings(ids)[0], atol=1e-6))
     True
     """
-    wiring = wiring_of(model, adapter_name)
-    ids = checked_tokens(torch.as_tensor(token_ids).flatten().tolist(), wiring.dimensions)
-    found = [both for both in members(*wiring.built[adapter_name]) if isinstance(both[0], PrefixConfig)]
+    model_hooks = model_hooks_of(model, adapter_name)
+    ids = checked_tokens(torch.as_tensor(token_ids).flatten().tolist(), model_hooks.dimensions)
+    found = [both for both in members(*model_hooks.built[adapter_name]) if isinstance(both[0], PrefixConfig)]
     if not found:
         raise AdapterError(f"adapter {adapter_name!r} has no prefix; {prefix_methods()} have one")
     for config, sites in found:
         assert isinstance(config, PrefixConfig)
-        start_as(ids, config, sites, wiring)
+        start_as(ids, config, sites, model_hooks)
 
 
-def start_as(tokens: list[int], config: PrefixConfig, sites: Sites, wiring: Wiring) -> None:
+def start_as(tokens: list[int], config: PrefixConfig, sites: Sites, model_hooks: ModelHooks) -> None:
     """Let one method's prefixes be what the frozen model computes for a text.
 
     Raises:
@@ -118,7 +118,7 @@ def start_as(tokens: list[int], config: PrefixConfig, sites: Sites, wiring: Wiri
             "make an adapter without it to start from a text"
         )
     text = torch.tensor(list(islice(cycle(tokens), config.num_virtual_tokens)))
-    fill(sites, frozen_states(wiring, text))
+    fill(sites, frozen_states(model_hooks, text))
 
 
 def fill(sites: Sites, states: FrozenStates) -> None:
@@ -195,17 +195,17 @@ def prefix_methods() -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def wiring_of(model: nn.Module, adapter_name: str) -> Wiring:
-    """Return the wiring of a model with this adapter.
+def model_hooks_of(model: nn.Module, adapter_name: str) -> ModelHooks:
+    """Return the model_hooks of a model with this adapter.
 
     Raises:
         AdapterError: the model has no such adapter of foretoken's.
     """
-    wiring = find_wiring(model)
-    built = {} if wiring is None else wiring.built
-    if wiring is None or adapter_name not in built:
+    model_hooks = find_model_hooks(model)
+    built = {} if model_hooks is None else model_hooks.built
+    if model_hooks is None or adapter_name not in built:
         hint = did_you_mean(adapter_name, built)
         raise AdapterError(
             f"no adapter {adapter_name!r} of foretoken{hint}; the model has: {', '.join(built) or 'none'}"
         )
-    return wiring
+    return model_hooks

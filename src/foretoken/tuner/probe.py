@@ -15,13 +15,13 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from foretoken.attention import attend, own_weights
-from foretoken.attention.packed import Stream
+from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
 from foretoken.backbones.base import PORT
 from foretoken.errors import AdapterError
 
 if TYPE_CHECKING:
-    from foretoken.tuner.forward.model_hooks import Wiring
+    from foretoken.tuner.forward.model_hooks import ModelHooks
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FrozenStates:
     free: list[Tensor]
 
 
-class Listener:
+class AttentionProbe:
     """A branch that changes nothing and remembers what an attention sees: keys, values, and the keys' rotation."""
 
     acts = True
@@ -83,7 +83,7 @@ class Listener:
     def idle(self, module: nn.Module) -> nn.Module | None:
         """Return nothing: it needs keys."""
 
-    def packed(self, stream: Stream) -> AbstractContextManager[None]:
+    def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
         """Go on as before: what it listens to is padded, as ``needs_keys`` says."""
         return nullcontext()
 
@@ -92,7 +92,7 @@ class Listener:
         return own_weights(query, key, scale=scale, **masks)
 
 
-def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:
+def frozen_states(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
     """Return what the model computes without any adapter for a text: (P,) token ids, or (P, D) token embeddings.
 
     An encoder-decoder reads the text in both stacks. Where positions rotate the keys, the text stands at -P..-1, right
@@ -101,7 +101,7 @@ def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:
     Raises:
         AdapterError: the model has fewer positions than the text has tokens.
     """
-    length, body = text.shape[0], wiring.body
+    length, body = text.shape[0], model_hooks.body
     limit = getattr(body.config, "max_position_embeddings", None)
     if limit is not None and length > limit:
         raise AdapterError(
@@ -110,10 +110,10 @@ def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:
         )
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(resting(body))
-        listeners = stack.enter_context(listening(wiring))
-        entering = stack.enter_context(noting_entries(wiring))
-        body(**inputs_of(wiring, text))
+        stack.enter_context(adapters_off(body))
+        listeners = stack.enter_context(listening(model_hooks))
+        entering = stack.enter_context(noting_entries(model_hooks))
+        body(**inputs_of(model_hooks, text))
     return FrozenStates(
         entering={layer: rows[0, :length] for layer, rows in entering.items()},
         attentions=[listener.rows(length, free=False) for listener in listeners],
@@ -121,21 +121,21 @@ def frozen_states(wiring: Wiring, text: Tensor) -> FrozenStates:
     )
 
 
-def inputs_of(wiring: Wiring, text: Tensor) -> dict[str, Tensor]:
+def inputs_of(model_hooks: ModelHooks, text: Tensor) -> dict[str, Tensor]:
     """Return the body's arguments for one text."""
-    weight = wiring.body.get_input_embeddings().weight  # type: ignore[operator]
+    weight = model_hooks.body.get_input_embeddings().weight  # type: ignore[operator]
     text = text.to(weight.device)[None]
     name = "input_ids" if text.dim() == 2 else "inputs_embeds"
     given = {name: text if name == "input_ids" else text.to(weight.dtype)}
-    if len(wiring.stacks) > 1:
+    if len(model_hooks.stacks) > 1:
         given |= {f"decoder_{key}": value for key, value in given.items()}
-    if wiring.stacks[0].stack.attention.is_rotary:
+    if model_hooks.stacks[0].stack.attention.is_rotary:
         given["position_ids"] = torch.arange(-text.shape[1], 0, device=text.device)[None]
     return given
 
 
 @contextmanager
-def resting(body: nn.Module) -> Iterator[None]:
+def adapters_off(body: nn.Module) -> Iterator[None]:
     """Let the model be as without adapters and dropout for a while."""
     modules = list(body.modules())
     trained = [module.training for module in modules]
@@ -154,12 +154,12 @@ def resting(body: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def listening(wiring: Wiring) -> Iterator[list[Listener]]:
+def listening(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
     """Put a listener in the place of every attention's port for a while."""
-    attentions = wiring.backbone.attention_modules(wiring.body)
-    declared = [attention for _, attention, _ in wiring.backbone.attentions(wiring.body)]
+    attentions = model_hooks.backbone.attention_modules(model_hooks.body)
+    declared = [attention for _, attention, _ in model_hooks.backbone.attentions(model_hooks.body)]
     ports = [attention.__dict__[PORT] for attention in attentions]
-    listeners = [Listener() for _ in attentions]
+    listeners = [AttentionProbe() for _ in attentions]
     handles = []
     try:
         for attention, at, listener in zip(attentions, declared, listeners, strict=True):
@@ -175,11 +175,11 @@ def listening(wiring: Wiring) -> Iterator[list[Listener]]:
 
 
 @contextmanager
-def noting_entries(wiring: Wiring) -> Iterator[dict[int, Tensor]]:
+def noting_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
     """Note what enters the first layer of each stack for a while."""
     noted: dict[int, Tensor] = {}
     handles = []
-    for first, wired in zip(wiring.dimensions.first_layers, wiring.stacks, strict=True):
+    for first, wired in zip(model_hooks.dimensions.first_layers, model_hooks.stacks, strict=True):
 
         def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = first) -> None:
             noted[first] = (args[0] if args else kwargs["hidden_states"]).detach()
@@ -192,10 +192,10 @@ def noting_entries(wiring: Wiring) -> Iterator[dict[int, Tensor]]:
             handle.remove()
 
 
-def rotations(wiring: Wiring, position: int) -> list[tuple[Tensor, Tensor]]:
+def rotations(model_hooks: ModelHooks, position: int) -> list[tuple[Tensor, Tensor]]:
     """Return for every attention cosine and sine (1, 1, K) of the rotation to a position."""
-    with torch.no_grad(), resting(wiring.body), listening(wiring) as listeners:
-        place = wiring.body.get_input_embeddings().weight.device  # type: ignore[operator]
+    with torch.no_grad(), adapters_off(model_hooks.body), listening(model_hooks) as listeners:
+        place = model_hooks.body.get_input_embeddings().weight.device  # type: ignore[operator]
         given = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
-        wiring.body(**{name: ids.long().to(place) for name, ids in given.items()})
+        model_hooks.body(**{name: ids.long().to(place) for name, ids in given.items()})
     return [listener.rotation for listener in listeners if listener.rotation is not None]

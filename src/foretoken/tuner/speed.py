@@ -11,7 +11,7 @@ from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.packing import watch
 from foretoken.tuner.dimensions import body_of
-from foretoken.tuner.forward.model_hooks import WIRING
+from foretoken.tuner.forward.model_hooks import HOOKS
 from foretoken.tuner.forward.plan import FAST
 from foretoken.tuner.trained_tokens import use_fast_rows
 
@@ -38,7 +38,7 @@ def speed_up(model: Model) -> Model:
     torch.Size([1, 5, 16])
     """
     inner, backbone, body = found(model)
-    if body.__dict__.get(WIRING) is None and FAST not in body.__dict__:
+    if body.__dict__.get(HOOKS) is None and FAST not in body.__dict__:
         backbone.attach_attention(body, backbone.attention_modules(body))
         body.__dict__[FAST] = watch(inner, body, backbone)
     return model
@@ -50,7 +50,7 @@ def undo_speed_up(model: Model) -> Model:
     handles = body.__dict__.pop(FAST, None)
     for handle in handles or ():
         handle.remove()
-    if handles is not None and body.__dict__.get(WIRING) is None:
+    if handles is not None and body.__dict__.get(HOOKS) is None:
         backbone.detach_attention(body, backbone.attention_modules(body))
     return model
 

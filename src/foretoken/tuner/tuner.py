@@ -34,7 +34,7 @@ from foretoken.tuner.checks import (
 from foretoken.tuner.config_fill import fill_in, is_new
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.mixed_batch import hook_names
-from foretoken.tuner.forward.model_hooks import WIRING, Target, Wiring, find_wiring
+from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, Target, find_model_hooks
 from foretoken.tuner.forward.plan import check_names
 from foretoken.tuner.forward.sites import NAME, Site, check_adapter_name
 from foretoken.tuner.lora import outside_heads, with_targets
@@ -62,7 +62,9 @@ class ForetokenModel(BaseTuner):
         try:
             check_name_is_free(model, adapter_name)
         except AdapterError:
-            self.peft_config[adapter_name] = self.wiring.built[adapter_name][0]  # peft has put the new one in its place
+            self.peft_config[adapter_name] = self.model_hooks.built[adapter_name][
+                0
+            ]  # peft has put the new one in its place
             raise
         try:
             with unchanged_on_error(self):
@@ -85,12 +87,12 @@ class ForetokenModel(BaseTuner):
             train_rows(model, rows, adapter_name, inference_mode=given.inference_mode, is_active=is_active)
         config = deepcopy(checked(self.peft_config[adapter_name]))  # the user's object may go on to another model
         self.peft_config[adapter_name] = config
-        self.wiring.built[adapter_name] = config, self.__dict__.pop("_built")
+        self.model_hooks.built[adapter_name] = config, self.__dict__.pop("_built")
         if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
             self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))
             self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
         if found := self.__dict__.pop("_sources"):
-            start(self.wiring, adapter_name, found)
+            start(self.model_hooks, adapter_name, found)
 
     def _inject_lora(self, model: nn.Module, adapter_name: str, lora: LoraConfig, low_cpu_mem_usage: bool) -> None:
         lora = outside_heads(with_targets(lora, model), model)
@@ -129,16 +131,16 @@ class ForetokenModel(BaseTuner):
         fill_in(config, dimensions)
         check_trainable(model, config.modules_to_save or ())
         check_heads_apart(model, config.modules_to_save or ())
-        if body.__dict__.get(WIRING) is None:
-            body.__dict__[WIRING] = wiring = Wiring(body, backbone, dimensions)
-            wiring.handles += [add_to_loss(model, wiring.auxiliary_loss), *watch(model, body, backbone)]
+        if body.__dict__.get(HOOKS) is None:
+            body.__dict__[HOOKS] = model_hooks = ModelHooks(body, backbone, dimensions)
+            model_hooks.handles += [add_to_loss(model, model_hooks.auxiliary_loss), *watch(model, body, backbone)]
         self.__dict__["_built"] = built
-        self.__dict__["_pending"] = pending(built, self.wiring, {m: path for path, m in model.named_modules()})
+        self.__dict__["_pending"] = pending(built, self.model_hooks, {m: path for path, m in model.named_modules()})
 
     @property
-    def wiring(self) -> Wiring:
+    def model_hooks(self) -> ModelHooks:
         """The hooks and sites of this model."""
-        return body_of(self.model).__dict__[WIRING]
+        return body_of(self.model).__dict__[HOOKS]
 
     def auxiliary_loss(self) -> Tensor | None:
         """Return what the adapters at work add to the task's loss in training, a scalar; None for nothing."""
@@ -161,7 +163,7 @@ class ForetokenModel(BaseTuner):
         parameter_name: str | None = None,
     ) -> None:
         at, module = self.__dict__["_pending"][current_key]
-        self.wiring.attach(at, on_device(module, target), adapter_name)
+        self.model_hooks.attach(at, on_device(module, target), adapter_name)
 
     def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
         setattr(parent, child_name, new_module)
@@ -172,14 +174,14 @@ class ForetokenModel(BaseTuner):
         if names is None:
             yield
             return
-        wiring = self.wiring
+        model_hooks = self.model_hooks
         check_names(names, self.peft_config)
         handles = [handle for module in self.model.modules() if (handle := hook_names(module, list(names)))]
-        wiring.names = list(names)
+        model_hooks.names = list(names)
         try:
             yield
         finally:
-            wiring.names = None
+            model_hooks.names = None
             for handle in handles:
                 handle.remove()
 
@@ -207,9 +209,9 @@ class ForetokenModel(BaseTuner):
         if merge:
             self._check_merge_allowed()
         give_heads_back(self.model)
-        wiring: Wiring | None = body_of(self.model).__dict__.pop(WIRING, None)
-        if wiring is not None:
-            wiring.remove()
+        model_hooks: ModelHooks | None = body_of(self.model).__dict__.pop(HOOKS, None)
+        if model_hooks is not None:
+            model_hooks.remove()
         super()._unload_and_optionally_merge(merge=False, progressbar=progressbar)
         return self.model
 
@@ -224,7 +226,7 @@ class ForetokenModel(BaseTuner):
     def delete_adapter(self, adapter_name: str) -> None:
         """Delete an adapter, the LoRA of a stack included."""
         super().delete_adapter(adapter_name)
-        self.wiring.built.pop(adapter_name, None)
+        self.model_hooks.built.pop(adapter_name, None)
         lora = self.__dict__.get("_lora")
         if lora is not None:
             lora.peft_config.pop(adapter_name, None)
@@ -246,11 +248,13 @@ class ForetokenModel(BaseTuner):
         return renamed
 
 
-def pending(sites: Sites, wiring: Wiring, paths: Mapping[nn.Module, str]) -> dict[str, tuple[Target, nn.Module]]:
+def pending(
+    sites: Sites, model_hooks: ModelHooks, paths: Mapping[nn.Module, str]
+) -> dict[str, tuple[Target, nn.Module]]:
     """Return where each module of an adapter goes, by the path of the module that will carry it."""
     found: dict[str, tuple[Target, nn.Module]] = {}
     for key, module in sites.items():
-        target = wiring.target(key, module)
+        target = model_hooks.target(key, module)
         path = paths[target.holder]
         if path in found:  # a bias and an adapter of one stack at the same map
             module = together(found[path], (target, module))
@@ -313,8 +317,8 @@ def give_heads_back(model: nn.Module) -> None:
 
 def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
     """Return what a model's adapters add to its loss in training; None for nothing, and for a model without any."""
-    wiring = find_wiring(model)
-    return None if wiring is None else wiring.auxiliary_loss()
+    model_hooks = find_model_hooks(model)
+    return None if model_hooks is None else model_hooks.auxiliary_loss()
 
 
 def on_device(module: nn.Module, target: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ from typing import Any
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
 
-from foretoken.tuner.forward.model_hooks import Wiring
+from foretoken.tuner.forward.model_hooks import ModelHooks
 
 
 @contextmanager
@@ -21,13 +21,13 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
     """
     befores = [Before(owner) for owner in owners(model)]
     trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    wired = wirings(model)
+    wired = all_model_hooks(model)
     try:
         yield
     except BaseException:
-        for wiring in wirings(model):
-            if wiring not in wired:
-                wiring.remove()  # what lies outside the model: transformers' choice of attention
+        for model_hooks in all_model_hooks(model):
+            if model_hooks not in wired:
+                model_hooks.remove()  # what lies outside the model: transformers' choice of attention
         for before in befores:
             before.restore()
         for parameter, is_trained in trained:
@@ -59,12 +59,12 @@ class Before:
 
 
 def owners(model: nn.Module) -> Iterable[Any]:
-    """Yield the modules of a model, and what they hold that is no submodule of theirs: wirings, and tuners of LoRA."""
+    """Yield the modules of a model, and what they hold that is no submodule: ModelHooks, and tuners of LoRA."""
     for module in model.modules():
         yield module
-        yield from (value for value in vars(module).values() if isinstance(value, Wiring | BaseTuner))
+        yield from (value for value in vars(module).values() if isinstance(value, ModelHooks | BaseTuner))
 
 
-def wirings(model: nn.Module) -> list[Wiring]:
-    """Return the wirings of a model; there is one at most."""
-    return [owner for owner in owners(model) if isinstance(owner, Wiring)]
+def all_model_hooks(model: nn.Module) -> list[ModelHooks]:
+    """Return the all_model_hooks of a model; there is one at most."""
+    return [owner for owner in owners(model) if isinstance(owner, ModelHooks)]

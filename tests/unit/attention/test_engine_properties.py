@@ -16,7 +16,7 @@ from foretoken.attention.engines import cpu_band as block
 from foretoken.attention.engines import cpu_band_walk as walk
 from foretoken.attention.engines.cpu_band import attend_documents
 from foretoken.attention.engines.projected import Projected
-from foretoken.attention.packed import Document, stream_of
+from foretoken.attention.packed import Document, packed_batch_of
 from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention, global_positions
 
 INF = float("inf")
@@ -287,7 +287,7 @@ def padded_and_packed(case, engine, dtype):
         if name == "reference":
             out, p = attend_padded(case, query, key, value, extra, rows, options)
         else:
-            stream = stream_of(~case.real, case.is_global, rows=case.rows)
+            stream = packed_batch_of(~case.real, case.is_global, rows=case.rows)
             packed = Packed(case.one_sided, stream, (rows[1], rows[2]) if case.rows else None)
             text = [in_run(stream, repeated(x, case.heads)) for x in (query, key, value)]
             columns = None if extra is None else in_run(stream, extra)
@@ -358,7 +358,7 @@ def test_many_packed_documents_are_what_they_are_padded(engine, case):
 @profile(40)
 @given(cases(rows=3))
 def test_a_stream_gives_back_what_was_packed(case):
-    stream = stream_of(~case.real, case.is_global, rows=case.rows)
+    stream = packed_batch_of(~case.real, case.is_global, rows=case.rows)
     batch = torch.randn(case.real.shape[0], case.rows + case.real.shape[1], 2)
     again = stream.unpack(stream.pack(batch))
     everything = torch.cat([torch.ones(len(batch), case.rows, dtype=torch.bool), case.real], dim=1)

@@ -21,7 +21,7 @@ from foretoken.errors import AdapterError
 from foretoken.inference.analysis import analyse, spread
 from foretoken.inference.observe import SCORE_EDGES, observing
 from foretoken.methods.inducer_tuning import InducerBranch
-from foretoken.tuner.attention.adapter import Port
+from foretoken.tuner.attention.adapter import AttentionAdapter
 
 from support import naive_edits, tiny
 from support.adapted import adapted, by_place, trained
@@ -166,7 +166,7 @@ def test_observing_changes_nothing(family, packing):
     torch.testing.assert_close(during, before, atol=1e-12, rtol=0)
     assert torch.equal(after, before)
     ports = [module.__dict__["foretoken_port"] for module in model.modules() if "foretoken_port" in module.__dict__]
-    assert {type(port) for port in ports} == {Port}
+    assert {type(port) for port in ports} == {AttentionAdapter}
     assert not any("watch" in vars(port) or "waiting" in vars(port) for port in ports)
     assert watch.seen
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.training.problems.base import Reading
+from foretoken.training.problems.base import EncodeSettings
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens import beginnings as module
 from foretoken.training.tokens.beginnings import beginnings
@@ -102,12 +102,12 @@ def test_what_is_kept_is_what_the_whole_text_begins_with(tokenizer, pieces, want
 
 def test_pairs_and_chunks_keep_what_they_would(tokenizer, monkeypatch):
     texts, pairs = ["the cat sat " * 500, "a cat"], ["a cat", "the unknown " * 600]
-    few = Reading(tokenizer, 16, TokenRules(), ChunkOptions(overlap=2, at_most=3))
-    all_of_it = Reading(tokenizer, 16, TokenRules(), ChunkOptions(overlap=2))
+    few = EncodeSettings(tokenizer, 16, TokenRules(), ChunkOptions(overlap=2, at_most=3))
+    all_of_it = EncodeSettings(tokenizer, 16, TokenRules(), ChunkOptions(overlap=2))
     found = []
     for long in (module.LONG, 300):
         monkeypatch.setattr(module, "LONG", long)
-        both, counts = encode_texts(texts, pairs, Reading(tokenizer, 16, TokenRules()))
+        both, counts = encode_texts(texts, pairs, EncodeSettings(tokenizer, 16, TokenRules()))
         chunks, chunk_counts = encode_texts(texts, None, few)
         everything, _ = encode_texts(texts, None, all_of_it)
         found.append((both["input_ids"], chunks["sequences"], everything["sequences"]))

@@ -184,9 +184,9 @@ def test_a_decoder_is_refused_as_it_scores_before_it_has_read():
     for family in ("gpt2", "llama"):
         problem, model, how = setting(family)
         with pytest.raises(BackboneError, match=f"{family} has not read the candidate by then; take an encoder"):
-            problem.posed_to(model.config, how.tokenizer)
+            problem.for_model(model.config, how.tokenizer)
     problem, model, how = setting("longformer")
-    assert problem.posed_to(model.config, how.tokenizer) is problem
+    assert problem.for_model(model.config, how.tokenizer) is problem
 
 
 def test_answers_name_the_candidate():

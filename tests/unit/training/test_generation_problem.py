@@ -8,7 +8,7 @@ from peft import get_peft_model
 
 from foretoken import PrefixPropagationConfig
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.problems import Reading, make_problem
+from foretoken.training.problems import EncodeSettings, make_problem
 from foretoken.training.problems.generating import generate, left_padded
 from foretoken.training.problems.generation_texts import parts_of, shortened, source_length
 from foretoken.training.recipe.recipe import GenerationOptions
@@ -26,9 +26,9 @@ def posed(family, *, model=None, task=None, max_length=40, **options):
     """Return model, problem and reading, the new tokens added."""
     model, tokenizer = model or model_of(family), tokenizer_of(family)
     problem = make_problem("generation", [], generation=GenerationOptions(**{"max_new_tokens": 6} | options), task=task)
-    problem = problem.posed_to(model.config, tokenizer)
+    problem = problem.for_model(model.config, tokenizer)
     add_new_tokens(model, tokenizer, problem.new_tokens)
-    return model, problem, Reading(tokenizer, max_length, token_rules(model.config))
+    return model, problem, EncodeSettings(tokenizer, max_length, token_rules(model.config))
 
 
 def batch(model, problem, reading, rows, *, labels=True):
@@ -257,7 +257,7 @@ class TestTexts:
         model, tokenizer = model_of("gpt2"), tokenizer_of("gpt2")
         tokenizer.eos_token = None
         with pytest.raises(BackboneError, match="no end token"):
-            make_problem("generation", []).posed_to(model.config, tokenizer)
+            make_problem("generation", []).for_model(model.config, tokenizer)
 
     def test_options_of_generation_belong_to_generation(self):
         with pytest.raises(ConfigError, match="generation is for data with texts"):

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 import foretoken
 from foretoken.errors import ConfigError
 from foretoken.training.model.engine import use_attention
-from foretoken.training.problems import PROBLEMS, Reading, make_problem
+from foretoken.training.problems import PROBLEMS, EncodeSettings, make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.encode import TokenRules
 
@@ -56,7 +56,7 @@ def packing():
 
 def test_a_pair_is_what_the_tokenizer_makes_of_it(tokenizer):
     split = Dataset.from_dict({"text": [text(1, 2)], "text_pair": [text(3)], "label": [0]})
-    columns, _ = make_problem("classification", ["a", "b"]).encode(split, Reading(tokenizer, 20, TokenRules()))
+    columns, _ = make_problem("classification", ["a", "b"]).encode(split, EncodeSettings(tokenizer, 20, TokenRules()))
     assert columns["input_ids"] == [[CLS, 5, 6, SEP, 7, SEP]]
     assert columns["token_type_ids"] == [[0, 0, 0, 0, 1, 1]]
     assert columns["length"] == [6]
@@ -64,7 +64,7 @@ def test_a_pair_is_what_the_tokenizer_makes_of_it(tokenizer):
 
 def test_a_pair_that_is_too_long_loses_tokens_of_its_longer_text(tokenizer):
     split = Dataset.from_dict({"text": [text(*range(10))], "text_pair": [text(20, 21)], "label": [0]})
-    columns, cut = make_problem("classification", ["a", "b"]).encode(split, Reading(tokenizer, 8, TokenRules()))
+    columns, cut = make_problem("classification", ["a", "b"]).encode(split, EncodeSettings(tokenizer, 8, TokenRules()))
     assert columns["input_ids"] == [[CLS, 4, 5, 6, SEP, 24, 25, SEP]]
     assert (cut.truncated, cut.longest) == (1, 15)
 
@@ -72,7 +72,7 @@ def test_a_pair_that_is_too_long_loses_tokens_of_its_longer_text(tokenizer):
 def test_pairs_are_the_same_packed_and_padded(tokenizer, packing):
     pairs = {"text": [text(1, 2, 3), text(9)], "text_pair": [text(4, 5), text(6, 7, 8)]}
     problem = make_problem("classification", ["a", "b"])
-    columns, _ = problem.encode(Dataset.from_dict(pairs), Reading(tokenizer, 20, TokenRules()))
+    columns, _ = problem.encode(Dataset.from_dict(pairs), EncodeSettings(tokenizer, 20, TokenRules()))
     adapted = model()
     batch = problem.collator(tokenizer, adapted)(rows_of(columns))
     found = []
@@ -89,7 +89,7 @@ def test_chunks_are_run_alone_and_their_logits_pooled(tokenizer, pool):
     chunks = ChunkOptions(pool=pool, overlap=1)
     problem = make_problem("classification", ["a", "b"], chunks=chunks)
     split = Dataset.from_dict({"text": [text(*range(10)), text(5)], "label": [1, 0]})
-    columns, cut = problem.encode(split, Reading(tokenizer, 6, TokenRules(), chunks))
+    columns, cut = problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
     pieces = [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]]
     assert [[row["input_ids"] for row in rows] for rows in columns["sequences"]] == [
         [[CLS, *(number + 4 for number in piece), SEP] for piece in pieces],
@@ -117,7 +117,7 @@ def test_at_most_so_many_chunks_and_what_is_cut_off_is_counted(tokenizer):
     chunks = ChunkOptions(at_most=2)
     problem = make_problem("classification", ["a", "b"], chunks=chunks)
     split = Dataset.from_dict({"text": [text(*range(8)), text(*range(9))], "label": [1, 0]})
-    columns, cut = problem.encode(split, Reading(tokenizer, 6, TokenRules(), chunks))
+    columns, cut = problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
     assert [len(rows) for rows in columns["sequences"]] == [2, 2]
     assert cut.truncated == 1
 
@@ -127,7 +127,7 @@ def test_chunks_smaller_than_their_overlap_are_refused(tokenizer):
     problem = make_problem("classification", ["a", "b"], chunks=chunks)
     split = Dataset.from_dict({"text": [text(1)], "label": [0]})
     with pytest.raises(ConfigError, match=r"overlap is 4, but a chunk holds 4 tokens"):
-        problem.encode(split, Reading(tokenizer, 6, TokenRules(), chunks))
+        problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
 
 
 def test_regression_is_the_mean_squared_error_with_and_without_chunks(tokenizer):
@@ -136,7 +136,7 @@ def test_regression_is_the_mean_squared_error_with_and_without_chunks(tokenizer)
     losses = []
     for chunks in (None, ChunkOptions()):
         problem = make_problem("regression", [], chunks=chunks)
-        columns, _ = problem.encode(split, Reading(tokenizer, 10, TokenRules(), chunks))
+        columns, _ = problem.encode(split, EncodeSettings(tokenizer, 10, TokenRules(), chunks))
         rows = [row | {"labels": value} for row, value in zip(rows_of(columns), split["label"], strict=True)]
         loss, logits = problem.forward(adapted, problem.collator(tokenizer, adapted)(rows))
         losses.append(loss.item())

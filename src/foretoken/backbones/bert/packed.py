@@ -23,7 +23,7 @@ from transformers.models.roberta.modeling_roberta import RobertaLayer
 from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaLayer
 
 from foretoken.attention.kernels import seen_by
-from foretoken.attention.packed import Stream, stream_of
+from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.attention_interface import attach_interface, detach_interface, packed_attention
 from foretoken.backbones.base import port_of
 from foretoken.backbones.packing import entered, is_watched, may_pack, padded_front, reading_of, rows_of
@@ -38,10 +38,10 @@ class FirstTokenLayer(nn.Module):
     feed_forward_chunk: Any
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | Stream | None = None, *args: Any, **kwargs: Any
+        self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
     ) -> Tensor:
         """(1, S, D) -> (1, S, D), or (1, B, D) where the stream wants one token of each document."""
-        if not isinstance(attention_mask, Stream) or attention_mask.only is None:
+        if not isinstance(attention_mask, PackedBatch) or attention_mask.only is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
         stream, own = attention_mask, self.attention.self
         chosen = stream.split(hidden_states)[1].index_select(1, attention_mask.only)
@@ -95,7 +95,7 @@ class EncoderHooks:
 
     def __init__(self, encoder: nn.Module) -> None:
         self.encoder = encoder
-        self.stream: Stream | None = None
+        self.stream: PackedBatch | None = None
         self.context: AbstractContextManager[None] | None = None
         last = self.layers()[-1]
         self.handles = [
@@ -119,7 +119,7 @@ class EncoderHooks:
         if not may_pack(encoder, port, hidden) or (mask is None and not first):
             return None
         rows = rows_of(port)
-        stream = self.stream = stream_of(*text_masks(mask, hidden, rows), rows=rows)
+        stream = self.stream = packed_batch_of(*text_masks(mask, hidden, rows), rows=rows)
         if first and (only := stream.first_tokens()) is not None:
             self.stream = replace(stream, only=only)
         self.context = entered(port, stream)

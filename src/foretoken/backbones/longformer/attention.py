@@ -13,7 +13,7 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 
 from foretoken.attention import Window, attend
 from foretoken.attention.engines.projected import Projected, pays
-from foretoken.attention.packed import Stream
+from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import (
     Attention,
     Backbone,
@@ -65,7 +65,7 @@ class WindowedSelfAttention(LongformerSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | Stream | None = None,
+        attention_mask: Tensor | PackedBatch | None = None,
         is_index_masked: Tensor | None = None,
         is_index_global_attn: Tensor | None = None,
         is_global_attn: bool | None = None,
@@ -79,7 +79,7 @@ class WindowedSelfAttention(LongformerSelfAttention):
             raise BackboneError(
                 "Longformer with an adapter does not return attention maps; leave out output_attentions"
             )
-        if isinstance(attention_mask, Stream):
+        if isinstance(attention_mask, PackedBatch):
             return (PackedAttention(self, attention_mask)(hidden_states),)
         window = self.window(is_index_masked, is_index_global_attn)
         out, after = self.attended(*self.projected(hidden_states), window=window)

@@ -20,7 +20,7 @@ from transformers.models.longformer.modeling_longformer import (
 from foretoken.attention import Packed
 from foretoken.attention.attend import PACKED
 from foretoken.attention.choose import choose_engine
-from foretoken.attention.packed import Stream, stream_of
+from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.base import port_of
 from foretoken.backbones.packing import entered, is_watched, may_pack, padded_front, reading_of, rows_of, trains
 
@@ -53,7 +53,7 @@ class PackingEncoder(LongformerEncoder):
             )
         rows = rows_of(port)
         text = attention_mask[:, rows:]
-        stream = stream_of(text < 0, text > 0, rows=rows)
+        stream = packed_batch_of(text < 0, text > 0, rows=rows)
         recorded = []
         with entered(port, stream):
             hidden = stream.pack(hidden_states)
@@ -78,7 +78,7 @@ class PackingEncoder(LongformerEncoder):
         layers: Any = self.layer
         return [layer.attention.self for layer in layers]
 
-    def for_last_layer(self, stream: Stream, attention: WindowedSelfAttention) -> Stream:
+    def for_last_layer(self, stream: PackedBatch, attention: WindowedSelfAttention) -> PackedBatch:
         """Return the stream with what is wanted of the last layer's states: those that the head reads."""
         reading, local = reading_of(self), (attention.query, attention.key, attention.value)
         if reading is None or not reading.first or not packs_natively(attention) or is_watched(self.layer[-1]):
@@ -93,10 +93,10 @@ class PackingLayer(LongformerLayer):
     """Longformer's layer, which may be asked for the states of a few tokens alone."""
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | Stream | None = None, *args: Any, **kwargs: Any
+        self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
         """(1, S, D) -> ((1, S, D),), or ((1, B, D),) where the stream wants one token of each document."""
-        if not isinstance(attention_mask, Stream):
+        if not isinstance(attention_mask, PackedBatch):
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
         if attention_mask.only is None:
             return (self.fed_forward(self.attention(hidden_states, attention_mask=attention_mask)[0]),)
@@ -137,7 +137,7 @@ class Question:
 class PackedAttention:
     """The self-attention of one layer over a run of documents."""
 
-    def __init__(self, attention: WindowedSelfAttention, stream: Stream) -> None:
+    def __init__(self, attention: WindowedSelfAttention, stream: PackedBatch) -> None:
         self.attention = attention
         self.stream = stream
 

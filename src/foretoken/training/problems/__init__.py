@@ -14,7 +14,7 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
-from foretoken.training.problems.base import Collator, Inputs, Problem, Reading
+from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem
 from foretoken.training.problems.candidates import Candidates
 from foretoken.training.problems.choice import MultipleChoice
 from foretoken.training.problems.classification import Classification, Regression, TextProblem
@@ -22,7 +22,7 @@ from foretoken.training.problems.generation import Generation
 from foretoken.training.problems.tagging import TokenClassification
 from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions
 
-__all__ = ["PROBLEMS", "Collator", "Inputs", "Problem", "Reading", "make_problem"]
+__all__ = ["PROBLEMS", "Collator", "EncodeSettings", "Inputs", "Problem", "make_problem"]
 
 PROBLEMS: dict[str, type[Problem]] = {
     CLASSIFICATION: Classification,

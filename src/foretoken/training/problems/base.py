@@ -22,7 +22,7 @@ Collator = Callable[[Sequence[Mapping[str, Any]]], Inputs]
 
 
 @dataclass(frozen=True)
-class Reading:
+class EncodeSettings:
     """How documents become tokens: whose tokens, how many at most, what is done with longer ones."""
 
     tokenizer: PreTrainedTokenizerBase
@@ -55,7 +55,7 @@ class Problem(ABC):
         """Return what peft calls the problem on a model with this config."""
         return self.task_type
 
-    def posed_to(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Problem:
+    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Problem:
         """Return the problem as it is posed to a model; the tokenizer may yet have to learn the new tokens."""
         return self
 
@@ -88,7 +88,7 @@ class Problem(ABC):
         return split
 
     @abstractmethod
-    def encode(self, split: Dataset, reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
         """Return the columns of a split that its batches are made of, among them ``length``, and what was cut."""
 
     @abstractmethod

@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from foretoken.backbones import BACKBONES
 from foretoken.data.problems import CANDIDATES
 from foretoken.errors import BackboneError, DataError
-from foretoken.training.problems.base import FILL, Collator, Inputs, Reading
+from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs
 from foretoken.training.problems.choice import Choosing
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.chunks import ChunkCollator, pooled, spans
@@ -50,7 +50,7 @@ class Candidates(Choosing):
         """The marks around the question and around each candidate."""
         return QUESTION, QUESTION_END, CANDIDATE, CANDIDATE_END
 
-    def posed_to(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Candidates:
+    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Candidates:
         """Refuse decoders: what they compute at an ``[ent]`` knows nothing of the candidate after it."""
         backbone = BACKBONES.get(config.model_type)
         if backbone is not None and backbone.stacks[0].is_causal:
@@ -60,7 +60,7 @@ class Candidates(Choosing):
             )
         return self
 
-    def encode(self, split: Dataset, reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
         """Return ``sequences``, one per chunk, ``places`` of the ``[ent]`` tokens, ``front`` and ``length``.
 
         ``front`` is how many tokens stand before the documents in every chunk: question and candidates.
@@ -69,7 +69,7 @@ class Candidates(Choosing):
             BackboneError: the tokenizer lacks the new tokens, or a token has no embedding in the model.
             DataError: question and candidates leave no room for the documents.
         """
-        reader = _Reader.of(reading, self.new_tokens, split["question"][0])
+        reader = _Reader.of(settings, self.new_tokens, split["question"][0])
         fronts = [reader.front(*row) for row in zip(split["question"], split["candidates"], strict=True)]
         reader.check_room([len(front) for front, _ in fronts], list(split["id"]))
         rows = [reader.row(*front, supports) for front, supports in zip(fronts, split["supports"], strict=True)]
@@ -112,7 +112,7 @@ class CandidateCollator:
 class _Reader:
     """Makes tokens of questions, candidates and documents: ``before`` and ``after`` frame every sequence."""
 
-    reading: Reading
+    settings: EncodeSettings
     before: list[int]
     after: list[int]
     marks: list[int]
@@ -121,9 +121,9 @@ class _Reader:
     blank: str
 
     @classmethod
-    def of(cls, reading: Reading, marks: Sequence[str], text: str) -> _Reader:
+    def of(cls, settings: EncodeSettings, marks: Sequence[str], text: str) -> _Reader:
         """Return what reads with these marks; ``text`` is any that has tokens."""
-        tokenizer: Any = reading.tokenizer
+        tokenizer: Any = settings.tokenizer
         missing = [mark for mark in marks if mark not in tokenizer.get_vocab()]
         if missing:
             raise BackboneError(
@@ -132,17 +132,17 @@ class _Reader:
             )
         ids = [tokenizer.convert_tokens_to_ids(mark) for mark in marks]
         separator = next((i for i in (tokenizer.sep_token_id, tokenizer.eos_token_id) if i is not None), None)
-        before, after = special_frame(reading, text)
+        before, after = special_frame(settings, text)
         between = [] if separator is None else [separator]
-        return cls(reading, before, after, ids, between, reading.chunks or ChunkOptions(), _blank(tokenizer))
+        return cls(settings, before, after, ids, between, settings.chunks or ChunkOptions(), _blank(tokenizer))
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of some texts, as they are within a text."""
         given = [self.blank + text for text in texts]
-        found = self.reading.tokenizer(given, add_special_tokens=False, return_attention_mask=False, verbose=False)[
+        found = self.settings.tokenizer(given, add_special_tokens=False, return_attention_mask=False, verbose=False)[
             "input_ids"
         ]
-        refuse_without_embedding([self.marks, *found], self.reading.rules)
+        refuse_without_embedding([self.marks, *found], self.settings.rules)
         return [list(ids) for ids in found]
 
     def front(self, question: str, candidates: Sequence[str]) -> tuple[list[int], list[int]]:
@@ -183,12 +183,12 @@ class _Reader:
         shared = f" and chunks.overlap {self.options.overlap}" if self.options.overlap else ""
         raise DataError(
             f"row {ids[full[0]]!r}: question and candidates alone have {fronts[full[0]] + len(self.after)} tokens, "
-            f"which leaves no room for the documents with max_length {self.reading.max_length}{shared} ({len(full)} "
+            f"which leaves no room for the documents with max_length {self.settings.max_length}{shared} ({len(full)} "
             f"of {len(ids)} rows are so long); raise max_length, or leave them out"
         )
 
     def _room(self, front: int) -> int:
-        return self.reading.max_length - front - len(self.separator) - len(self.after)
+        return self.settings.max_length - front - len(self.separator) - len(self.after)
 
 
 def _blank(tokenizer: Any) -> str:

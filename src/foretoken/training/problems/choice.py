@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import MULTIPLE_CHOICE
-from foretoken.training.problems.base import FILL, Collator, Inputs, Problem, Reading
+from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs, Problem
 from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.tokens.encode import PaddingCollator, Truncation, count_lengths, label_tensor, padded
 from foretoken.training.tokens.texts import cut_pairs
@@ -93,11 +93,11 @@ class MultipleChoice(Choosing):
     task_type: ClassVar[str] = "SEQ_CLS"
     choices_column: ClassVar[str] = "choices"
 
-    def encode(self, split: Dataset, reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
         """Return ``sequences``, one per choice, and ``length``, the tokens of all of them."""
         choices = list(split["choices"])
         texts = [text for text, row in zip(split["text"], choices, strict=True) for _ in row]
-        pairs, lengths, partly = cut_pairs(texts, [choice for row in choices for choice in row], reading)
+        pairs, lengths, partly = cut_pairs(texts, [choice for row in choices for choice in row], settings)
         ends = np.cumsum([len(row) for row in choices]).tolist()
         places = list(zip([0, *ends[:-1]], ends, strict=True))
         sequences = [pairs[begin:end] for begin, end in places]
@@ -107,7 +107,7 @@ class MultipleChoice(Choosing):
             "length": [sum(len(pair["input_ids"]) for pair in row) for row in sequences],
         }
         questions = sum(any(number in partly for number in range(begin, end)) for begin, end in places)
-        return columns, count_lengths(longest, reading.max_length, questions)
+        return columns, count_lengths(longest, settings.max_length, questions)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad the choices of all rows to the longest one."""

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.metrics import classification_metrics
-from foretoken.training.problems.base import Collator, Inputs, Problem, Reading, head_of
+from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem, head_of
 from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.tokens.chunks import ChunkCollator, pooled
 from foretoken.training.tokens.encode import PaddingCollator, Truncation
@@ -32,10 +32,10 @@ class TextProblem(Problem):
         if self.pairs:
             super().check_texts()
 
-    def encode(self, split: Dataset, reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
         """Return ``input_ids`` (and ``token_type_ids`` of pairs), or with chunks ``sequences``."""
         pairs = split["text_pair"] if "text_pair" in split.column_names else None
-        return encode_texts(split["text"], pairs, reading)
+        return encode_texts(split["text"], pairs, settings)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad documents, or the chunks of all documents, to the longest one."""

@@ -15,7 +15,7 @@ from foretoken.data.problems import GENERATION
 from foretoken.data.tasks.generation import Markers
 from foretoken.data.tasks.generation_tasks import MARKERS
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.problems.base import Collator, Inputs, Problem, Reading
+from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem
 from foretoken.training.problems.generating import generate
 from foretoken.training.problems.generation_texts import (
     GLOBAL_START,
@@ -56,7 +56,7 @@ class Generation(Problem):
         """Return what peft calls the problem, which depends on the family."""
         return "SEQ_2_SEQ_LM" if config.is_encoder_decoder else "CAUSAL_LM"
 
-    def posed_to(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Generation:
+    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Generation:
         """Return the problem as this model reads it.
 
         Raises:
@@ -120,26 +120,26 @@ class Generation(Problem):
         """Return one row per reference."""
         return row_per_reference(split)
 
-    def encode(self, split: Dataset, reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
         """Return ``input_ids`` of the sources and, where there are references, those and the first as ``labels``."""
-        frame = self._frame(reading)
+        frame = self._frame(settings)
         texts = list(split["source" if "source" in split.column_names else "text"])
-        columns, truncation = encode_sources(texts, reading, frame, segments=self.options.segment_embeddings)
+        columns, truncation = encode_sources(texts, settings, frame, segments=self.options.segment_embeddings)
         columns["length"] = [len(ids) for ids in columns["input_ids"]]
         if "references" in split.column_names:
             columns["references"] = [list(texts) for texts in split["references"]]
             firsts = [texts[0] for texts in columns["references"]]
-            columns["labels"] = encode_targets(firsts, reading, frame, at_most=self.options.max_new_tokens)
+            columns["labels"] = encode_targets(firsts, settings, frame, at_most=self.options.max_new_tokens)
         if self.in_sequence and "labels" in columns:
             columns["length"] = [one + len(ids) for one, ids in zip(columns["length"], columns["labels"], strict=True)]
         return columns, truncation
 
-    def _frame(self, reading: Reading) -> Any:
-        numbers: Any = reading.tokenizer.convert_tokens_to_ids
+    def _frame(self, settings: EncodeSettings) -> Any:
+        numbers: Any = settings.tokenizer.convert_tokens_to_ids
         sources = [int(numbers(token)) for token in self.markers.source]
         if not self.in_sequence:
-            return encoder_frame(reading, sources)
-        return decoder_frame(reading, sources, int(numbers(self.markers.target)), self.end_token)
+            return encoder_frame(settings, sources)
+        return decoder_frame(settings, sources, int(numbers(self.markers.target)), self.end_token)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad on the right; what is generated from is padded on the left when it comes to that."""

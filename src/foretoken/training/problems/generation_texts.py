@@ -24,7 +24,7 @@ from foretoken.training.tokens.encode import (
 from foretoken.training.tokens.texts import special_frame
 
 if TYPE_CHECKING:
-    from foretoken.training.problems.base import Reading
+    from foretoken.training.problems.base import EncodeSettings
 
 IGNORED = -100  # a label that no loss is computed of
 GLOBAL_START = ("led",)  # families whose encoder asks which tokens every other one sees: the first
@@ -49,41 +49,41 @@ class Frame:
     markers: tuple[int, ...] = ()
 
 
-def encoder_frame(reading: Reading, markers: Sequence[int]) -> Frame:
+def encoder_frame(settings: EncodeSettings, markers: Sequence[int]) -> Frame:
     """Return what an encoder-decoder's tokenizer puts around texts, sources and targets alike."""
-    before, after = special_frame(reading, "a")
+    before, after = special_frame(settings, "a")
     return Frame(tuple(before), tuple(after), tuple(before), tuple(after), tuple(markers))
 
 
-def decoder_frame(reading: Reading, markers: Sequence[int], target: int, end: int) -> Frame:
+def decoder_frame(settings: EncodeSettings, markers: Sequence[int], target: int, end: int) -> Frame:
     """Return a decoder's: source, target marker, target, end."""
-    before, _ = special_frame(reading, "a")
+    before, _ = special_frame(settings, "a")
     return Frame(tuple(before), (target,), (), (end,), tuple(markers))
 
 
 def encode_sources(
-    texts: Sequence[str], reading: Reading, frame: Frame, *, segments: bool
+    texts: Sequence[str], settings: EncodeSettings, frame: Frame, *, segments: bool
 ) -> tuple[dict[str, list[Any]], Truncation]:
     """Return ``input_ids`` of the sources, with ``segments`` also ``token_type_ids``, and what was cut.
 
     Raises:
         ConfigError: there is no room for a source.
     """
-    room = reading.max_length - len(frame.before) - len(frame.after)
+    room = settings.max_length - len(frame.before) - len(frame.after)
     if room < 1:
-        raise ConfigError(f"max_length is {reading.max_length}, which leaves no room for a source; raise it")
-    whole = [row["input_ids"] for row in token_sequences(texts, reading, special=False)]
+        raise ConfigError(f"max_length is {settings.max_length}, which leaves no room for a source; raise it")
+    whole = [row["input_ids"] for row in token_sequences(texts, settings, special=False)]
     rows = [[*frame.before, *shortened(ids, room, frame.markers), *frame.after] for ids in whole]
     columns: dict[str, list[Any]] = {"input_ids": rows}
     if segments:
         columns["token_type_ids"] = [segments_of(ids, (*frame.markers, *frame.after)) for ids in rows]
-    fixed = reading.max_length - room
-    return columns, count_lengths([len(ids) + fixed for ids in whole], reading.max_length)
+    fixed = settings.max_length - room
+    return columns, count_lengths([len(ids) + fixed for ids in whole], settings.max_length)
 
 
-def encode_targets(texts: Sequence[str], reading: Reading, frame: Frame, *, at_most: int) -> list[list[int]]:
+def encode_targets(texts: Sequence[str], settings: EncodeSettings, frame: Frame, *, at_most: int) -> list[list[int]]:
     """Return the targets with what begins and ends them; a longer one is cut, its end included."""
-    rows = token_sequences(texts, reading, special=False)
+    rows = token_sequences(texts, settings, special=False)
     return [[*frame.begin, *row["input_ids"], *frame.end][:at_most] for row in rows]
 
 

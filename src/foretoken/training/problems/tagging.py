@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.tags import OUTSIDE
 from foretoken.errors import BackboneError, ConfigError, DataError
-from foretoken.training.problems.base import FILL, Collator, Inputs, Problem, Reading, head_of
+from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs, Problem, head_of
 from foretoken.training.tokens.encode import (
     PaddingCollator,
     Truncation,
@@ -46,7 +46,7 @@ class TokenClassification(Problem):
     def check_texts(self) -> None:
         """Accept bare texts; their words are what stands between blanks."""
 
-    def encode(self, split: Dataset, reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
         """Return ``sequences``, one per window, ``window`` and ``place`` of every word, ``length``, and the labels.
 
         Raises:
@@ -55,12 +55,12 @@ class TokenClassification(Problem):
             DataError: a text has no words.
         """
         documents = _words(split)
-        tokens = [_tokens(words, reading) for words in documents]
-        frame = special_frame(reading, _some_text(documents, tokens))
+        tokens = [_tokens(words, settings) for words in documents]
+        frame = special_frame(settings, _some_text(documents, tokens))
         special = sum(map(len, frame))
-        size = reading.max_length - special
+        size = settings.max_length - special
         if size < 1:
-            raise ConfigError(f"max_length: got {reading.max_length}, which leaves no room for words; raise it")
+            raise ConfigError(f"max_length: got {settings.max_length}, which leaves no room for words; raise it")
         rows = [
             _row(ids, first_tokens(words, offsets), size, frame)
             for words, (ids, offsets) in zip(documents, tokens, strict=True)
@@ -68,7 +68,7 @@ class TokenClassification(Problem):
         columns = {name: [row[name] for row in rows] for name in ("sequences", "window", "place", "length")}
         if "labels" in split.column_names:
             columns["labels"] = [list(labels) for labels in split["labels"]]
-        _say(rows, reading.max_length)
+        _say(rows, settings.max_length)
         return columns, count_lengths([len(ids) + special for ids, _ in tokens], None)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
@@ -170,20 +170,20 @@ def _words(split: Dataset) -> list[list[str]]:
     return found
 
 
-def _tokens(words: Sequence[str], reading: Reading) -> tuple[list[int], list[tuple[int, int]]]:
+def _tokens(words: Sequence[str], settings: EncodeSettings) -> tuple[list[int], list[tuple[int, int]]]:
     """Return the tokens of words, and where each begins and ends in the words joined by blanks.
 
     The words go to the tokenizer as the text that they are. Word by word, byte-level tokenizers would give
     them tokens without a blank before them, which seldom occur in the texts that their models have read.
     """
-    if not reading.tokenizer.is_fast:
+    if not settings.tokenizer.is_fast:
         raise BackboneError(
-            f"{type(reading.tokenizer).__name__} does not tell where its tokens are in a text, which token "
+            f"{type(settings.tokenizer).__name__} does not tell where its tokens are in a text, which token "
             "classification needs; take a model with a fast tokenizer (one with a tokenizer.json)"
         )
     given = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
-    found = reading.tokenizer(" ".join(words), return_offsets_mapping=True, **given)
-    refuse_without_embedding([found["input_ids"]], reading.rules)
+    found = settings.tokenizer(" ".join(words), return_offsets_mapping=True, **given)
+    refuse_without_embedding([found["input_ids"]], settings.rules)
     return list(found["input_ids"]), list(found["offset_mapping"])
 
 

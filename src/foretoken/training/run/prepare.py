@@ -23,7 +23,7 @@ from foretoken.training.model.adapter import attach
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
-from foretoken.training.problems import Problem, Reading, make_problem
+from foretoken.training.problems import EncodeSettings, Problem, make_problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.fingerprint import of_data, of_model
 from foretoken.training.tokens.encode import Truncation, describe, token_rules
@@ -72,11 +72,11 @@ def prepare(recipe: Recipe) -> Prepared:
     tokenizer = load_tokenizer(source, model.config)
     fingerprint = of_data(data.splits) | of_model(model, tokenizer)  # before the one is adapted and the other used
     max_length = problem.longest(recipe.max_length, model.config, tokenizer)
-    problem = problem.posed_to(model.config, tokenizer)
+    problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
-    reading = Reading(tokenizer, max_length, token_rules(model.config), recipe.chunks)
-    tables, truncations = _tables(data.splits, problem, reading)
+    settings = EncodeSettings(tokenizer, max_length, token_rules(model.config), recipe.chunks)
+    tables, truncations = _tables(data.splits, problem, settings)
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
     _say(recipe, adapted, problem)
     _set_precision(recipe, adapted)
@@ -111,24 +111,24 @@ def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
 
 
 def _tables(
-    splits: Mapping[str, Dataset], problem: Problem, reading: Reading
+    splits: Mapping[str, Dataset], problem: Problem, settings: EncodeSettings
 ) -> tuple[dict[str, Dataset], dict[str, Truncation]]:
     """Tokenise; what is only measured is sorted by length, so that its batches need little padding."""
     tables, truncations = {}, {}
     for name, split in splits.items():
         rows = problem.training_rows(split) if name == "train" else split
-        columns, truncations[name] = encoded(problem, rows, reading)
+        columns, truncations[name] = encoded(problem, rows, settings)
         tables[name] = Dataset.from_dict(columns)
-        log.info("%s: %s", name, describe(truncations[name], reading.max_length))
+        log.info("%s: %s", name, describe(truncations[name], settings.max_length))
     for name in MEASURED:
         numbered = tables[name].add_column("position", list(range(len(tables[name]))))
         tables[name] = numbered.select(np.argsort(-np.asarray(numbered["length"]), kind="stable"))
     return tables, truncations
 
 
-def encoded(problem: Problem, split: Dataset, reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
+def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
     """Return a split's tokens with the labels, ids, parts and groups that it has."""
-    columns, truncation = problem.encode(split, reading)
+    columns, truncation = problem.encode(split, settings)
     columns |= {name: list(split[name]) for name in SHARED if name in split.column_names and name not in columns}
     if "label" in split.column_names and "labels" not in columns:
         columns["labels"] = list(split["label"])

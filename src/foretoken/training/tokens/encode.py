@@ -17,7 +17,7 @@ from foretoken.training.tokens.beginnings import beginnings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from foretoken.training.problems.base import Reading
+    from foretoken.training.problems.base import EncodeSettings
 
 log = logging.getLogger(__name__)
 PER_TOKEN = ("token_type_ids", "global_attention_mask")  # inputs of some models beside the ids
@@ -149,7 +149,7 @@ def encode(
 
 def token_sequences(
     texts: Sequence[str],
-    reading: Reading,
+    settings: EncodeSettings,
     *,
     pairs: Sequence[str] | None = None,
     special: bool = True,
@@ -163,15 +163,15 @@ def token_sequences(
     """
     given: dict[str, Any] = {"add_special_tokens": special, "return_attention_mask": False, "verbose": False}
     if truncate:
-        given |= {"truncation": "longest_first", "max_length": reading.max_length}
+        given |= {"truncation": "longest_first", "max_length": settings.max_length}
     rows = []
     for place in _batches(texts, pairs):
         batch = list(texts[place])
         second = None if pairs is None else list(pairs[place])
-        found = reading.tokenizer(batch, second, **given)
+        found = settings.tokenizer(batch, second, **given)
         kept = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in found else [])]
         _refuse_without_tokens(batch, found["input_ids"])
-        refuse_without_embedding(found["input_ids"], reading.rules)
+        refuse_without_embedding(found["input_ids"], settings.rules)
         rows += [{name: list(found[name][row]) for name in kept} for row in range(len(batch))]
     return rows
 

@@ -11,11 +11,11 @@ from foretoken.training.tokens.chunks import spans
 from foretoken.training.tokens.encode import Truncation, count_lengths, encode, token_sequences
 
 if TYPE_CHECKING:
-    from foretoken.training.problems.base import Reading
+    from foretoken.training.problems.base import EncodeSettings
 
 
 def encode_texts(
-    texts: Sequence[str], pairs: Sequence[str] | None, reading: Reading
+    texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings
 ) -> tuple[dict[str, list[Any]], Truncation]:
     """Return the columns of texts: ``input_ids`` (``token_type_ids``), or ``sequences`` of chunks, and ``length``.
 
@@ -23,60 +23,62 @@ def encode_texts(
         DataError: a document has no tokens.
         ConfigError: chunks of pairs, or chunks too small for their overlap.
     """
-    if reading.chunks is not None:
-        return _in_chunks(texts, pairs, reading)
+    if settings.chunks is not None:
+        return _in_chunks(texts, pairs, settings)
     if pairs is not None:
-        return _pairs(texts, pairs, reading)
-    encoded = encode(texts, reading.tokenizer, max_length=reading.max_length, rules=reading.rules)
+        return _pairs(texts, pairs, settings)
+    encoded = encode(texts, settings.tokenizer, max_length=settings.max_length, rules=settings.rules)
     lengths = [len(ids) for ids in encoded.input_ids]
     return {"input_ids": encoded.input_ids, "length": lengths}, encoded.truncation
 
 
 def cut_pairs(
-    texts: Sequence[str], pairs: Sequence[str], reading: Reading
+    texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
 ) -> tuple[list[dict[str, list[int]]], list[int], frozenset[int]]:
     """Return the tokens of pairs, how many each had, and for which that is only a lower bound.
 
     What is too long loses tokens of its longer text. Where both are of more than a million characters, either may keep
     the one token more that it has of an odd number.
     """
-    first, second = (beginnings(side, reading.tokenizer, reading.max_length) for side in (texts, pairs))
-    whole = token_sequences(first.texts, reading, pairs=second.texts)
+    first, second = (beginnings(side, settings.tokenizer, settings.max_length) for side in (texts, pairs))
+    whole = token_sequences(first.texts, settings, pairs=second.texts)
     longest = [len(row["input_ids"]) for row in whole]
-    cut = [index for index, length in enumerate(longest) if length > reading.max_length]
+    cut = [index for index, length in enumerate(longest) if length > settings.max_length]
     if cut:
         sides = ([side.texts[index] for index in cut] for side in (first, second))
-        short = token_sequences(next(sides), reading, pairs=next(sides), truncate=True)
+        short = token_sequences(next(sides), settings, pairs=next(sides), truncate=True)
         for index, row in zip(cut, short, strict=True):
             whole[index] = row
     return whole, longest, first.cut | second.cut
 
 
-def _pairs(texts: Sequence[str], pairs: Sequence[str], reading: Reading) -> tuple[dict[str, list[Any]], Truncation]:
-    rows, longest, partly = cut_pairs(texts, pairs, reading)
+def _pairs(
+    texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
+) -> tuple[dict[str, list[Any]], Truncation]:
+    rows, longest, partly = cut_pairs(texts, pairs, settings)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    counts = count_lengths(longest, reading.max_length, len(partly))
+    counts = count_lengths(longest, settings.max_length, len(partly))
     return columns | {"length": [len(ids) for ids in columns["input_ids"]]}, counts
 
 
 def _in_chunks(
-    texts: Sequence[str], pairs: Sequence[str] | None, reading: Reading
+    texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings
 ) -> tuple[dict[str, list[Any]], Truncation]:
-    options = reading.chunks
+    options = settings.chunks
     assert options is not None
-    before, after = special_frame(reading, texts[0])
+    before, after = special_frame(settings, texts[0])
     special = len(before) + len(after)
-    size = reading.max_length - special
+    size = settings.max_length - special
     if pairs is not None:
         raise ConfigError("chunks are of single texts, and these data are pairs of texts; leave out `chunks`")
     if size <= options.overlap:
         raise ConfigError(
             f"chunks.overlap is {options.overlap}, but a chunk holds {size} tokens of text (max_length "
-            f"{reading.max_length}, {special} of them special); lower the overlap or raise max_length"
+            f"{settings.max_length}, {special} of them special); lower the overlap or raise max_length"
         )
     most = None if options.at_most is None else special + size + (options.at_most - 1) * (size - options.overlap)
-    begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, reading.tokenizer, most)
-    bare = [row["input_ids"] for row in token_sequences(begun.texts, reading, special=False)]
+    begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, settings.tokenizer, most)
+    bare = [row["input_ids"] for row in token_sequences(begun.texts, settings, special=False)]
     cuts = [spans(len(ids), size, options.overlap, options.at_most) for ids in bare]
     sequences = [
         [{"input_ids": [*before, *ids[start:end], *after]} for start, end in places]
@@ -89,11 +91,11 @@ def _in_chunks(
     return columns, count_lengths([len(ids) + special for ids in bare], most, len(begun.cut))
 
 
-def special_frame(reading: Reading, text: str) -> tuple[list[int], list[int]]:
+def special_frame(settings: EncodeSettings, text: str) -> tuple[list[int], list[int]]:
     """Return the tokens that the tokenizer puts before and after a text; encoder-decoders end with their end token."""
-    whole = reading.tokenizer(text, return_special_tokens_mask=True, verbose=False)
+    whole = settings.tokenizer(text, return_special_tokens_mask=True, verbose=False)
     ids, special = list(whole["input_ids"]), list(whole["special_tokens_mask"])
     own = [index for index, is_special in enumerate(special) if not is_special]
     before, after = (ids[: own[0]], ids[own[-1] + 1 :]) if own else (ids, [])
-    end = reading.rules.end_token
+    end = settings.rules.end_token
     return before, [*(token for token in after if token != end), *([] if end is None else [end])]

@@ -15,22 +15,22 @@ from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
 from foretoken.attention import own_weights
-from foretoken.attention.packed import Stream
+from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import PORT
-from foretoken.backbones.masks import RowsInFront
-from foretoken.methods.base import RowsApart
+from foretoken.backbones.masks import PrefixMask
+from foretoken.methods.base import SeparatePrefix
 from foretoken.tuner.attention.columns import Part, RowPart, attend_columns
-from foretoken.tuner.attention.decomposition import PartApart, attend_apart
+from foretoken.tuner.attention.decomposition import SeparateColumns, attend_apart
 from foretoken.tuner.attention.rotation import Rotation
-from foretoken.tuner.forward.plan import Phase, Plan, Runtime
+from foretoken.tuner.forward.plan import PassState, Phase, Plan
 from foretoken.tuner.forward.sites import NAME, AroundModule
 
 
-class Port:
+class AttentionAdapter:
     """The adapters' part in one attention module."""
 
-    def __init__(self, module: nn.Module, runtime: Runtime, layer: int, *, is_cross: bool) -> None:
-        self.runtime = runtime
+    def __init__(self, module: nn.Module, pass_state: PassState, layer: int, *, is_cross: bool) -> None:
+        self.pass_state = pass_state
         self.layer = layer
         self.is_cross = is_cross
         self.delivered: Tensor | None = None
@@ -41,7 +41,7 @@ class Port:
     @property
     def plan(self) -> Plan | None:
         """The pass that is under way."""
-        return self.runtime.plan
+        return self.pass_state.plan
 
     @property
     def acts(self) -> bool:
@@ -51,7 +51,7 @@ class Port:
     @property
     def rests(self) -> bool:
         """Tell whether the model is to compute as transformers made it."""
-        return self.runtime.rests
+        return self.pass_state.rests
 
     @property
     def has_part(self) -> bool:
@@ -59,16 +59,16 @@ class Port:
         plan = self.plan
         if plan is None:
             return False
-        rows = not self.is_cross and plan.phase in (Phase.ALONE, Phase.BEFORE)
+        rows = not self.is_cross and plan.phase in (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
         return rows or next(self.parts(plan), None) is not None
 
     @property
-    def rows_in_front(self) -> RowsInFront | None:
+    def rows_in_front(self) -> PrefixMask | None:
         """Rows for which the attention must extend its masks itself."""
         plan = self.plan
-        if plan is None or self.is_cross or not plan.late or plan.phase is not Phase.TOGETHER:
+        if plan is None or self.is_cross or not plan.late or plan.phase is not Phase.JOINT:
             return None
-        return RowsInFront(plan.row_mask(), plan.text_mask, plan.memo)
+        return PrefixMask(plan.row_mask(), plan.text_mask, plan.memo)
 
     @property
     def rows_here(self) -> int:
@@ -83,7 +83,7 @@ class Port:
     @property
     def needs_keys(self) -> bool:
         """Tell whether a part attends to rows and text apart."""
-        return self.plan is not None and any(isinstance(part, PartApart) for part in self.parts(self.plan))
+        return self.plan is not None and any(isinstance(part, SeparateColumns) for part in self.parts(self.plan))
 
     def idle(self, module: nn.Module) -> nn.Module | None:
         """Return the frozen module inside the LoRA of adapters that do not act now; None where something does."""
@@ -101,29 +101,29 @@ class Port:
     @property
     def text_is_frozen(self) -> bool:
         """Tell whether the text that enters this attention depends on nothing that is trained."""
-        return self.layer == 0 and self.runtime.text_is_frozen
+        return self.layer == 0 and self.pass_state.text_is_frozen
 
     @contextmanager
-    def packed(self, stream: Stream) -> Iterator[None]:
+    def packed(self, stream: PackedBatch) -> Iterator[None]:
         """Let the plan know that the hidden states are packed."""
         plan = self.plan
-        with self.runtime.using(None if plan is None else replace(plan, stream=stream)):
+        with self.pass_state.using(None if plan is None else replace(plan, stream=stream)):
             yield
 
-    def parts(self, plan: Plan) -> Iterator[Part | PartApart]:
+    def parts(self, plan: Plan) -> Iterator[Part | SeparateColumns]:
         """Yield the members at work here."""
         site: Any = getattr(self.module, NAME, {})
         for group in plan.groups:
             if group.adapter in site:
                 for branch in site[group.adapter].members():
-                    if isinstance(branch, RowsApart):
-                        yield PartApart(group, branch)
+                    if isinstance(branch, SeparatePrefix):
+                        yield SeparateColumns(group, branch)
                     else:
                         yield Part(group, branch, self.rotation if branch.position_free else None)
 
     def row_part(self, plan: Plan) -> RowPart | None:
         """Return the rows that ran before the text."""
-        if self.is_cross or plan.phase is not Phase.BEFORE:
+        if self.is_cross or plan.phase is not Phase.PREFIX_CACHED:
             return None
         key, value = plan.row_states[self.layer]
         hidden, free = None if plan.all_rows_everywhere else ~plan.row_mask(), plan.position_free()
@@ -137,13 +137,13 @@ class Port:
         """Attention with every part's columns in one softmax; see :class:`foretoken.backbones.base.Branch`."""
         plan = self.plan
         assert plan is not None
-        if plan.phase is Phase.ALONE and not self.is_cross:
+        if plan.phase is Phase.PREFIX_ONLY and not self.is_cross:
             assert key is not None
             assert value is not None
             plan.row_states[self.layer] = (key, value)
         found, rows = list(self.parts(plan)), self.row_part(plan)
         parts = [part for part in found if isinstance(part, Part)]
-        apart = [part for part in found if isinstance(part, PartApart)]
+        apart = [part for part in found if isinstance(part, SeparateColumns)]
         options = {"scale": scale, "dropout": dropout, **masks}
         if apart:
             assert key is not None
@@ -174,7 +174,7 @@ class Port:
         plan = self.plan
         assert plan is not None
         rows = self.row_part(plan)
-        parts = [part for part in self.parts(plan) if isinstance(part, Part) and not part.keeps_out]
+        parts = [part for part in self.parts(plan) if isinstance(part, Part) and not part.outside_softmax]
         columns = [part.scores(query, scale) for part in ([] if rows is None else [rows])]
         columns += [part.scores(query, scale) for part in parts]
         extra = torch.cat(columns, dim=-1) if columns else None

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from foretoken.attention import attend
 from foretoken.attention.engines.dense import repeat_heads
-from foretoken.methods.base import AttentionBranch
+from foretoken.methods.base import ScoreColumns
 from foretoken.tuner.attention.rotation import Rotation, met_by
 from foretoken.tuner.forward.plan import Group
 
 
 class Columns(Protocol):
-    """Score columns of one softmax, and what their probabilities do; as in ``AttentionBranch``, for a whole batch."""
+    """Score columns of one softmax, and what their probabilities do; as in ``ScoreColumns``, for a whole batch."""
 
     @property
-    def keeps_out(self) -> bool:
+    def outside_softmax(self) -> bool:
         """Tell whether ``combine`` wants the attention as it is without these columns."""
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
@@ -44,13 +44,13 @@ class Part:
     """One member of an adapter at one attention, with the documents that use it."""
 
     group: Group
-    branch: AttentionBranch
+    branch: ScoreColumns
     rotation: Rotation | None = None  # that is undone in the queries that are scored
 
     @property
-    def keeps_out(self) -> bool:
+    def outside_softmax(self) -> bool:
         """Tell whether the branch wants the attention as it is without its columns."""
-        return self.branch.keeps_out
+        return self.branch.outside_softmax
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, X); -inf for the documents of other adapters."""
@@ -87,7 +87,7 @@ class RowPart:
     value: Tensor
     hidden: Tensor | None  # (B, P) bool, True where a document lacks a row
     rotation: Rotation | None = None
-    keeps_out = False
+    outside_softmax = False
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P)."""
@@ -126,8 +126,8 @@ def attend_columns(
     keys = [part.keys(query, documents) for part in parts]
     plain = [pair for pair in keys if pair is not None]
     others = [part for part, pair in zip(parts, keys, strict=True) if pair is None]
-    sharing = [part for part in others if not part.keeps_out]
-    keeping = [part for part in others if part.keeps_out]
+    sharing = [part for part in others if not part.outside_softmax]
+    keeping = [part for part in others if part.outside_softmax]
     shared = [part.scores(query, scale) for part in sharing]
     kept = [part.scores(query, scale) for part in keeping]
     out, p = attend(

@@ -19,18 +19,18 @@ from foretoken.attention.engines.dense import causal_mask, repeat_heads
 from foretoken.attention.engines.window import gathered, is_global
 from foretoken.attention.kernels import kernel_attention
 from foretoken.errors import AdapterError
-from foretoken.methods.base import RowsApart
+from foretoken.methods.base import SeparatePrefix
 from foretoken.tuner.attention.columns import Columns, Part, RowPart, attend_columns
 from foretoken.tuner.attention.rotation import Rotation, met_by
 from foretoken.tuner.forward.plan import Group, Phase, Plan
 
 
 @dataclass(frozen=True)
-class PartApart:
+class SeparateColumns:
     """A member of an adapter that attends to the rows apart from the text, with the documents that use it."""
 
     group: Group
-    branch: RowsApart
+    branch: SeparatePrefix
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class AsLambda:
+class LambdaColumn:
     """The rows as one column whose probability is the softmax's own lambda (eq. 6)."""
 
     rows: Rows
     scale: float
-    keeps_out = False
+    outside_softmax = False
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """Return the logarithm of the rows' summed exponentials: (B, H, N, 1)."""
@@ -81,7 +81,7 @@ def attend_apart(
     plan: Plan,
     rows: RowPart | None,
     parts: Sequence[Part],
-    apart: Sequence[PartApart],
+    apart: Sequence[SeparateColumns],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -113,7 +113,7 @@ def attend_separately(
     plan: Plan,
     rows: RowPart | None,
     parts: Sequence[Columns],
-    branches: Sequence[RowsApart],
+    branches: Sequence[SeparatePrefix],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -131,7 +131,7 @@ def attend_separately(
         masks = {**masks, "blocks": replace(masks["blocks"], key_mask=text_keys(masks["blocks"].key_mask, here))}
     else:
         key, value, masks = key[:, :, here:], value[:, :, here:], text_masks(masks, here)
-    columns = [*parts, *(AsLambda(seen, scale) for branch in branches if branch.weight(query) is None)]
+    columns = [*parts, *(LambdaColumn(seen, scale) for branch in branches if branch.weight(query) is None)]
     after: Tensor | None = None
     if key.shape[2] or parts:
         local = without_globals(masks) if branches[0].global_alpha is not None else masks
@@ -158,7 +158,7 @@ def rows_seen(plan: Plan, rows: RowPart | None, key: Tensor, value: Tensor) -> R
         return Rows(rows.key, rows.value, mask, rows.rotation)
     here = plan.rows_here
     mask = None if plan.all_rows_everywhere else plan.row_mask()[:, None, None]
-    if plan.phase is Phase.ALONE:
+    if plan.phase is Phase.PREFIX_ONLY:
         earlier = causal_mask(here, here, key.device)
         mask = earlier if mask is None else mask & earlier
     return Rows(key[:, :, :here], value[:, :, :here], mask)

@@ -29,8 +29,8 @@ from foretoken.methods.prompt_tuning import PromptTuningConfig
 from foretoken.methods.require import require_choice
 from foretoken.tuner.checkpoints.files import TENSORS, find, read_config, read_tensors
 from foretoken.tuner.dimensions import body_of, dimensions_of
-from foretoken.tuner.forward.model_hooks import Wiring
-from foretoken.tuner.prefix_init import wiring_of, write
+from foretoken.tuner.forward.model_hooks import ModelHooks
+from foretoken.tuner.prefix_init import model_hooks_of, write
 from foretoken.tuner.probe import frozen_states, rotations
 
 Method: TypeAlias = Literal["prefix-tuning", "prompt-tuning"]
@@ -87,7 +87,7 @@ def from_peft(
         base_model_name_or_path=fields.get("base_model_name_or_path"),
     )
     adapted = attached(model, config, adapter_name)
-    fill(wiring_of(adapted, adapter_name), adapter_name, kind, prompts)
+    fill(model_hooks_of(adapted, adapter_name), adapter_name, kind, prompts)
     state = get_peft_model_state_dict(adapted, adapter_name=adapter_name, save_embedding_layers=False)
     set_peft_model_state_dict(adapted, state | heads, adapter_name)
     return adapted if is_trainable else adapted.eval()
@@ -189,13 +189,13 @@ def attached(model: nn.Module, config: ForetokenConfig, adapter_name: str) -> Pe
     return model
 
 
-def fill(wiring: Wiring, adapter_name: str, kind: str, prompts: Tensor) -> None:
+def fill(model_hooks: ModelHooks, adapter_name: str, kind: str, prompts: Tensor) -> None:
     """Write what peft trained into a new adapter."""
-    sites = wiring.built[adapter_name][1]
+    sites = model_hooks.built[adapter_name][1]
     if kind == "PREFIX_TUNING":
-        parts, rows = turned(prompts, wiring, back=True), {}
+        parts, rows = turned(prompts, model_hooks, back=True), {}
     else:
-        states = frozen_states(wiring, prompts)
+        states = frozen_states(model_hooks, prompts)
         parts, rows = states.attentions, states.entering
     for layer, entry in sites.layers.items():
         assert isinstance(entry, PropagatedRows)
@@ -205,13 +205,13 @@ def fill(wiring: Wiring, adapter_name: str, kind: str, prompts: Tensor) -> None:
         write(branch.prefix, parts[index])
 
 
-def turned(prompts: Tensor, wiring: Wiring, *, back: bool) -> list[Tensor]:
+def turned(prompts: Tensor, model_hooks: ModelHooks, *, back: bool) -> list[Tensor]:
     """(P, L 2 W) -> every layer's (P, 2 W), the keys turned by P positions, ahead or back, where positions rotate."""
-    length, shapes = prompts.shape[0], wiring.dimensions.attentions
+    length, shapes = prompts.shape[0], model_hooks.dimensions.attentions
     parts = list(prompts.split([2 * shape.num_key_value_heads * shape.head_dim for shape in shapes], dim=-1))
-    if not wiring.stacks[0].stack.attention.is_rotary:
+    if not model_hooks.stacks[0].stack.attention.is_rotary:
         return parts
-    for index, (cosine, sine) in enumerate(rotations(wiring, length)):
+    for index, (cosine, sine) in enumerate(rotations(model_hooks, length)):
         keys, values = parts[index].chunk(2, dim=-1)
         heads = keys.unflatten(-1, (-1, shapes[index].head_dim)).transpose(0, 1)[None]
         heads = unrotated(heads, *(x.to(heads.device) for x in (cosine, sine if back else -sine)))

@@ -30,7 +30,7 @@ from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.tuner.checkpoints.files import TENSORS, find
 from foretoken.tuner.checks import PREFIX
-from foretoken.tuner.forward.model_hooks import find_wiring
+from foretoken.tuner.forward.model_hooks import find_model_hooks
 from foretoken.tuner.tuner import ForetokenModel
 from foretoken.tuner.unchanged import unchanged_on_error
 
@@ -107,7 +107,7 @@ def load_plain(self: Any, *args: Any, **kwargs: Any) -> LoadStateDictInfo:
 def enable_plain(self: Any) -> None:
     """Enable the adapters as transformers does, and the heads that it disabled with them."""
     TRANSFORMERS_ENABLE(self)
-    if find_wiring(self) is None:
+    if find_model_hooks(self) is None:
         return
     for module in self.modules():
         if isinstance(module, ModulesToSaveWrapper):
@@ -117,7 +117,7 @@ def enable_plain(self: Any) -> None:
 @wraps(TRANSFORMERS_SET)
 def set_plain(self: Any, adapter_name: list[str] | str) -> None:
     """Activate as transformers does: where a head cannot follow, as two heads cannot act at once, nothing does."""
-    with nullcontext() if find_wiring(self) is None else unchanged_on_error(self):
+    with nullcontext() if find_model_hooks(self) is None else unchanged_on_error(self):
         TRANSFORMERS_SET(self, adapter_name)
 
 

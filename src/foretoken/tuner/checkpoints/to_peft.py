@@ -26,11 +26,11 @@ from foretoken.methods.prompt_tuning import PromptTuningConfig
 from foretoken.methods.stack import plain
 from foretoken.tuner.checkpoints.files import CONFIG, TENSORS
 from foretoken.tuner.checkpoints.from_peft import ONE_STACK, PROMPTS, below, turned
-from foretoken.tuner.forward.model_hooks import Wiring
+from foretoken.tuner.forward.model_hooks import ModelHooks
 from foretoken.tuner.forward.plan import Group, Plan
 from foretoken.tuner.forward.sites import NAME
-from foretoken.tuner.prefix_init import wiring_of
-from foretoken.tuner.probe import frozen_states, resting
+from foretoken.tuner.prefix_init import model_hooks_of
+from foretoken.tuner.probe import adapters_off, frozen_states
 
 
 def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -> None:
@@ -49,8 +49,8 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
         AdapterError: peft has nothing that does what this adapter does on this family.
         SaveError: the files cannot be written.
     """
-    wiring = wiring_of(model, adapter_name)
-    config, sites = wiring.built[adapter_name]
+    model_hooks = model_hooks_of(model, adapter_name)
+    config, sites = model_hooks.built[adapter_name]
     if not isinstance(config, PrefixTuningConfig | PrefixPropagationConfig | PromptTuningConfig):
         raise AdapterError(
             f"peft has nothing like this adapter ({type(config).__name__}); it takes prefix-tuning, prompt tuning, and "
@@ -65,86 +65,86 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
             "peft's prompt learning cannot be loaded without a task_type; set it: "
             f"model.peft_config[{adapter_name!r}].task_type = 'SEQ_CLS', for example"
         )
-    with torch.no_grad(), resting(wiring.body):
-        kind, prompts = as_prompts(wiring, adapter_name, config, sites)
+    with torch.no_grad(), adapters_off(model_hooks.body):
+        kind, prompts = as_prompts(model_hooks, adapter_name, config, sites)
     state = get_peft_model_state_dict(model, adapter_name=adapter_name, save_embedding_layers=False)
     heads = {key: tensor for key, tensor in state.items() if f".{NAME}." not in key}
     tensors = {PROMPTS: prompts} | {f"base_model.{below(key)}": tensor for key, tensor in heads.items()}
     wanted = [name for name in config.modules_to_save or [] if any(f".{name}." in key for key in heads)]
     folder = Path(folder)
-    write_json(folder / CONFIG, peft_fields(kind, config, wiring.dimensions, modules_to_save=wanted or None))
+    write_json(folder / CONFIG, peft_fields(kind, config, model_hooks.dimensions, modules_to_save=wanted or None))
     with atomic_file(folder / TENSORS) as file:
         save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, file, {"format": "pt"})
 
 
-def as_prompts(wiring: Wiring, adapter_name: str, config: PrefixConfig, sites: Sites) -> tuple[str, Tensor]:
+def as_prompts(model_hooks: ModelHooks, adapter_name: str, config: PrefixConfig, sites: Sites) -> tuple[str, Tensor]:
     """Return the kind of peft's prompt learning that does what this adapter does, and its ``prompt_embeddings``.
 
     Raises:
         AdapterError: there is none.
     """
-    stack = wiring.stacks[0].stack
+    stack = model_hooks.stacks[0].stack
     if isinstance(config, PrefixTuningConfig):
-        check_cache(wiring)
+        check_cache(model_hooks)
         branches = [branch for branch in sites.attention.values() if isinstance(branch, PrefixBranch)]
-        return "PREFIX_TUNING", prefix_of([branch.prefix() for branch in branches], wiring)
+        return "PREFIX_TUNING", prefix_of([branch.prefix() for branch in branches], model_hooks)
     if stack.is_causal and (stack.attention.is_rotary or isinstance(config, PrefixPropagationConfig)):
-        return "PREFIX_TUNING", prefix_of(row_states(wiring, adapter_name, sites), wiring)
+        return "PREFIX_TUNING", prefix_of(row_states(model_hooks, adapter_name, sites), model_hooks)
     if isinstance(config, PrefixPropagationConfig):
         raise AdapterError(
-            f"in {wiring.dimensions.model_type} models the rows of prefix-propagation read the text, which those of "
-            "peft's methods do not; keep the adapter as it is"
+            f"in {model_hooks.dimensions.model_type} models the rows of prefix-propagation read the text, which "
+            "those of peft's methods do not; keep the adapter as it is"
         )
-    if len(wiring.stacks) > 1:
+    if len(model_hooks.stacks) > 1:
         raise AdapterError(
             "peft lets the decoder read the rows at the encoder's end, here they are removed before; "
             "keep the adapter as it is"
         )
     entry = sites.layers[0]
     assert isinstance(entry, PropagatedRows)
-    return "PROMPT_TUNING", before_embeddings(entry.prefix(), wiring)
+    return "PROMPT_TUNING", before_embeddings(entry.prefix(), model_hooks)
 
 
-def check_cache(wiring: Wiring) -> None:
+def check_cache(model_hooks: ModelHooks) -> None:
     """Raise AdapterError for a family on which peft's prefix-tuning cannot run."""
-    if len(wiring.stacks) > 1:
+    if len(model_hooks.stacks) > 1:
         raise AdapterError(ONE_STACK)
-    if "past_key_values" not in inspect.signature(type(wiring.body).forward).parameters:
+    if "past_key_values" not in inspect.signature(type(model_hooks.body).forward).parameters:
         raise AdapterError(
-            f"peft's prefix-tuning needs a key-value cache, and {type(wiring.body).__name__} takes none; "
+            f"peft's prefix-tuning needs a key-value cache, and {type(model_hooks.body).__name__} takes none; "
             "keep the adapter as it is"
         )
 
 
-def row_states(wiring: Wiring, adapter_name: str, sites: Sites) -> list[Tensor]:
+def row_states(model_hooks: ModelHooks, adapter_name: str, sites: Sites) -> list[Tensor]:
     """Return every layer's keys and values (P, 2 W) of the rows in front, which in a causal stack see no text."""
     rows, device = sites.layers[0].num_rows, next(sites.layers[0].parameters()).device
     plan = Plan((Group(adapter_name, None, 0, rows),), rows, 1, device)
-    states = wiring.stacks[0].run_rows(plan, {})
+    states = model_hooks.stacks[0].run_rows(plan, {})
     both = (states[layer] for layer in sorted(states))
     return [torch.cat([x[0].transpose(0, 1).flatten(1) for x in pair], dim=-1) for pair in both]
 
 
-def prefix_of(parts: list[Tensor], wiring: Wiring) -> Tensor:
+def prefix_of(parts: list[Tensor], model_hooks: ModelHooks) -> Tensor:
     """Return the (P, L 2 W) ``prompt_embeddings`` of (P, 2 W) keys and values per layer."""
-    return torch.cat(turned(torch.cat(parts, dim=-1), wiring, back=False), dim=-1)
+    return torch.cat(turned(torch.cat(parts, dim=-1), model_hooks, back=False), dim=-1)
 
 
-def before_embeddings(rows: Tensor, wiring: Wiring) -> Tensor:
+def before_embeddings(rows: Tensor, model_hooks: ModelHooks) -> Tensor:
     """Return (P, D) embeddings that enter the first layer as ``rows``.
 
     Raises:
         AdapterError: there are none: the family does not only add to its embeddings.
     """
-    embedding = wiring.dimensions.embedding
+    embedding = model_hooks.dimensions.embedding
     if embedding is not None and embedding.embedding_dim == rows.shape[-1]:
-        shift = frozen_states(wiring, torch.zeros_like(rows)).entering[0]
+        shift = frozen_states(model_hooks, torch.zeros_like(rows)).entering[0]
         embeddings = rows - shift.to(rows)
-        entering = frozen_states(wiring, embeddings).entering[0].to(rows)
+        entering = frozen_states(model_hooks, embeddings).entering[0].to(rows)
         if torch.allclose(entering, rows, atol=1e-4 * float(rows.abs().max()), rtol=0):
             return embeddings
     raise AdapterError(
-        f"peft's rows pass the embeddings of {type(wiring.body).__name__}, which do more than add to them; "
+        f"peft's rows pass the embeddings of {type(model_hooks.body).__name__}, which do more than add to them; "
         "no rows of peft's do what these do"
     )
 

@@ -18,7 +18,7 @@ from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.tuner.checkpoints.files import read_config, read_tensors
 from foretoken.tuner.checks import check_same_backbone
-from foretoken.tuner.forward.model_hooks import Wiring
+from foretoken.tuner.forward.model_hooks import ModelHooks
 from foretoken.tuner.forward.sites import NAME
 
 
@@ -51,13 +51,13 @@ def below(body: nn.Module, key: str) -> str:
     return key.removeprefix("base_model.model.").removeprefix(f"{body.base_model_prefix}.")
 
 
-def copy_adapter(saved: Saved, config: PrefixConfig, sites: Sites, wiring: Wiring) -> None:
+def copy_adapter(saved: Saved, config: PrefixConfig, sites: Sites, model_hooks: ModelHooks) -> None:
     """Copy every tensor of a saved adapter of the same method; prefixes are repeated or cut to their new length.
 
     Raises:
         AdapterError: the two adapters' options differ.
     """
-    wanted = dict(named_parameters(sites, wiring))
+    wanted = dict(named_parameters(sites, model_hooks))
     if differing := sorted(wanted.keys() ^ saved.tensors.keys()):
         raise AdapterError(
             f"{saved.source} and the new adapter differ by {len(differing)} tensors, e.g. {differing[0]}; "
@@ -99,10 +99,10 @@ def fitted(x: Tensor, shape: Sequence[int], length: int, wanted: int, *, name: s
     raise AdapterError(f"{name} is {tuple(x.shape)}; the new adapter has {tuple(shape)} there: their options differ")
 
 
-def named_parameters(sites: Sites, wiring: Wiring) -> Iterator[tuple[str, nn.Parameter]]:
+def named_parameters(sites: Sites, model_hooks: ModelHooks) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the parameters of one method as they are called in a file, below the body."""
-    paths = {module: path for path, module in wiring.body.named_modules()}
+    paths = {module: path for path, module in model_hooks.body.named_modules()}
     for key, module in sites.items():
-        path = paths[wiring.target(key, module).holder]
+        path = paths[model_hooks.target(key, module).holder]
         for name, parameter in module.named_parameters():
             yield f"{path}.{NAME}.{name}", parameter

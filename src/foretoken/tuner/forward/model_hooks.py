@@ -1,4 +1,4 @@
-"""Where sites are put, and the hooks that call them: one :class:`Wiring` per model.
+"""Where sites are put, and the hooks that call them: one :class:`ModelHooks` per model.
 
 Shapes: B batch, N text tokens, P rows in front of the text, D model width.
 """
@@ -16,15 +16,15 @@ from foretoken.backbones.base import PORT, Attention, Backbone, Stack
 from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
-from foretoken.tuner.attention.adapter import Port
+from foretoken.tuner.attention.adapter import AttentionAdapter
 from foretoken.tuner.auxiliary import summed
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
 from foretoken.tuner.forward.plan import FAST
 from foretoken.tuner.forward.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
-from foretoken.tuner.forward.stack_hooks import StackWiring
+from foretoken.tuner.forward.stack_hooks import StackHooks
 
-WIRING = "_foretoken_wiring"
+HOOKS = "_foretoken_hooks"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Target:
     width: int | None = None
 
 
-class Wiring:
+class ModelHooks:
     """The sites and hooks of one model, and how to take them off again."""
 
     def __init__(self, body: nn.Module, backbone: Backbone, dimensions: Dimensions) -> None:
@@ -48,7 +48,7 @@ class Wiring:
         self.sites: list[Site] = []
         self.built: dict[str, tuple[ForetokenConfig, Sites]] = {}
         self.targets: list[nn.Module] = []
-        self.stacks = [StackWiring(self, stack) for stack in backbone.stacks_of(body)]
+        self.stacks = [StackHooks(self, stack) for stack in backbone.stacks_of(body)]
         self.handles = [handle for place in backbone.attentions(body) for handle in self.open_port(*place)]
         follow_class(body)
         backbone.attach_attention(body, backbone.attention_modules(body))
@@ -68,7 +68,7 @@ class Wiring:
         """Give one attention its port, and let its output projection add what the port delivers."""
         wired = next(wired for wired in self.stacks if wired.stack is stack)
         module = layer.get_submodule(attention.module)
-        port = Port(module, wired.runtime, wired.layers.index(layer), is_cross=attention is stack.cross)
+        port = AttentionAdapter(module, wired.pass_state, wired.layers.index(layer), is_cross=attention is stack.cross)
         handles: list[Any] = [layer.get_submodule(attention.output).register_forward_hook(port.after_projection)]
         if attention.is_rotary:
             handles.append(module.register_forward_pre_hook(port.note_rotation, with_kwargs=True))
@@ -131,7 +131,7 @@ class Wiring:
     def new_site(self, target: Target, module: nn.Module) -> Site:
         """Register a site, and the hook that calls it before its module runs."""
         wired = self.stacks[target.stack]
-        site = site_class(module)(wired.runtime)
+        site = site_class(module)(wired.pass_state)
         target.holder.add_module(NAME, site)
         self.sites.append(site)
         self.targets.append(target.holder)
@@ -180,10 +180,10 @@ class Wiring:
             self.backbone.detach_attention(self.body, attentions)
 
 
-def find_wiring(model: nn.Module) -> Wiring | None:
-    """Return the wiring of a model; None for one without an adapter of foretoken's."""
+def find_model_hooks(model: nn.Module) -> ModelHooks | None:
+    """Return the model_hooks of a model; None for one without an adapter of foretoken's."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    return body_of(base).__dict__.get(WIRING)
+    return body_of(base).__dict__.get(HOOKS)
 
 
 class BeforeLayer:

@@ -10,7 +10,7 @@ from enum import Enum, auto
 import torch
 from torch import Tensor, nn
 
-from foretoken.attention.packed import Stream
+from foretoken.attention.packed import PackedBatch
 from foretoken.errors import AdapterError, did_you_mean
 
 FAST = "_foretoken_fast"  # where a body that was sped up without an adapter keeps its hooks
@@ -46,9 +46,9 @@ class Phase(Enum):
     """Where the rows in front of the text are during a pass."""
 
     NONE = auto()  # there are none
-    TOGETHER = auto()  # before the text, in the same hidden states
-    ALONE = auto()  # by themselves: the pass that yields their keys and values
-    BEFORE = auto()  # their keys and values are known; the hidden states hold the text alone
+    JOINT = auto()  # before the text, in the same hidden states
+    PREFIX_ONLY = auto()  # by themselves: the pass that yields their keys and values
+    PREFIX_CACHED = auto()  # their keys and values are known; the hidden states hold the text alone
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Plan:
     row_states: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     is_mixed: bool = False
-    stream: Stream | None = None
+    stream: PackedBatch | None = None
     free: frozenset[str] = frozenset()
 
     def ids_for(self, text: Tensor) -> Tensor | None:
@@ -105,7 +105,7 @@ class Plan:
     @property
     def rows_here(self) -> int:
         """How many rows the hidden states hold."""
-        return self.num_rows if self.phase in (Phase.TOGETHER, Phase.ALONE) else 0
+        return self.num_rows if self.phase in (Phase.JOINT, Phase.PREFIX_ONLY) else 0
 
     def row_mask(self) -> Tensor:
         """Return (B, P) bool, True where a document has a row (adapters of one batch may have different P)."""
@@ -133,7 +133,7 @@ class Plan:
         return rows == self.num_rows and all(group.index is None for group in self.groups)
 
 
-class Runtime:
+class PassState:
     """The plan of the pass that is under way in one stack; shared by its sites.
 
     Attributes:

@@ -17,8 +17,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
-from foretoken.methods.base import AttentionPart, LayerEntry
-from foretoken.tuner.forward.plan import Plan, Runtime
+from foretoken.methods.base import LayerEntry, ScoreColumnsPart
+from foretoken.tuner.forward.plan import PassState, Plan
 
 NAME = "foretoken"
 
@@ -30,9 +30,9 @@ class Site(nn.ModuleDict, BaseTunerLayer):
     weight = None  # type: ignore[assignment] # BaseTunerLayer would look for a wrapped layer's
     bias = None  # type: ignore[assignment]
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, pass_state: PassState) -> None:
         super().__init__()
-        self.runtime = runtime
+        self.pass_state = pass_state
         self._disable_adapters = False
         self.merged_adapters: list[str] = []
 
@@ -43,7 +43,7 @@ class Site(nn.ModuleDict, BaseTunerLayer):
 
     def parts(self) -> Iterable[tuple[Any, Any]]:
         """Yield (group, module) for the adapters at work here in the current pass."""
-        plan = self.runtime.plan
+        plan = self.pass_state.plan
         for group in () if plan is None else plan.groups:
             if group.adapter in self:
                 yield group, self[group.adapter]
@@ -56,7 +56,7 @@ class EntrySite(Site):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D); P = 0 where the rows are not in the hidden states."""
-        plan = self.runtime.plan
+        plan = self.pass_state.plan
         parts = list(self.parts())
         if plan is None or not parts:
             return hidden
@@ -72,7 +72,7 @@ class EntrySite(Site):
                 ids = None if ids is None else group.take(ids)
                 text = group.put(text, entry.on_text(group.take(text), ids))
         if self.is_first:
-            self.runtime.text_is_frozen = bool(here) and not text.requires_grad
+            self.pass_state.text_is_frozen = bool(here) and not text.requires_grad
         if stream is not None:
             return stream.join(rows, text)
         return torch.cat([rows, text], dim=1) if here else text
@@ -104,7 +104,7 @@ class EntrySite(Site):
 
 
 class AttentionSite(Site):
-    """The adapters' branches in one attention; its :class:`~foretoken.tuner.attention.adapter.Port` asks them."""
+    """The score columns of the adapters in one attention, asked by its ``AttentionAdapter``."""
 
 
 class OutputSite(Site):
@@ -116,8 +116,8 @@ class OutputSite(Site):
             bottleneck adapter goes from its input to the output of ``fc2``.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        super().__init__(runtime)
+    def __init__(self, pass_state: PassState) -> None:
+        super().__init__(pass_state)
         self.edits: list[AroundModule] = []
         self.edit_of: dict[str, AroundModule] = {}
 
@@ -166,4 +166,4 @@ def site_class(module: nn.Module) -> type[Site]:
     """Return the class of site that carries a method's module."""
     if isinstance(module, LayerEntry):
         return EntrySite
-    return AttentionSite if isinstance(module, AttentionPart) else OutputSite
+    return AttentionSite if isinstance(module, ScoreColumnsPart) else OutputSite

@@ -15,26 +15,26 @@ from torch import Tensor, nn
 from foretoken.backbones.base import Stack, unchanged
 from foretoken.backbones.masks import rows_without_positions, with_positions
 from foretoken.tuner.checks import check_positions_agree
-from foretoken.tuner.forward.plan import Phase, Plan, Runtime, make_groups
-from foretoken.tuner.forward.replay import Replay
+from foretoken.tuner.forward.plan import PassState, Phase, Plan, make_groups
+from foretoken.tuner.forward.replay import CheckpointReplay
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.quantised import compute_type
 
 if TYPE_CHECKING:
-    from foretoken.tuner.forward.model_hooks import Wiring
+    from foretoken.tuner.forward.model_hooks import ModelHooks
 
 ROWS = "_foretoken_rows"  # where a key-value cache remembers the rows that it was begun with
 
 
-class StackWiring:
+class StackHooks:
     """The hooks of one stack."""
 
-    def __init__(self, wiring: Wiring, stack: Stack) -> None:
-        self.wiring = wiring
+    def __init__(self, model_hooks: ModelHooks, stack: Stack) -> None:
+        self.model_hooks = model_hooks
         self.stack = stack
-        self.module = stack.module(wiring.body)
-        self.layers = stack.layer_modules(wiring.body)
-        self.runtime = Runtime(wiring.body)
+        self.module = stack.module(model_hooks.body)
+        self.layers = stack.layer_modules(model_hooks.body)
+        self.pass_state = PassState(model_hooks.body)
         self.is_padding = False
         self.argument_names = list(inspect.signature(type(self.module).forward).parameters)[1:]
         self.handles = [
@@ -46,7 +46,7 @@ class StackWiring:
     def rows_enter_and_leave(self) -> list[Any]:
         """Register hooks where rows enter and leave the hidden states."""
         handles: list[Any] = []
-        entry = self.stack.entry_modules(self.wiring.body)
+        entry = self.stack.entry_modules(self.model_hooks.body)
         if entry is not None:
             last, embeddings = entry
             handles.append(embeddings.register_forward_pre_hook(self.before_embeddings, with_kwargs=True))
@@ -68,28 +68,28 @@ class StackWiring:
     @property
     def plan(self) -> Plan | None:
         """The pass that is under way."""
-        return self.runtime.plan
+        return self.pass_state.plan
 
     def before_stack(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Plan the pass; run the rows by themselves, or let masks allow for them."""
         if self.is_alone():
             return None
         kwargs = {**kwargs, **dict(zip(self.argument_names, args, strict=False))}
-        plan = self.runtime.plan = self.make_plan(kwargs)
-        self.runtime.text_is_frozen = False
-        self.wiring.stay_attached()
+        plan = self.pass_state.plan = self.make_plan(kwargs)
+        self.pass_state.text_is_frozen = False
+        self.model_hooks.stay_attached()
         self.replay_checkpoints()
         if plan is not None and self.stack.takes_positions:
             kwargs = with_positions(kwargs)
         if plan is None or not plan.num_rows:
             return (), kwargs
         if self.stack.is_causal:
-            self.runtime.plan = replace(plan, phase=Phase.BEFORE, row_states=self.row_states(plan, kwargs))
+            self.pass_state.plan = replace(plan, phase=Phase.PREFIX_CACHED, row_states=self.row_states(plan, kwargs))
             return (), kwargs
         mask = kwargs.get("attention_mask")
-        self.runtime.plan = replace(
+        self.pass_state.plan = replace(
             plan,
-            phase=Phase.TOGETHER,
+            phase=Phase.JOINT,
             late=not self.stack.entry,
             text_mask=mask if isinstance(mask, Tensor) and mask.dim() == 2 else None,
         )
@@ -97,18 +97,21 @@ class StackWiring:
 
     def is_alone(self) -> bool:
         """Tell whether the rows are running by themselves."""
-        return self.plan is not None and self.plan.phase is Phase.ALONE
+        return self.plan is not None and self.plan.phase is Phase.PREFIX_ONLY
 
     def make_plan(self, kwargs: dict[str, Any]) -> Plan | None:
         """Return who uses which adapter in this pass; None when adapters are disabled."""
         token_ids, embeddings = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
-        site = next((site for site in self.wiring.sites if len(site)), None)
+        site = next((site for site in self.model_hooks.sites if len(site)), None)
         text = embeddings if token_ids is None else token_ids
-        wiring, is_mixed = self.wiring, self.wiring.names is not None  # without a site of ours: LoRA's names
+        model_hooks, is_mixed = (
+            self.model_hooks,
+            self.model_hooks.names is not None,
+        )  # without a site of ours: LoRA's names
         if text is None or (not is_mixed if site is None else site.disable_adapters):
             return None
         size, active = text.shape[0], [] if site is None else site.active_adapters
-        groups = make_groups(wiring.names, active, self.num_rows_of, size, text.device)
+        groups = make_groups(model_hooks.names, active, self.num_rows_of, size, text.device)
         num_rows = max([group.offset + group.num_rows for group in groups], default=0)
         free = frozenset(group.adapter for group in groups if self.is_position_free(group.adapter))
         plan = Plan(groups, num_rows, size, text.device, token_ids=token_ids, is_mixed=is_mixed, free=free)
@@ -142,13 +145,15 @@ class StackWiring:
 
     def users(self, plan: Plan) -> tuple[Any, ...]:
         """Return who uses which adapter."""
-        return tuple(self.wiring.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size
+        return tuple(self.model_hooks.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size
 
     def state(self, plan: Plan) -> tuple[Any, ...]:
         """Return what tells whether the adapters' parameters are as they were."""
         if torch.compiler.is_compiling():
             return ()
-        modules = [site[group.adapter] for site in self.wiring.sites for group in plan.groups if group.adapter in site]
+        modules = [
+            site[group.adapter] for site in self.model_hooks.sites for group in plan.groups if group.adapter in site
+        ]
         parameters = (p for module in modules for p in module.parameters())
         return tuple((id(p), None if p.is_inference() else p._version) for p in parameters)
 
@@ -157,15 +162,15 @@ class StackWiring:
         alike = plan.all_rows_everywhere and not self.module.training and self.stack.cross is None
         size = 1 if alike else plan.batch_size
         dtype = compute_type(self.layers[0])
-        shape = (size, plan.num_rows, self.wiring.dimensions.hidden_size)
+        shape = (size, plan.num_rows, self.model_hooks.dimensions.hidden_size)
         given = {"inputs_embeds": torch.zeros(shape, dtype=dtype, device=plan.device), "use_cache": False}
         if self.stack.takes_positions:
             given |= rows_without_positions(size, plan.num_rows, plan.device)
         for name in ("encoder_hidden_states", "encoder_attention_mask"):
             if kwargs.get(name) is not None:
                 given[name] = kwargs[name]
-        alone = replace(plan, phase=Phase.ALONE, batch_size=size, token_ids=None, row_states={}, memo={})
-        with self.runtime.using(alone):
+        alone = replace(plan, phase=Phase.PREFIX_ONLY, batch_size=size, token_ids=None, row_states={}, memo={})
+        with self.pass_state.using(alone):
             self.module(**given)
         return alone.row_states
 
@@ -175,14 +180,14 @@ class StackWiring:
             if not getattr(layer, "gradient_checkpointing", False):
                 continue
             checkpoint: Any = layer._gradient_checkpointing_func
-            if not isinstance(checkpoint, Replay):
-                layer._gradient_checkpointing_func = Replay(checkpoint, self, number)  # type: ignore[assignment]
+            if not isinstance(checkpoint, CheckpointReplay):
+                layer._gradient_checkpointing_func = CheckpointReplay(checkpoint, self, number)  # type: ignore[assignment]
 
     def forget_checkpoints(self) -> None:
         """Give the layers their own checkpointing functions back."""
         for layer in self.layers:
             checkpoint = getattr(layer, "_gradient_checkpointing_func", None)
-            if isinstance(checkpoint, Replay):
+            if isinstance(checkpoint, CheckpointReplay):
                 layer._gradient_checkpointing_func = checkpoint.checkpoint  # type: ignore[assignment]
 
     def before_embeddings(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -191,7 +196,7 @@ class StackWiring:
         ids = kwargs.get("input_ids", args[0] if args else None)
         self.is_padding = plan is not None and plan.token_ids is None and ids is not None
         if plan is not None and plan.token_ids is not None and ids is not None:
-            self.runtime.plan = replace(plan, token_ids=ids)
+            self.pass_state.plan = replace(plan, token_ids=ids)
 
     def after_embeddings(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
         """Make room for the rows, unless this is padding for embeddings; the first layer's site fills the room."""
@@ -224,7 +229,7 @@ class StackWiring:
         """Take the rows away from what the stack gives back and from recorded hidden states; end the pass."""
         if self.is_alone():
             return output
-        plan, self.runtime.plan = self.plan, None
+        plan, self.pass_state.plan = self.plan, None
         if plan is None or not plan.rows_here:
             return output
         if not self.stack.end:
