@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foretoken.attention.engines.dense import causal_mask
+from foretoken.attention import DenseMask, causal_mask
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import branch_of, port_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
@@ -63,10 +63,10 @@ def branch_attention(
     if position_bias is not None:
         attention_mask = biased(attention_mask, position_bias, causal=causal)
         causal = False
-    masks = {"mask": attention_mask, "is_causal": causal}
-    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    mask = DenseMask(attention_mask, is_causal=causal)
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
     branch.deliver(after)
-    weights = branch.own_weights(query, key, scale=scale, **masks) if wrapped == "eager" else None
+    weights = branch.own_weights(query, key, scale=scale, mask=mask) if wrapped == "eager" else None
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -100,7 +100,7 @@ def packed_attention(
     mask = stream.key_mask
     if mask is not None and wrapped == "eager":
         mask = as_mask(mask, query.dtype)
-    whole = stream.only is None
+    whole = stream.wanted is None
     query = stream.unpack(query.transpose(1, 2)).transpose(1, 2) if whole else query.permute(2, 1, 0, 3)
     given: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "is_causal": False}
     out, _ = branch_attention(module, query, key, value, mask, wrapped=wrapped, **given)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from foretoken.attention import Mask
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.masks import PrefixMask
 
@@ -63,7 +64,7 @@ class Branch(Protocol):
         """Take note, for a while, that the hidden states are packed."""
 
     def attend(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """:func:`foretoken.attention.attend` with the adapters' part in it.
 
@@ -76,7 +77,7 @@ class Branch(Protocol):
     def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the vector that was delivered."""
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
         """Return the (B, H, N, M) weights of the own keys, which eager attention gives back."""
 
 

@@ -20,7 +20,7 @@ from transformers.models.big_bird.modeling_big_bird import (
     BigBirdSelfAttention,
 )
 
-from foretoken.attention import Blocks
+from foretoken.attention import Blocks, DenseMask, Mask
 from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of, text_dimensions
 from foretoken.backbones.masks import extend_late_mask
 from foretoken.errors import BackboneError
@@ -50,7 +50,7 @@ class FullSelfAttention(BigBirdSelfAttention):
                 attention_mask, rows, keys=hidden_states.shape[1], dtype=hidden_states.dtype
             )
         dropout = self.dropout.p if self.training else 0.0
-        return attended(self, branch, hidden_states, output_attentions, dropout=dropout, mask=attention_mask)
+        return attended(self, branch, hidden_states, output_attentions, dropout=dropout, mask=DenseMask(attention_mask))
 
 
 class SparseSelfAttention(BigBirdBlockSparseAttention):
@@ -79,7 +79,7 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
             key_mask = torch.cat([rows.row_mask, key_mask], dim=1)
         front = hidden_states.shape[1] - to_mask.shape[-1]
         blocks = Blocks(self.block_size, key_mask, random, front)
-        return attended(self, branch, hidden_states, output_attentions, dropout=0.0, blocks=blocks)
+        return attended(self, branch, hidden_states, output_attentions, dropout=0.0, mask=blocks)
 
     def random_blocks(self, tokens: int, device: torch.device) -> Tensor:
         """Return the random blocks (H, N / S - 2, R) that transformers takes for a text of N tokens.
@@ -137,7 +137,7 @@ def attended(
     output_attentions: bool,
     *,
     dropout: float,
-    **masks: Any,
+    mask: Mask,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the branch's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
     shape = (module.num_attention_heads, module.attention_head_size)
@@ -146,9 +146,9 @@ def attended(
         for project in (module.query, module.key, module.value)
     )
     scale = 1 / math.sqrt(module.attention_head_size)
-    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
     branch.deliver(after)
-    weights = branch.own_weights(query, key, scale=scale, **masks) if output_attentions else None
+    weights = branch.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
     return out.transpose(1, 2).flatten(2), weights
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken.attention.engines.dense import causal_mask
+from foretoken.attention import causal_mask
 from foretoken.errors import BackboneError
 
 

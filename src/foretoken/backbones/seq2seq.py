@@ -17,6 +17,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from foretoken.attention import DenseMask
 from foretoken.backbones.attention_interface import (
     attach_interface,
     biased,
@@ -95,7 +96,7 @@ class BranchingT5Attention(T5Attention):
             bias = self.bias(query, key, rows=branch.rows_here, seen=seen)
             position_bias = self.with_mask(branch, mask, bias) if MASK_IN_BIAS else bias
         added = position_bias if MASK_IN_BIAS else self.with_mask(branch, mask, position_bias)
-        options: dict[str, Any] = {"scale": 1.0, "mask": added}  # T5 does not scale its scores
+        options: dict[str, Any] = {"scale": 1.0, "mask": DenseMask(added)}  # T5 does not scale its scores
         out, after = branch.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
         branch.deliver(after)
         answer = self.o(out.transpose(1, 2).flatten(2)), position_bias

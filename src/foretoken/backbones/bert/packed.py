@@ -41,10 +41,10 @@ class FirstTokenLayer(nn.Module):
         self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
     ) -> Tensor:
         """(1, S, D) -> (1, S, D), or (1, B, D) where the stream wants one token of each document."""
-        if not isinstance(attention_mask, PackedBatch) or attention_mask.only is None:
+        if not isinstance(attention_mask, PackedBatch) or attention_mask.wanted is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
         stream, own = attention_mask, self.attention.self
-        chosen = stream.split(hidden_states)[1].index_select(1, attention_mask.only)
+        chosen = stream.split(hidden_states)[1].index_select(1, attention_mask.wanted)
 
         def heads(x: Tensor) -> Tensor:
             return x.unflatten(-1, (own.num_attention_heads, own.attention_head_size)).transpose(1, 2)
@@ -119,16 +119,16 @@ class EncoderHooks:
         if not may_pack(encoder, port, hidden) or (mask is None and not first):
             return None
         rows = rows_of(port)
-        stream = self.stream = packed_batch_of(*text_masks(mask, hidden, rows), rows=rows)
+        stream = self.stream = packed_batch_of(*text_masks(mask, hidden, rows), prefix_length=rows)
         if first and (only := stream.first_tokens()) is not None:
-            self.stream = replace(stream, only=only)
+            self.stream = replace(stream, wanted=only)
         self.context = entered(port, stream)
         self.context.__enter__()
         return (stream.pack(hidden), *args[1:]), {**kwargs, "attention_mask": stream}
 
     def before_last(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Tell the last layer what is wanted."""
-        if self.stream is None or self.stream.only is None:
+        if self.stream is None or self.stream.wanted is None:
             return None
         if len(args) > 1:
             return (args[0], self.stream, *args[2:]), kwargs
@@ -144,7 +144,7 @@ class EncoderHooks:
             return output
         packed = output["last_hidden_state"]
         output["last_hidden_state"] = (
-            stream.unpack(packed) if stream.only is None else padded_front(packed, stream.rows)
+            stream.unpack(packed) if stream.wanted is None else padded_front(packed, stream.prefix_length)
         )
         return output
 

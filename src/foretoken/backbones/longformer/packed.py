@@ -17,9 +17,7 @@ from transformers.models.longformer.modeling_longformer import (
     LongformerLayer,
 )
 
-from foretoken.attention import Packed
-from foretoken.attention.attend import PACKED
-from foretoken.attention.choose import choose_engine
+from foretoken.attention import Packed, Weighting, choose
 from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.base import port_of
 from foretoken.backbones.packing import entered, is_watched, may_pack, padded_front, reading_of, rows_of, trains
@@ -53,7 +51,7 @@ class PackingEncoder(LongformerEncoder):
             )
         rows = rows_of(port)
         text = attention_mask[:, rows:]
-        stream = packed_batch_of(text < 0, text > 0, rows=rows)
+        stream = packed_batch_of(text < 0, text > 0, prefix_length=rows)
         recorded = []
         with entered(port, stream):
             hidden = stream.pack(hidden_states)
@@ -62,7 +60,7 @@ class PackingEncoder(LongformerEncoder):
                 if output_hidden_states:
                     recorded.append(stream.unpack(hidden))
                 hidden = layer(hidden, attention_mask=last if number == len(self.layer) - 1 else stream)[0]
-        if last.only is not None:
+        if last.wanted is not None:
             states = padded_front(hidden, rows)
         else:
             states = stream.unpack(hidden)
@@ -86,7 +84,7 @@ class PackingEncoder(LongformerEncoder):
         if torch.is_grad_enabled() and trains(local):
             return stream
         only = stream.first_tokens()
-        return stream if only is None else replace(stream, only=only)
+        return stream if only is None else replace(stream, wanted=only)
 
 
 class PackingLayer(LongformerLayer):
@@ -98,10 +96,10 @@ class PackingLayer(LongformerLayer):
         """(1, S, D) -> ((1, S, D),), or ((1, B, D),) where the stream wants one token of each document."""
         if not isinstance(attention_mask, PackedBatch):
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
-        if attention_mask.only is None:
+        if attention_mask.wanted is None:
             return (self.fed_forward(self.attention(hidden_states, attention_mask=attention_mask)[0]),)
         attended = self.attention.self(hidden_states, attention_mask=attention_mask)[0]
-        states = attention_mask.split(hidden_states)[1].index_select(1, attention_mask.only)
+        states = attention_mask.split(hidden_states)[1].index_select(1, attention_mask.wanted)
         return (self.fed_forward(self.attention.output(attended, states)),)
 
     def fed_forward(self, attended: Tensor) -> Tensor:
@@ -116,7 +114,7 @@ def packs_natively(attention: WindowedSelfAttention) -> bool:
     if port is not None and port.needs_keys:
         return False
     dropout = attention.dropout if attention.training else 0.0
-    return choose_engine((*PACKED, "gather-sdpa"), attention.query.weight.device, dropout=dropout) in PACKED
+    return choose.packs_natively(attention.query.weight.device, Weighting(dropout=dropout))
 
 
 @dataclass(frozen=True)
@@ -149,8 +147,8 @@ class PackedAttention:
         port = port_of(self.attention)
         if port is not None and port.text_is_frozen:  # it was put side by side with rows that are trained
             text = text.detach()
-        if self.stream.only is not None:
-            out, after = self.chosen(rows, text, self.stream.only)
+        if self.stream.wanted is not None:
+            out, after = self.chosen(rows, text, self.stream.wanted)
         else:
             out, after = self.everything(rows, text)
         self.attention.deliver(after)
@@ -170,12 +168,12 @@ class PackedAttention:
         """Return the attention of all rows and tokens (1, S, D), and what is for after W_o."""
         attention, stream = self.attention, self.stream
         pair = None
-        if stream.rows:
+        if stream.prefix_length:
             pair = attention.heads(attention.key(rows)), attention.heads(attention.value(rows))
-        packed = Packed(attention.one_sided_attn_window_size, stream, pair)
-        out, after = attention.attended(*attention.projected(text), packed=packed)
-        everywhere = torch.cat([document.everywhere for document in stream.documents])
-        if not stream.rows and not len(everywhere):
+        mask = Packed(attention.one_sided_attn_window_size, stream, pair)
+        out, after = attention.attended(*attention.projected(text), mask=mask)
+        everywhere = torch.cat([document.global_index for document in stream.documents])
+        if not stream.prefix_length and not len(everywhere):
             return out, after
         questions = [self.asked_by_globals(number, rows, text) for number in range(stream.size)]
         answers, extra = self.answered(questions, is_global=True)
@@ -183,9 +181,9 @@ class PackedAttention:
 
     def placed(self, text: Tensor, answers: list[Tensor], everywhere: Tensor) -> Tensor:
         """Put the answers of rows and global tokens, (G, D) of each document, to where they belong: (1, S, D)."""
-        rows = torch.stack([answer[: self.stream.rows] for answer in answers])
+        rows = torch.stack([answer[: self.stream.prefix_length] for answer in answers])
         if len(everywhere):
-            found = torch.cat([answer[self.stream.rows :] for answer in answers])
+            found = torch.cat([answer[self.stream.prefix_length :] for answer in answers])
             text = text.index_copy(1, everywhere, found[None].to(text.dtype))
         return self.stream.join(rows.to(text.dtype), text)
 
@@ -205,7 +203,7 @@ class PackedAttention:
     def asked_by_globals(self, number: int, rows: Tensor, text: Tensor) -> Question:
         """Return what the rows and the global tokens of a document ask."""
         document = self.stream.documents[number]
-        queries = torch.cat([rows[number], text[0].index_select(0, document.everywhere)])
+        queries = torch.cat([rows[number], text[0].index_select(0, document.global_index)])
         return Question(queries, *self.whole(number, rows, text))
 
     def asked_by_global_first(self, number: int, rows: Tensor, text: Tensor, only: Tensor) -> Question:
@@ -216,7 +214,7 @@ class PackedAttention:
         """Return what a document's first token asks where it sees its window, the rows and the global tokens."""
         document = self.stream.documents[number]
         stop = min(document.stop, document.start + self.attention.one_sided_attn_window_size + 1)
-        beyond = document.everywhere[document.everywhere >= stop]
+        beyond = document.global_index[document.global_index >= stop]
         parts = (text[:, document.start : stop], text.index_select(1, beyond))
         masked = None if document.masked is None else document.masked[: stop - document.start]
         mask = masked if masked is None else torch.cat([masked, masked.new_zeros(len(beyond))])
@@ -231,10 +229,10 @@ class PackedAttention:
         self, number: int, rows: Tensor, parts: tuple[Tensor, ...], masked: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """Put a document's rows before some of its hidden states, and turn (M,) ``masked`` into what is seen."""
-        hidden = (rows[number : number + 1], *parts) if self.stream.rows else parts
+        hidden = (rows[number : number + 1], *parts) if self.stream.prefix_length else parts
         if masked is None:
             return hidden, None
-        return hidden, torch.cat([masked.new_ones(self.stream.rows), ~masked])[None]
+        return hidden, torch.cat([masked.new_ones(self.stream.prefix_length), ~masked])[None]
 
     def answered(self, questions: list[Question], *, is_global: bool) -> tuple[list[Tensor], list[Any]]:
         """Return each question's answer (G, D), and its vector (G, D) for after W_o or None."""
