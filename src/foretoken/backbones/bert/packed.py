@@ -121,7 +121,8 @@ class EncoderHooks:
         if inputs is None or not inputs.last_layer_only or not args or layers[0].chunk_size_feed_forward:
             return None
         hidden, mask, own = args[0], kwargs.get("attention_mask"), layers[0].attention.self
-        adapter, first = ADAPTER.get(own), inputs.first_token_only and not is_watched(layers[-1])
+        adapter, last = ADAPTER.get(own), layers[-1]
+        first = inputs.first_token_only and isinstance(last, FirstTokenLayer) and not is_watched(last)
         if not may_pack(encoder, adapter, hidden) or (mask is None and not first):
             return None
         length = prefix_length_of(adapter)
