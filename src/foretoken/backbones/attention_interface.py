@@ -128,7 +128,7 @@ def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
     return ALL_ATTENTION_FUNCTIONS[name]
 
 
-def interface_dimensions(config: Any) -> Mapping[str, int]:
+def interface_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read a config that has transformers' usual names.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import BigBirdConfig
+from transformers import BigBirdConfig, PreTrainedConfig
 from transformers.models.big_bird.modeling_big_bird import (
     BigBirdAttention,
     BigBirdBlockSparseAttention,
@@ -23,7 +23,7 @@ from transformers.models.big_bird.modeling_big_bird import (
 from foretoken.attention import Blocks
 from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of, text_dimensions
 from foretoken.backbones.masks import extend_late_mask
-from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.errors import BackboneError
 
 FULL, SPARSE = "original_full", "block_sparse"
@@ -203,7 +203,7 @@ class TypeByLength:
         type(self.body).set_attention_type(self.body, value)
         self.wanted = value
 
-    def before(self, body: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, body: Any, args: Arguments, kwargs: Keywords) -> None:
         """Set the type for the batch that comes."""
         given = {**kwargs, **dict(zip(self.names, args, strict=False))}
         tokens = given.get("inputs_embeds") if given.get("input_ids") is None else given["input_ids"]
@@ -249,7 +249,7 @@ def attention_blocks(body: nn.Module) -> list[Any]:
     return [module for module in body.modules() if isinstance(module, BigBirdAttention)]
 
 
-def big_bird_dimensions(config: BigBirdConfig) -> Mapping[str, int]:
+def big_bird_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read the config.
 
     Raises:

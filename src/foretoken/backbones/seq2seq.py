@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, EncoderDecoderCache
+from transformers import Cache, EncoderDecoderCache, PreTrainedConfig
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -144,7 +144,7 @@ def detach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
         attention.__class__ = T5Attention
 
 
-def bart_dimensions(config: Any) -> Mapping[str, int]:
+def bart_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read the config of BART or LED.
 
     Raises:
@@ -159,7 +159,7 @@ def bart_dimensions(config: Any) -> Mapping[str, int]:
     return interface_dimensions(config)
 
 
-def decoder_heads(config: Any) -> tuple[int, int, int]:
+def decoder_heads(config: PreTrainedConfig) -> tuple[int, int, int]:
     """Return H, H_kv and K of the decoder."""
     heads = config.decoder_attention_heads
     return heads, heads, config.d_model // heads

@@ -61,7 +61,7 @@ class ModelHooks:
             BackboneError: one that takes no masks.
         """
         if not self.backbone.is_attached(self.body):
-            self.backbone.dimensions(self.body.config)
+            self.backbone.dimensions(self.body.config)  # type: ignore[arg-type]
             self.backbone.attach_attention(self.body, self.backbone.attention_modules(self.body))
 
     def open_port(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[Any]:
