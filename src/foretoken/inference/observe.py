@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention import ExtraColumns, Mask, Window, attend
-from foretoken.backbones.base import port_of
+from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 from foretoken.methods.base import SeparatePrefix
 from foretoken.methods.prefix_tuning import PrefixBranch
@@ -103,7 +103,7 @@ class ObservedAdapter(AttentionAdapter):
     @property
     def has_part(self) -> bool:
         """Tell that rows among the keys are of interest as well."""
-        return super().has_part or (not self.is_cross and self.rows_here > 0)
+        return super().has_part or (not self.is_cross and self.prefix_length > 0)
 
     @property
     def mixed_size(self) -> int | None:
@@ -174,7 +174,7 @@ class ObservedAdapter(AttentionAdapter):
 
     def in_text(self, query: Tensor) -> Tensor:
         """Tell the text's positions from those of rows and of padding, (B, N) bool."""
-        text, first = self.watch.text, 0 if self.is_cross else self.rows_here
+        text, first = self.watch.text, 0 if self.is_cross else self.prefix_length
         is_text = query.new_zeros(query.shape[0], query.shape[2], dtype=torch.bool)
         self.watch.stack = id(self.pass_state) if self.watch.stack is None else self.watch.stack
         if self.watch.stack != id(self.pass_state) or text is None:
@@ -188,7 +188,7 @@ class ObservedAdapter(AttentionAdapter):
 def observing(model: nn.Module) -> Iterator[Watch]:
     """Watch the attentions of a model that runs on batches whose mask ``text`` is told; it computes what it did."""
     watch = Watch()
-    ports = [port for module in model.modules() if isinstance(port := port_of(module), AttentionAdapter)]
+    ports = [port for module in model.modules() if isinstance(port := ADAPTER.get(module), AttentionAdapter)]
     for port in ports:
         port.__class__ = ObservedAdapter
         port.__dict__["watch"] = watch

@@ -1,4 +1,4 @@
-"""What the adapters at work add to one attention: the tuner's side of a backbone's ``Branch``.
+"""What the adapters at work add to one attention: the tuner's side of a backbone's ``AttentionAdapter``.
 
 Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head width, X extra columns, D model width.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from foretoken.attention import ExtraColumns, Mask, Weighting, own_weights
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import PORT
+from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
 from foretoken.methods.base import SeparatePrefix
 from foretoken.tuner.attention.columns import Columns, Part, RowPart, attend_columns
@@ -36,7 +36,7 @@ class AttentionAdapter:
         self.delivered: Tensor | None = None
         self.rotation: Rotation | None = None
         self.module = module
-        module.__dict__[PORT] = self
+        ADAPTER.set(module, self)
 
     @property
     def plan(self) -> Plan | None:
@@ -46,7 +46,7 @@ class AttentionAdapter:
     @property
     def acts(self) -> bool:
         """Tell whether the attention must do anything else than without adapters."""
-        return self.rows_in_front is not None or self.has_part
+        return self.prefix_mask is not None or self.has_part
 
     @property
     def rests(self) -> bool:
@@ -63,7 +63,7 @@ class AttentionAdapter:
         return rows or next(self.parts(plan), None) is not None
 
     @property
-    def rows_in_front(self) -> PrefixMask | None:
+    def prefix_mask(self) -> PrefixMask | None:
         """Rows for which the attention must extend its masks itself."""
         plan = self.plan
         if plan is None or self.is_cross or not plan.late or plan.phase is not Phase.JOINT:
@@ -71,7 +71,7 @@ class AttentionAdapter:
         return PrefixMask(plan.row_mask(), plan.text_mask, plan.memo)
 
     @property
-    def rows_here(self) -> int:
+    def prefix_length(self) -> int:
         """How many of the hidden states, from the front, are rows."""
         return 0 if self.plan is None else self.plan.rows_here
 
@@ -134,7 +134,7 @@ class AttentionAdapter:
     def attend(
         self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention with every part's columns in one softmax; see :class:`foretoken.backbones.base.Branch`."""
+        """Attention with every part's columns in one softmax; see ``AttentionAdapter`` in backbones."""
         plan = self.plan
         assert plan is not None
         if plan.phase is Phase.PREFIX_ONLY and not self.is_cross:
