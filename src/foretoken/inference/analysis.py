@@ -156,14 +156,14 @@ def _named(record: dict[str, Any]) -> Iterator[None]:
 def _refuse_nothing(watch: Watch) -> None:
     if not watch.seen:
         raise AdapterError(
-            "the method puts no rows and no columns into the attention, so there is no mass to measure; "
+            "the method puts no prefix and no columns into the attention, so there is no mass to measure; "
             "analyse a run of prefix-tuning, prefix-propagation, selective-prefix-tuning or another prefix"
         )
 
 
 def _selective(selected: Sequence[Selected]) -> dict[str, Any]:
     return {
-        "alpha": selected[0].alpha,
+        "alpha": selected[0].mask.alpha,
         "gates": [_rounded(one.gates, one.entries) for one in selected],
         "score_edges": list(SCORE_EDGES),
         "score_counts": torch.stack([torch.as_tensor(one.counts) for one in selected]).sum(dim=0).int().tolist(),

@@ -48,7 +48,7 @@ METHODS: dict[str, Method] = {
         Method(
             "prefix-propagation",
             "prefix-propagation",
-            "rows in front of the text that flow through the stack; one vector per row added before each layer",
+            "a prefix of the hidden states that flows through the stack; a trained matrix is added before each layer",
             PrefixPropagationConfig,
             "Li et al. 2023",
         ),
@@ -69,7 +69,7 @@ METHODS: dict[str, Method] = {
         Method(
             "prompt-tuning",
             "prompt tuning",
-            "embeddings in front of the text",
+            "trained embeddings before the text",
             PromptTuningConfig,
             "Lester et al. 2021",
         ),

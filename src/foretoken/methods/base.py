@@ -3,14 +3,15 @@
 A method knows no backbone: it gets :class:`~foretoken.methods.dimensions.Dimensions` (numbers) and returns
 :class:`Sites` (modules). It may act
 
-- at a **layer entry**: rows put in front of the text before the first layer of a stack, an edit of those rows or of the
+- at a **layer entry**: a prefix put before the text at the first layer of a stack, an edit of that prefix or of the
   text before any layer (:class:`LayerEntry`);
 - in **attention**: extra score columns beside the backbone's own keys, a vector after its output projection
-  (:class:`ScoreColumns`);
+  (:class:`ScoreColumns`), or an attention to the prefix alone (:class:`SeparatePrefix`);
 - at the **output of a module**: an edit that also sees the module's input (:class:`OutputEdit`): biases, bottleneck
   adapters, low-rank updates.
 
-Shapes: B batch, N text tokens, P rows of this adapter, D model width, H heads, K head width, X extra columns, L layers.
+Shapes: B batch, N text tokens, P length of this adapter's prefix, D model width, H heads, K head width, X extra
+columns, L layers.
 """
 
 from __future__ import annotations
@@ -32,43 +33,54 @@ from foretoken.methods.require import require_token_numbers
 
 
 class LayerEntry(nn.Module):
-    """What a method does to what enters one layer. The defaults change nothing.
+    """What a method does to the hidden states that enter one layer. The defaults change nothing.
 
     Attributes:
-        num_rows: P.
-        position_free: where positions rotate queries, they meet the rows without their rotation.
+        prefix_length: P.
+        position_free: in models with rotary positions, queries are not rotated when they are scored with the prefix.
     """
 
-    num_rows: int = 0
+    prefix_length: int = 0
     position_free: bool = False
 
-    def first_rows(self, batch_size: int) -> Tensor:
-        """Return the (B, P, D) rows that go in front of the text; asked of layer 0 when ``num_rows`` > 0."""
-        raise AdapterError(f"{type(self).__name__} has no rows of its own")
+    def new_prefix(self, batch_size: int) -> Tensor:
+        """Return the (B, P, D) prefix; called on a stack's first layer when ``prefix_length`` > 0."""
+        raise AdapterError(f"{type(self).__name__} has no prefix of its own")
 
-    def on_rows(self, rows: Tensor) -> Tensor:
-        """Edit this adapter's (B, P, D) rows."""
-        return rows
+    def on_prefix(self, prefix: Tensor) -> Tensor:
+        """Edit this adapter's (B, P, D) prefix."""
+        return prefix
 
     def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
-        """Edit the (B, N, D) text rows; ``token_ids`` is (B, N), or None when the model got embeddings."""
+        """Edit the (B, N, D) text; ``token_ids`` is (B, N), or None when the model was given embeddings."""
         return text
 
 
-class ScoreColumnsPart(nn.Module, ABC):
-    """What one adapter does in one attention: a branch, or several that are members of a stack."""
+class IdleEntry(LayerEntry):
+    """A layer entry that changes nothing, of a method whose prefix has ``prefix_length`` vectors."""
+
+    def __init__(self, prefix_length: int = 0) -> None:
+        super().__init__()
+        self.prefix_length = prefix_length
+
+
+class AttentionEdit(nn.Module, ABC):
+    """What one adapter does in one attention module."""
 
     @abstractmethod
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return the branches that it is put together from."""
+        """Return this edit, or the edits that a stack puts together."""
 
 
-class ScoreColumns(ScoreColumnsPart):
+class ScoreColumns(AttentionEdit):
     """Extra score columns of one attention, and what their probabilities do.
 
-    ``outside_softmax`` says what ``combine`` is given: with False ``out`` is the sum over the softmax's other terms,
-    ``(1 - sum_x p_x) f``; with True it is ``f`` itself, the attention as it is without this branch's columns.
-    Where positions rotate queries, ``position_free`` lets ``scores`` have them without their rotation.
+    Attributes:
+        num_columns: X.
+        position_free: in models with rotary positions, ``scores`` gets queries that are not rotated.
+        outside_softmax: whether the columns stay outside the softmax of the others. If not, ``combine`` is given the
+            sum over the softmax's other terms, ``(1 - sum_x p_x) f``; if so, ``f`` itself, the attention without
+            these columns.
     """
 
     num_columns: int = 0
@@ -95,17 +107,17 @@ class ScoreColumns(ScoreColumnsPart):
         return None
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return this branch."""
+        """Return these columns."""
         return (self,)
 
 
-class SeparatePrefix(ScoreColumnsPart):
-    """Takes the rows in front of the text out of the attention to the text, and adds an attention to them alone.
+class SeparatePrefix(AttentionEdit):
+    """Takes the prefix out of the attention to the text, and adds an attention to the prefix alone.
 
-    ``out = Kern_text(q) + alpha Kern_rows(q)``, each normalised over its own keys.
+    ``out = Kern_text(q) + alpha Kern_prefix(q)``, each normalised over its own keys.
 
     Attributes:
-        kernel: of the attention to the rows (see :mod:`foretoken.attention.kernels`).
+        kernel: of the attention to the prefix (see :mod:`foretoken.attention.kernels`).
         text_kernel: of the attention to the text.
         global_alpha: weight of a separate attention to the text's global keys; None for no such attention.
     """
@@ -119,7 +131,7 @@ class SeparatePrefix(ScoreColumnsPart):
         """(B, H, N, K) -> alpha, broadcastable to (B, H, N, 1); None for the softmax's own lambda."""
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return this part."""
+        """Return this separate prefix."""
         return (self,)
 
 
@@ -148,7 +160,7 @@ class Sites:
     """The modules of one adapter: by layer, by attention, and by the path of a module in the body or its place."""
 
     layers: Mapping[int, LayerEntry] = field(default_factory=dict)
-    attention: Mapping[int, ScoreColumnsPart] = field(default_factory=dict)
+    attention: Mapping[int, AttentionEdit] = field(default_factory=dict)
     outputs: Mapping[str | Place, OutputEdit] = field(default_factory=dict)
     members: tuple[tuple[ForetokenConfig, Sites], ...] = ()  # of a stack: each config with what it built
 
@@ -188,7 +200,7 @@ class ForetokenConfig(PeftConfig, ABC):
 
     Args:
         modules_to_save: modules trained in full and saved with the adapter; default: the model's new head.
-        trainable_token_indices: tokens whose embeddings are trained and saved beside the adapter, these rows alone;
+        trainable_token_indices: tokens whose embeddings are trained and saved beside the adapter, these alone;
             in the table that the model reads, and in its output where the two are tied. A mapping names the
             modules: ``{"embed_tokens": [...], "lm_head": [...]}``.
         backbone: filled in when the adapter meets its model; loading on another one is an error.

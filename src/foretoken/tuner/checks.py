@@ -102,7 +102,7 @@ def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimen
     """Raise BackboneError where rows stand among the text's own rotated keys and cannot be met without rotation."""
     for stack, layer in zip(stacks, dimensions.first_layers, strict=True):
         entry = sites.layers.get(layer)
-        if entry is None or not entry.num_rows or not entry.position_free:
+        if entry is None or not entry.prefix_length or not entry.position_free:
             continue
         if stack.attention.is_rotary and not stack.is_causal:
             raise BackboneError(
@@ -113,7 +113,7 @@ def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimen
 
 def check_positions_agree(plan: Plan) -> None:
     """Raise AdapterError where a document has rows of several adapters that queries would meet in two ways."""
-    rows = {group.adapter: group.adapter in plan.free for group in plan.groups if group.num_rows}
+    rows = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
     if not plan.is_mixed and len(set(rows.values())) > 1:
         raise AdapterError(
             f"the active adapters {', '.join(rows)} cannot act together: position_free is set in "

@@ -16,7 +16,7 @@ from foretoken.attention.rotary import unrotated
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.files import PathLike
 from foretoken.methods.base import ScoreColumns
-from foretoken.methods.prefix_tuning import PrefixBranch
+from foretoken.methods.prefix_tuning import PrefixColumns
 from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
 from foretoken.tuner.forward.plan import Plan, make_groups
 from foretoken.tuner.prefix_init import model_hooks_of
@@ -193,9 +193,9 @@ def all_states(model_hooks: ModelHooks, names: list[str]) -> list[State]:
     """Return every layer's keys and values (1, H_kv, P, K): of the rows in front, and trained ones."""
     wired = model_hooks.stacks[0]
     like = next(p for p in wired.module.parameters() if p.is_floating_point())
-    groups = make_groups(None, names, wired.num_rows_of, 1, like.device)
-    num_rows = sum(group.num_rows for group in groups)
-    rows = wired.run_rows(Plan(groups, num_rows, 1, like.device), {}) if num_rows else {}
+    groups = make_groups(None, names, wired.prefix_length_of, 1, like.device)
+    length = sum(group.prefix_length for group in groups)
+    rows = wired.run_prefix(Plan(groups, length, 1, like.device), {}) if length else {}
     states = []
     for layer in range(len(wired.layers)):
         parts = [rows[layer]] if layer in rows else []
@@ -213,7 +213,7 @@ def branches(model_hooks: ModelHooks, name: str, layer: int) -> list[ScoreColumn
 
 def trained(branch: ScoreColumns) -> State:
     """Return prefix-tuning's keys and values (1, H_kv, P, K)."""
-    assert isinstance(branch, PrefixBranch)
+    assert isinstance(branch, PrefixColumns)
     keys, values = branch.pair()[:, None]
     return keys, values
 

@@ -18,8 +18,8 @@ from foretoken.methods import METHODS
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig
-from foretoken.methods.prefix_propagation import PropagatedRows
-from foretoken.methods.prefix_tuning import PrefixBranch
+from foretoken.methods.prefix_propagation import PropagatedPrefix
+from foretoken.methods.prefix_tuning import PrefixColumns
 from foretoken.tuner.checkpoints.warm_start import Saved, copy_adapter, saved_adapter
 from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
 from foretoken.tuner.probe import FrozenStates, frozen_states
@@ -124,10 +124,10 @@ def start_as(tokens: list[int], config: PrefixConfig, sites: Sites, model_hooks:
 def fill(sites: Sites, states: FrozenStates) -> None:
     """Write what the model computes for a text into the prefixes of one method."""
     for layer, entry in sites.layers.items():
-        if isinstance(entry, PropagatedRows):
+        if isinstance(entry, PropagatedPrefix):
             write(entry.prefix, states.entering[layer] if entry.first else torch.zeros(()))
     for index, branch in sites.attention.items():
-        if isinstance(branch, PrefixBranch):
+        if isinstance(branch, PrefixColumns):
             write(branch.prefix, (states.free if branch.position_free else states.attentions)[index])
 
 

@@ -177,11 +177,11 @@ class ForetokenModel(BaseTuner):
         model_hooks = self.model_hooks
         check_names(names, self.peft_config)
         handles = [handle for module in self.model.modules() if (handle := hook_names(module, list(names)))]
-        model_hooks.names = list(names)
+        model_hooks.state.names = list(names)
         try:
             yield
         finally:
-            model_hooks.names = None
+            model_hooks.state.names = None
             for handle in handles:
                 handle.remove()
 

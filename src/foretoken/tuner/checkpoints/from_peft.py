@@ -23,8 +23,8 @@ from foretoken.errors import AdapterError
 from foretoken.files import PathLike
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix_propagation import PropagatedRows
-from foretoken.methods.prefix_tuning import PrefixBranch, PrefixTuningConfig
+from foretoken.methods.prefix_propagation import PropagatedPrefix
+from foretoken.methods.prefix_tuning import PrefixColumns, PrefixTuningConfig
 from foretoken.methods.prompt_tuning import PromptTuningConfig
 from foretoken.methods.require import require_choice
 from foretoken.tuner.checkpoints.files import TENSORS, find, read_config, read_tensors
@@ -198,10 +198,10 @@ def fill(model_hooks: ModelHooks, adapter_name: str, kind: str, prompts: Tensor)
         states = frozen_states(model_hooks, prompts)
         parts, rows = states.attentions, states.entering
     for layer, entry in sites.layers.items():
-        assert isinstance(entry, PropagatedRows)
+        assert isinstance(entry, PropagatedPrefix)
         write(entry.prefix, rows[layer])
     for index, branch in sites.attention.items():
-        assert isinstance(branch, PrefixBranch)
+        assert isinstance(branch, PrefixColumns)
         write(branch.prefix, parts[index])
 
 

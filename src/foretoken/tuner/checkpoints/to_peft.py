@@ -20,8 +20,8 @@ from foretoken.files import PathLike, atomic_file, write_json
 from foretoken.methods.base import Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import PrefixConfig
-from foretoken.methods.prefix_propagation import PrefixPropagationConfig, PropagatedRows
-from foretoken.methods.prefix_tuning import PrefixBranch, PrefixTuningConfig
+from foretoken.methods.prefix_propagation import PrefixPropagationConfig, PropagatedPrefix
+from foretoken.methods.prefix_tuning import PrefixColumns, PrefixTuningConfig
 from foretoken.methods.prompt_tuning import PromptTuningConfig
 from foretoken.methods.stack import plain
 from foretoken.tuner.checkpoints.files import CONFIG, TENSORS
@@ -86,7 +86,7 @@ def as_prompts(model_hooks: ModelHooks, adapter_name: str, config: PrefixConfig,
     stack = model_hooks.stacks[0].stack
     if isinstance(config, PrefixTuningConfig):
         check_cache(model_hooks)
-        branches = [branch for branch in sites.attention.values() if isinstance(branch, PrefixBranch)]
+        branches = [branch for branch in sites.attention.values() if isinstance(branch, PrefixColumns)]
         return "PREFIX_TUNING", prefix_of([branch.prefix() for branch in branches], model_hooks)
     if stack.is_causal and (stack.attention.is_rotary or isinstance(config, PrefixPropagationConfig)):
         return "PREFIX_TUNING", prefix_of(row_states(model_hooks, adapter_name, sites), model_hooks)
@@ -101,7 +101,7 @@ def as_prompts(model_hooks: ModelHooks, adapter_name: str, config: PrefixConfig,
             "keep the adapter as it is"
         )
     entry = sites.layers[0]
-    assert isinstance(entry, PropagatedRows)
+    assert isinstance(entry, PropagatedPrefix)
     return "PROMPT_TUNING", before_embeddings(entry.prefix(), model_hooks)
 
 
@@ -118,9 +118,9 @@ def check_cache(model_hooks: ModelHooks) -> None:
 
 def row_states(model_hooks: ModelHooks, adapter_name: str, sites: Sites) -> list[Tensor]:
     """Return every layer's keys and values (P, 2 W) of the rows in front, which in a causal stack see no text."""
-    rows, device = sites.layers[0].num_rows, next(sites.layers[0].parameters()).device
+    rows, device = sites.layers[0].prefix_length, next(sites.layers[0].parameters()).device
     plan = Plan((Group(adapter_name, None, 0, rows),), rows, 1, device)
-    states = model_hooks.stacks[0].run_rows(plan, {})
+    states = model_hooks.stacks[0].run_prefix(plan, {})
     both = (states[layer] for layer in sorted(states))
     return [torch.cat([x[0].transpose(0, 1).flatten(1) for x in pair], dim=-1) for pair in both]
 

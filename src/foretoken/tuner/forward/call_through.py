@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from foretoken.tuner.forward.plan import Arguments
 
 
 class ThroughHooks:
@@ -19,15 +23,15 @@ class ThroughHooks:
         self.module = module
         self.instead_of = module.__dict__.get("forward")  # accelerate's, where it has wrapped the module
         self.is_called = False
-        self.handle: Any = module.register_forward_pre_hook(self.note)
+        self.handle: RemovableHandle | None = module.register_forward_pre_hook(self.note)
         module.forward = self  # type: ignore[assignment]
 
     @property
-    def __wrapped__(self) -> Any:
+    def __wrapped__(self) -> Callable[..., Any]:
         """The forward method behind this one: what ``inspect.signature`` describes."""
         return partial(type(self.module).forward, self.module) if self.instead_of is None else self.instead_of
 
-    def note(self, module: nn.Module, args: Any) -> None:
+    def note(self, module: nn.Module, args: Arguments) -> None:
         """Note that the module was called, so that its hooks have run."""
         self.is_called = True
 
@@ -40,8 +44,9 @@ class ThroughHooks:
 
     def remove(self) -> None:
         """Give the module its own forward back."""
-        self.handle.remove()
-        self.handle = None
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
         if self.module.__dict__.get("forward") is not self:  # wrapped since
             return
         if self.instead_of is None:
