@@ -44,6 +44,7 @@ GPT2 = Backbone(
     attach_attention=attach_interface,
     detach_attention=detach_interface,
     is_attached=is_attached,
+    segments_are_tokens=True,
 )
 
 LLAMA = Backbone(

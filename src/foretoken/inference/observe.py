@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.attention import Window, attend
-from foretoken.backbones.base import port_of
+from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 from foretoken.methods.base import SeparatePrefix
 from foretoken.methods.prefix_tuning import PrefixColumns
@@ -140,7 +140,7 @@ class MassObserver:
 
     def in_text(self, attention: TunedAttention, query: Tensor) -> Tensor:
         """Return (B, N) bool, False for the prefix and for padding."""
-        text, first = self.watch.text, 0 if attention.is_cross else attention.rows_here
+        text, first = self.watch.text, 0 if attention.is_cross else attention.prefix_length
         is_text = query.new_zeros(query.shape[0], query.shape[2], dtype=torch.bool)
         stack = id(attention.pass_state)
         self.watch.stack = stack if self.watch.stack is None else self.watch.stack
@@ -155,7 +155,7 @@ class MassObserver:
 def observing(model: nn.Module) -> Iterator[Watch]:
     """Measure the attentions of a model while it runs; set ``text`` to the mask of each batch before its pass."""
     watch = Watch()
-    adapters = [port_of(module) for module in model.modules()]
+    adapters = [ADAPTER.get(module) for module in model.modules()]
     attentions = [adapter for adapter in adapters if isinstance(adapter, TunedAttention)]
     for attention in attentions:
         attention.observer = MassObserver(watch)

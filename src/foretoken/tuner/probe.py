@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from foretoken.attention import attend, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
-from foretoken.backbones.base import PORT
+from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class AttentionProbe:
     acts = True
     rests = False
     has_part = True
-    rows_in_front = None
-    rows_here = 0
+    prefix_mask = None
+    prefix_length = 0
     mixed_size = None
     needs_keys = True
     text_is_frozen = False
@@ -158,18 +158,19 @@ def listening(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
     """Put a listener in the place of every attention's port for a while."""
     attentions = model_hooks.backbone.attention_modules(model_hooks.body)
     declared = [attention for _, attention, _ in model_hooks.backbone.attentions(model_hooks.body)]
-    ports = [attention.__dict__[PORT] for attention in attentions]
+    ports = [ADAPTER.get(attention) for attention in attentions]
     listeners = [AttentionProbe() for _ in attentions]
     handles = []
     try:
         for attention, at, listener in zip(attentions, declared, listeners, strict=True):
-            attention.__dict__[PORT] = listener
+            ADAPTER.set(attention, listener)  # type: ignore[arg-type] # needs_keys: it is given keys
             if at.is_rotary:
                 handles.append(attention.register_forward_pre_hook(listener.note_rotation, with_kwargs=True))
         yield listeners
     finally:
         for attention, port in zip(attentions, ports, strict=True):
-            attention.__dict__[PORT] = port
+            if port is not None:
+                ADAPTER.set(attention, port)
         for handle in handles:
             handle.remove()
 

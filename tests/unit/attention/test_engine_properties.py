@@ -17,7 +17,7 @@ from foretoken.attention.engines import cpu_band_walk as walk
 from foretoken.attention.engines.cpu_band import attend_documents
 from foretoken.attention.engines.projected import Projected
 from foretoken.attention.packed import Document, packed_batch_of
-from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention, global_positions
+from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention, global_positions
 
 INF = float("inf")
 FAST = tuple(name for name in engines(window=True) if name not in ("reference", "flex"))
@@ -243,7 +243,7 @@ def test_bfloat16_is_as_near_to_float32_as_transformers(longformer_config, globa
         module.load_state_dict(exact.state_dict())
         module = module.to(torch.float32 if name == "exact" else torch.bfloat16)
         if name == "ours":
-            module.__class__, module.found_globals = WindowedSelfAttention, FoundGlobals()
+            module.__class__, module.global_tokens = WindowedSelfAttention, GlobalTokens()
         x = hidden.to(module.query.weight.dtype).detach().clone().requires_grad_()
         out = module(
             x,
@@ -287,7 +287,7 @@ def padded_and_packed(case, engine, dtype):
         if name == "reference":
             out, p = attend_padded(case, query, key, value, extra, rows, options)
         else:
-            stream = packed_batch_of(~case.real, case.is_global, rows=case.rows)
+            stream = packed_batch_of(~case.real, case.is_global, prefix_length=case.rows)
             packed = Packed(case.one_sided, stream, (rows[1], rows[2]) if case.rows else None)
             text = [in_run(stream, repeated(x, case.heads)) for x in (query, key, value)]
             columns = None if extra is None else in_run(stream, extra)
@@ -322,7 +322,7 @@ def in_run(stream, x):
 def back(stream, x):
     """(1, H, T, K) -> (B, H, N, K)."""
     rows = x.new_zeros(1, stream.front, x.shape[1], x.shape[3])
-    return stream.unpack(torch.cat([rows, x.transpose(1, 2)], dim=1))[:, stream.rows :].transpose(1, 2)
+    return stream.unpack(torch.cat([rows, x.transpose(1, 2)], dim=1))[:, stream.prefix_length :].transpose(1, 2)
 
 
 @profile(60)
@@ -358,7 +358,7 @@ def test_many_packed_documents_are_what_they_are_padded(engine, case):
 @profile(40)
 @given(cases(rows=3))
 def test_a_stream_gives_back_what_was_packed(case):
-    stream = packed_batch_of(~case.real, case.is_global, rows=case.rows)
+    stream = packed_batch_of(~case.real, case.is_global, prefix_length=case.rows)
     batch = torch.randn(case.real.shape[0], case.rows + case.real.shape[1], 2)
     again = stream.unpack(stream.pack(batch))
     everything = torch.cat([torch.ones(len(batch), case.rows, dtype=torch.bool), case.real], dim=1)

@@ -17,6 +17,7 @@ from foretoken import (
     SelectivePrefixTuningConfig,
 )
 from foretoken.attention import choose as settings
+from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 from foretoken.inference.analysis import analyse, spread
 from foretoken.inference.observe import SCORE_EDGES, observing
@@ -165,9 +166,9 @@ def test_observing_changes_nothing(family, packing):
         settings.use_packing(None)
     torch.testing.assert_close(during, before, atol=1e-12, rtol=0)
     assert torch.equal(after, before)
-    ports = [module.__dict__["foretoken_port"] for module in model.modules() if "foretoken_port" in module.__dict__]
-    assert {type(port) for port in ports} == {TunedAttention}
-    assert not any(port.observer for port in ports)
+    adapters = [adapter for module in model.modules() if (adapter := ADAPTER.get(module)) is not None]
+    assert {type(adapter) for adapter in adapters} == {TunedAttention}
+    assert not any(adapter.observer for adapter in adapters)
     assert watch.seen
 
 

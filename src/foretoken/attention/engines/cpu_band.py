@@ -128,7 +128,7 @@ class Sums:
         if own is None:
             return
         if block.ahead > end:
-            own.index_add_(0, block.document.everywhere, grads[:, end : block.ahead].transpose(0, 1))
+            own.index_add_(0, block.document.global_index, grads[:, end : block.ahead].transpose(0, 1))
         own[block.first : block.last] += grads[:, block.ahead : block.columns].transpose(0, 1)
 
 

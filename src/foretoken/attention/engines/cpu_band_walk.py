@@ -62,7 +62,7 @@ class Walk:
         self.scale = scale
         self.num_extra = 0 if columns is None else columns.shape[-1]
         self.num_front = 0 if front is None else front[0].shape[-2]
-        most = max((len(document.everywhere) for document in band.documents), default=0)
+        most = max((len(document.global_index) for document in band.documents), default=0)
         heads, width = key.shape[1:]
         most += self.num_extra + self.num_front + BLOCK + 2 * band.one_sided
         self.keys, self.values = key.new_zeros(2, heads, most, width)
@@ -86,9 +86,9 @@ class Walk:
         if self.front is not None:
             for buffer, part in zip((self.keys, self.values), self.front, strict=True):
                 buffer[:, self.num_extra : end] = part[number]
-        if many := len(document.everywhere):
+        if many := len(document.global_index):
             for buffer, part in ((self.keys, self.key), (self.values, self.value)):
-                buffer[:, end : end + many] = part[document.everywhere].transpose(0, 1)
+                buffer[:, end : end + many] = part[document.global_index].transpose(0, 1)
         return end + many
 
     def scaled(self, query: Tensor, block: Block) -> Tensor:

@@ -264,7 +264,7 @@ def attend_packed_flex(
         return query, extra_scores
     stream, before = packed.stream, with_rows(packed, front)
     if front is not None:
-        stream = stream.with_more_rows(front[0].shape[2])
+        stream = stream.with_longer_prefix(front[0].shape[2])
     rows = stream.front
     if before is not None:
         key, value = (

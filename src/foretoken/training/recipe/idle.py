@@ -25,7 +25,6 @@ from foretoken.training.run.prepare import Prepared
 from foretoken.training.run.record import processes
 
 log = logging.getLogger(__name__)
-_BLOCK_SPARSE = ("big_bird",)
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Run:
     @property
     def is_dense(self) -> bool:
         """Whether every token of the model sees every other one, without windows or blocks."""
-        stacks = self.backbone.stacks if self.backbone else ()
-        return self.config.model_type not in _BLOCK_SPARSE and not any(stack.attention.has_global for stack in stacks)
+        attentions = [stack.attention for stack in (self.backbone.stacks if self.backbone else ())]
+        return not any(attention.has_global or attention.is_block_sparse for attention in attentions)
 
     @property
     def is_rotary(self) -> bool:

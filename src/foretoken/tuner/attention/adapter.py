@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from foretoken.attention import own_weights
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import PORT
+from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
 from foretoken.methods.base import ScoreColumns, SeparatePrefix
 from foretoken.tuner.attention.columns import AdapterColumns, PrefixKeys, Rotation, attend_columns
@@ -59,7 +59,7 @@ class TunedAttention:
         self.rotation: Rotation | None = None
         self.observer: AttentionObserver | None = None
         self.module = module
-        module.__dict__[PORT] = self
+        ADAPTER.set(module, self)
 
     @property
     def plan(self) -> Plan | None:
@@ -69,7 +69,7 @@ class TunedAttention:
     @property
     def acts(self) -> bool:
         """Whether the attention must do anything else than without adapters."""
-        return self.rows_in_front is not None or self.has_part
+        return self.prefix_mask is not None or self.has_part
 
     @property
     def rests(self) -> bool:
@@ -88,7 +88,7 @@ class TunedAttention:
         return has_prefix or is_seen or next(self.members(), None) is not None
 
     @property
-    def rows_in_front(self) -> PrefixMask | None:
+    def prefix_mask(self) -> PrefixMask | None:
         """The prefix for which the attention must extend its masks itself."""
         plan = self.plan
         if plan is None or self.is_cross or not plan.is_late or plan.phase is not Phase.JOINT:
@@ -96,7 +96,7 @@ class TunedAttention:
         return PrefixMask(plan.prefix_mask(), plan.text_mask, plan.memo)
 
     @property
-    def rows_here(self) -> int:
+    def prefix_length(self) -> int:
         """How many of the hidden states, from the front, are the prefix."""
         return 0 if self.plan is None else self.plan.prefix_here
 

@@ -11,7 +11,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from foretoken.backbones.base import PORT, Attention, Backbone, Stack
+from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
 from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
@@ -164,7 +164,7 @@ class ModelHooks:
             delattr(target, NAME)
         attentions = self.backbone.attention_modules(self.body)
         for attention in attentions:
-            attention.__dict__.pop(PORT, None)
+            ADAPTER.pop(attention)
         if FAST not in self.body.__dict__:
             self.backbone.detach_attention(self.body, attentions)
 

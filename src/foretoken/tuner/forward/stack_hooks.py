@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones.base import Backbone, Stack, unchanged
-from foretoken.backbones.masks import rows_without_positions, with_positions
+from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.checks import check_positions_agree
 from foretoken.tuner.forward.mixed_batch import hook_names
@@ -204,7 +204,7 @@ class StackHooks:
         # zeros, as the first layer's site puts the prefix in their place
         given = {"inputs_embeds": torch.zeros(shape, dtype=dtype, device=plan.device), "use_cache": False}
         if self.stack.takes_positions:
-            given |= rows_without_positions(size, plan.prefix_length, plan.device)
+            given |= prefix_without_positions(size, plan.prefix_length, plan.device)
         for name in ("encoder_hidden_states", "encoder_attention_mask"):
             if kwargs.get(name) is not None:
                 given[name] = kwargs[name]
