@@ -17,11 +17,12 @@ from foretoken.files import PathLike
 from foretoken.methods.base import (
     ForetokenConfig,
     LayerEntry,
-    OutputEdit,
     ScoreColumns,
     ScoreColumnsPart,
     SeparatePrefix,
     Sites,
+    StackedEdit,
+    plain,
 )
 from foretoken.methods.dimensions import Dimensions
 
@@ -153,13 +154,6 @@ def as_fields(member: Any) -> dict[str, Any]:
     return {key: plain(value) for key, value in member.items() if value is not None}
 
 
-def plain(value: Any) -> Any:
-    """Turn sets into sorted lists, enumeration members into their values."""
-    if isinstance(value, set):
-        return sorted(value)
-    return getattr(value, "value", value)
-
-
 def gathered(tables: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
     """[{0: a}, {0: b, 1: c}] -> {0: [a, b], 1: [c]}."""
     together: dict[Any, list[Any]] = {}
@@ -228,17 +222,3 @@ class StackedBranch(ScoreColumnsPart):
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
         """Return the members' branches: the attention asks each for itself."""
         return (branch for part in self.parts for branch in part.members())
-
-
-class StackedEdit(OutputEdit):
-    """Several methods at the output of one module, in turn."""
-
-    def __init__(self, parts: list[OutputEdit]) -> None:
-        super().__init__()
-        self.parts: Iterable[OutputEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
-
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """Edit the output in turn; each sees the module's own input."""
-        for part in self.parts:
-            output = part(output, given)
-        return output

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
 
 from foretoken.backbones.base import PORT, Attention, Backbone, Stack
 from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.tuner.attention.adapter import AttentionAdapter
-from foretoken.tuner.auxiliary import summed
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
 from foretoken.tuner.forward.plan import FAST
@@ -158,11 +157,6 @@ class ModelHooks:
         if site is None or site.disable_adapters:
             return []
         return list(dict.fromkeys(self.names or site.active_adapters))
-
-    def auxiliary_loss(self) -> Tensor | None:
-        """Return what the adapters at work add to the task's loss in training; None for nothing."""
-        built = [self.built[name] for name in self.at_work() if name in self.built]
-        return summed(config.auxiliary_loss(sites) for config, sites in built)
 
     def remove(self) -> None:
         """Give back the model as it was."""
