@@ -9,7 +9,7 @@ from peft import LoraConfig, PeftConfig
 
 from foretoken.errors import ConfigError, did_you_mean
 from foretoken.methods.aot.config import AoTPTuningConfig
-from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.base import ForetokenConfig, plain
 from foretoken.methods.bitfit import BitFitConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
 from foretoken.methods.head_only import HeadOnlyConfig
@@ -20,7 +20,7 @@ from foretoken.methods.prefix_propagation import PrefixPropagationConfig
 from foretoken.methods.prefix_tuning import PrefixTuningConfig
 from foretoken.methods.prompt_tuning import PromptTuningConfig
 from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig
-from foretoken.methods.stack import StackConfig, plain
+from foretoken.methods.stack import StackConfig
 
 
 @dataclass(frozen=True)

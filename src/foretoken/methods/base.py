@@ -17,19 +17,55 @@ columns, L layers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from peft import PeftConfig
+from peft import LoraConfig, PeftConfig
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, ConfigError, quoted
 from foretoken.files import PathLike, refuse_pickles
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_token_numbers
+
+
+@dataclass(frozen=True)
+class FrozenStates:
+    """What the frozen model computes for a text of P tokens.
+
+    Attributes:
+        entering: by the first layer of each stack, the (P, D) hidden states that enter it.
+        attentions: for every attention, (P, 2 W): the keys as its queries see them, and the values.
+        free: the same, the keys without the rotation of their positions.
+    """
+
+    entering: Mapping[int, Tensor]
+    attentions: Sequence[Tensor]
+    free: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class PrefixStart:
+    """What the prefix of a new adapter is at the start.
+
+    Attributes:
+        source: ``random``, ``vocabulary``, ``text`` or ``adapter``.
+        length: P.
+        is_projected: the prefix is the output of a network.
+        text: what the prefix starts from.
+        tokenizer: folder or hub name of the text's tokenizer; None for the model's own.
+        adapter: folder or hub name of the adapter that the prefix starts from.
+    """
+
+    source: str
+    length: int
+    is_projected: bool
+    text: str | None = None
+    tokenizer: str | None = None
+    adapter: str | None = None
 
 
 class LayerEntry(nn.Module):
@@ -55,6 +91,9 @@ class LayerEntry(nn.Module):
         """Edit the (B, N, D) text; ``token_ids`` is (B, N), or None when the model was given embeddings."""
         return text
 
+    def initialise_from(self, states: FrozenStates, layer: int) -> None:
+        """Start from what the frozen model computes for a text, if this entry has a prefix."""
+
 
 class IdleEntry(LayerEntry):
     """A layer entry that changes nothing, of a method whose prefix has ``prefix_length`` vectors."""
@@ -70,6 +109,9 @@ class AttentionEdit(nn.Module, ABC):
     @abstractmethod
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
         """Return this edit, or the edits that a stack puts together."""
+
+    def initialise_from(self, states: FrozenStates, index: int) -> None:
+        """Start from what the frozen model computes for a text, if this part has a prefix."""
 
 
 class ScoreColumns(AttentionEdit):
@@ -155,6 +197,20 @@ class OutputShift(OutputEdit):
         return output + self.shift.to(output.dtype)
 
 
+class StackedEdit(OutputEdit):
+    """Several edits of the output of one module, in turn."""
+
+    def __init__(self, parts: list[OutputEdit]) -> None:
+        super().__init__()
+        self.parts: Iterable[OutputEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
+
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+        """Edit the output in turn; each edit sees the module's own input."""
+        for part in self.parts:
+            output = part(output, given)
+        return output
+
+
 @dataclass(frozen=True)
 class Sites:
     """The modules of one adapter: by layer, by attention, and by the path of a module in the body or its place."""
@@ -220,10 +276,13 @@ class ForetokenConfig(PeftConfig, ABC):
     )
 
     method_type: ClassVar[str] = ""
+    has_prefix: ClassVar[bool] = False
+    peft_types: ClassVar[tuple[str, ...]] = ()  # of peft's prompt learning that can hold such an adapter
     target_modules: ClassVar[None] = None  # peft's tuner base looks it up; foretoken's sites do not use it
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.added_heads: frozenset[str] | None = None  # filled in by a model; no field, so that no file has it
         self.peft_type = MethodName(self.method_type)  # type: ignore[assignment]
         require_token_numbers(self.trainable_token_indices)
         if not isinstance(self.backbone, dict | None):
@@ -295,3 +354,39 @@ class ForetokenConfig(PeftConfig, ABC):
     def is_cache(self) -> bool:
         """Tell whether in a causal model the adapter is nothing but keys and values in front of the text."""
         return False
+
+    def lora_member(self) -> LoraConfig | None:
+        """Return the LoRA that belongs to the adapter and goes through peft's own layers."""
+        return None
+
+    def prefix_start(self) -> PrefixStart | None:
+        """Return what the prefix is at the start; None for a method without a prefix of its own."""
+        return None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the config is a user's, and not a saved adapter's that belongs to one backbone."""
+        return self.backbone is None or self.added_heads is not None
+
+    def fill_in(self, dimensions: Dimensions) -> None:
+        """Note the backbone, and the head among the modules that are trained in full."""
+        own, trained = self.own_modules(), self.modules_with(dimensions.heads)
+        if self.is_new:
+            self.added_heads = frozenset(dimensions.heads) - frozenset(own)
+        self.backbone = dimensions.fingerprint()
+        self.modules_to_save = trained
+
+    def modules_with(self, heads: Iterable[str]) -> list[str] | None:
+        """Return the modules to train in full: the user's, and the model's new head."""
+        return list(dict.fromkeys([*self.own_modules(), *heads])) or None
+
+    def own_modules(self) -> list[str]:
+        """Return the user's modules to train in full, without the head of another model that the config has served."""
+        return [name for name in self.modules_to_save or [] if name not in (self.added_heads or ())]
+
+
+def plain(value: Any) -> Any:
+    """Turn sets into sorted lists, enumeration members into their values."""
+    if isinstance(value, set):
+        return sorted(value)
+    return getattr(value, "value", value)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from foretoken.methods.base import LayerEntry, Sites
+from foretoken.methods.base import FrozenStates, LayerEntry, Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes
+from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, make_prefixes, write_prefix
 
 
 @dataclass
@@ -29,6 +30,7 @@ class PrefixPropagationConfig(PrefixConfig):
     """
 
     method_type: ClassVar[str] = "FORETOKEN_PREFIX_PROPAGATION"
+    peft_types: ClassVar[tuple[str, ...]] = ("PREFIX_TUNING",)
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return one entry per layer; the first one of each stack brings the prefix."""
@@ -84,3 +86,7 @@ class PropagatedPrefix(LayerEntry):
         if self.first:
             return prefix
         return prefix + self.dropout(self.prefix().expand_as(prefix)).to(prefix.dtype)
+
+    def initialise_from(self, states: FrozenStates, layer: int) -> None:
+        """Become what enters the first layer for a text; what is added before later layers becomes 0."""
+        write_prefix(self.prefix, states.entering[layer] if self.first else torch.zeros(()))

@@ -9,9 +9,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from foretoken.attention.engines.dense import repeat_heads
-from foretoken.methods.base import ScoreColumns, Sites
+from foretoken.methods.base import FrozenStates, ScoreColumns, Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths
+from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
 
 
 @dataclass
@@ -31,6 +31,7 @@ class PrefixTuningConfig(PrefixConfig):
     """
 
     method_type: ClassVar[str] = "FORETOKEN_PREFIX_TUNING"
+    peft_types: ClassVar[tuple[str, ...]] = ("PREFIX_TUNING",)
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return score columns for every attention, those of a decoder to its encoder included."""
@@ -118,3 +119,7 @@ class PrefixColumns(ScoreColumns):
         """Add ``p P_v``."""
         _, values = self.halves(query, query.shape[0])
         return out + probabilities.to(out.dtype) @ repeat_heads(values, query.shape[1])
+
+    def initialise_from(self, states: FrozenStates, index: int) -> None:
+        """Become the keys and values of a text."""
+        write_prefix(self.prefix, (states.free if self.position_free else states.attentions)[index])

@@ -19,10 +19,11 @@ from foretoken.methods.base import (
     ForetokenConfig,
     IdleEntry,
     LayerEntry,
-    OutputEdit,
     ScoreColumns,
     SeparatePrefix,
     Sites,
+    StackedEdit,
+    plain,
 )
 from foretoken.methods.dimensions import Dimensions
 
@@ -156,13 +157,6 @@ def as_fields(member: PeftConfig | dict[str, Any]) -> dict[str, Any]:
     return {key: plain(value) for key, value in member.items() if value is not None}
 
 
-def plain(value: Any) -> Any:
-    """Turn sets into sorted lists, enumeration members into their values."""
-    if isinstance(value, set):
-        return sorted(value)
-    return getattr(value, "value", value)
-
-
 def gathered(tables: Iterable[Mapping[Key, Value]]) -> dict[Key, list[Value]]:
     """[{0: a}, {0: b, 1: c}] -> {0: [a, b], 1: [c]}."""
     together: dict[Key, list[Value]] = {}
@@ -226,17 +220,3 @@ class StackedColumns(AttentionEdit):
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
         """Return the members' columns and separate prefixes: the attention asks each for itself."""
         return (member for part in self.parts for member in part.members())
-
-
-class StackedEdit(OutputEdit):
-    """Several methods at the output of one module, in turn."""
-
-    def __init__(self, parts: list[OutputEdit]) -> None:
-        super().__init__()
-        self.parts: Iterable[OutputEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
-
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """Edit the output in turn; each sees the module's own input."""
-        for part in self.parts:
-            output = part(output, given)
-        return output

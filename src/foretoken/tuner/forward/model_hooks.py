@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
@@ -16,7 +16,6 @@ from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.tuner.attention.adapter import TunedAttention
-from foretoken.tuner.auxiliary import summed
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
 from foretoken.tuner.forward.plan import FAST, Arguments, Keywords
@@ -147,11 +146,6 @@ class ModelHooks:
         if site is None or site.disable_adapters:
             return []
         return list(dict.fromkeys(self.state.names or site.active_adapters))
-
-    def auxiliary_loss(self) -> Tensor | None:
-        """Return what the adapters at work add to the task's loss in training; None for nothing."""
-        built = [self.built[name] for name in self.at_work() if name in self.built]
-        return summed(config.auxiliary_loss(sites) for config, sites in built)
 
     def remove(self) -> None:
         """Give back the model as it was."""
