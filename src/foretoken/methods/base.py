@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from peft import LoraConfig, PeftConfig
@@ -231,6 +231,9 @@ class Sites:
         return (module for _, module in self.items())
 
 
+Values: TypeAlias = dict[str, Any]  # a config's fields, as JSON holds them
+
+
 class MethodName(str):
     """A peft type from outside peft's own enumeration: a string that also answers ``.value`` and ``.name``."""
 
@@ -270,7 +273,7 @@ class ForetokenConfig(PeftConfig, ABC):
         default=None,
         metadata={"help": "numbers of tokens whose embeddings are trained and saved, these rows alone"},
     )
-    backbone: dict[str, Any] | None = field(
+    backbone: dict[str, str | int] | None = field(
         default=None,
         metadata={"help": "the backbone that the adapter was made for (filled in)", "internal": True},
     )
@@ -311,7 +314,7 @@ class ForetokenConfig(PeftConfig, ABC):
         subfolder = args[0] if args else kwargs.pop("subfolder", None)
         return config.with_files_of(pretrained_model_name_or_path, subfolder=subfolder, **kwargs)
 
-    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str, **kwargs: object) -> None:
         """Write the config into a folder, and beside it the files that it names.
 
         Raises:
@@ -323,7 +326,7 @@ class ForetokenConfig(PeftConfig, ABC):
         """Return the config as it is saved, with the files that it names copied into ``folder``: it names none."""
         return self
 
-    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: Any) -> ForetokenConfig:
+    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: object) -> ForetokenConfig:
         """Return the config with the files that it names found in ``source``, a folder or a hub name: it names none."""
         return self
 

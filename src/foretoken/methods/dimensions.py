@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
@@ -62,7 +62,7 @@ class Dimensions:
     heads: tuple[str, ...] = ()
     trained_tokens: tuple[int, ...] = ()
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, str | int]:
         """Return what a saved adapter remembers of its backbone."""
         numbers = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "head_dim", "vocab_size")
         return {name: getattr(self, name) for name in ("model_type", *numbers)}

@@ -23,6 +23,7 @@ from foretoken.methods.base import (
     SeparatePrefix,
     Sites,
     StackedEdit,
+    Values,
     plain,
 )
 from foretoken.methods.dimensions import Dimensions
@@ -55,7 +56,7 @@ class StackConfig(ForetokenConfig):
     configs: list[Any] = field(default_factory=list, metadata={"help": "the configs of the methods in the stack"})
 
     method_type: ClassVar[str] = "FORETOKEN_STACK"
-    make_member: ClassVar[Callable[[dict[str, Any]], PeftConfig]]  # set by the table of methods
+    make_member: ClassVar[Callable[[Values], PeftConfig]]  # set by the table of methods
 
     def validate(self) -> None:
         """Raise ConfigError for members that cannot be stacked; hold the members as plain data."""
@@ -118,7 +119,7 @@ class StackConfig(ForetokenConfig):
         """Return the stack with its members as they are saved."""
         return self.with_members(lambda member: member.with_files_in(folder))
 
-    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: Any) -> ForetokenConfig:
+    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: object) -> ForetokenConfig:
         """Return the stack with its members' files found."""
         return self.with_members(lambda member: member.with_files_of(source, subfolder=subfolder, **options))
 
@@ -148,7 +149,7 @@ def check_stackable(lora: LoraConfig) -> None:
         raise ConfigError("a LoRA in a stack has layer_replication, which changes the frozen model; leave it out")
 
 
-def as_fields(member: PeftConfig | dict[str, Any]) -> dict[str, Any]:
+def as_fields(member: PeftConfig | Values) -> Values:
     """Return a member's fields as data that json can hold."""
     if isinstance(member, PeftConfig):
         member = member.to_dict()

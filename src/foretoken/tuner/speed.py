@@ -38,20 +38,20 @@ def speed_up(model: Model) -> Model:
     torch.Size([1, 5, 16])
     """
     inner, backbone, body = parts_of(model)
-    if find_model_hooks(inner) is None and not hasattr(body, FAST):
+    if find_model_hooks(inner) is None and FAST.get(body) is None:
         backbone.attach_attention(body, backbone.attention_modules(body))
-        setattr(body, FAST, note_head_inputs(inner, body, backbone))
+        FAST.set(body, note_head_inputs(inner, body, backbone))
     return model
 
 
 def undo_speed_up(model: Model) -> Model:
     """Take off what :func:`speed_up` put on, in place, and return the model; any other model stays as it is."""
     inner, backbone, body = parts_of(model)
-    if not hasattr(body, FAST):
+    handles = FAST.pop(body)
+    if handles is None:
         return model
-    for handle in getattr(body, FAST):
+    for handle in handles:
         handle.remove()
-    delattr(body, FAST)
     if find_model_hooks(inner) is None:
         backbone.detach_attention(body, backbone.attention_modules(body))
     return model

@@ -146,7 +146,7 @@ class ForetokenModel(BaseTuner):
         check_heads_apart(model, config.modules_to_save or ())
         if find_model_hooks(model) is None:
             model_hooks = ModelHooks(body, backbone, dimensions)
-            setattr(body, HOOKS, model_hooks)
+            HOOKS.set(body, model_hooks)
             model_hooks.handles += [add_to_loss(model), *note_head_inputs(model, body, backbone)]
         paths = {module: path for path, module in model.named_modules()}
         self.injection.sites, self.injection.sources = sites, sources
@@ -228,7 +228,7 @@ class ForetokenModel(BaseTuner):
         give_heads_back(self.model)
         model_hooks = find_model_hooks(self.model)
         if model_hooks is not None:
-            delattr(model_hooks.body, HOOKS)
+            HOOKS.pop(model_hooks.body)
             model_hooks.remove()
         super()._unload_and_optionally_merge(merge=False, progressbar=progressbar)
         return self.model

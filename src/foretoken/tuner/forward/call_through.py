@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -27,7 +26,7 @@ class ThroughHooks:
         module.forward = self  # type: ignore[assignment]
 
     @property
-    def __wrapped__(self) -> Callable[..., Any]:
+    def __wrapped__(self) -> Callable[..., object]:
         """The forward method behind this one: what ``inspect.signature`` describes."""
         return partial(type(self.module).forward, self.module) if self.instead_of is None else self.instead_of
 
@@ -35,7 +34,7 @@ class ThroughHooks:
         """Note that the module was called, so that its hooks have run."""
         self.is_called = True
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Run the forward method, or the whole module if it was not called."""
         if not self.is_called and self.handle is not None:
             return self.module(*args, **kwargs)
@@ -62,11 +61,11 @@ def follow_class(body: nn.Module) -> None:
     theirs.
     """
     for module in body.modules():
-        kept = module.__dict__.get("_old_forward")
+        kept = getattr(module, "_old_forward", None)
         if getattr(kept, "__func__", None) is type(module).forward:
             module._old_forward = partial(forward_of_class, module)  # type: ignore[assignment]
 
 
-def forward_of_class(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def forward_of_class(module: nn.Module, *args: object, **kwargs: object) -> object:
     """Call the forward method of the module's present class."""
     return type(module).forward(module, *args, **kwargs)

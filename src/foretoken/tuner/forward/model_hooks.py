@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
+from foretoken.backbones.module_value import ModuleValue
 from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
@@ -21,8 +22,6 @@ from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
 from foretoken.tuner.forward.plan import FAST, Arguments, Keywords
 from foretoken.tuner.forward.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
 from foretoken.tuner.forward.stack_hooks import ModelState, StackHooks
-
-HOOKS = "_foretoken_hooks"
 
 
 @dataclass(frozen=True)
@@ -159,14 +158,17 @@ class ModelHooks:
         attentions = self.backbone.attention_modules(self.body)
         for attention in attentions:
             ADAPTER.pop(attention)
-        if FAST not in self.body.__dict__:
+        if FAST.get(self.body) is None:
             self.backbone.detach_attention(self.body, attentions)
+
+
+HOOKS = ModuleValue[ModelHooks]("_foretoken_hooks")  # of a model's body
 
 
 def find_model_hooks(model: nn.Module) -> ModelHooks | None:
     """Return the hooks of a model; None for one without an adapter of foretoken's."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    return body_of(base).__dict__.get(HOOKS)
+    return HOOKS.get(body_of(base))
 
 
 class BeforeLayer:

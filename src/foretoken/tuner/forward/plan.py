@@ -10,11 +10,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.module_value import ModuleValue
 from foretoken.errors import AdapterError, did_you_mean
 
-FAST = "_foretoken_fast"  # where a body that was sped up without an adapter keeps its hooks
+FAST = ModuleValue[list[RemovableHandle]]("_foretoken_fast")  # the hooks of a body that was sped up without an adapter
 BASE = "__base__"  # peft's name for "no adapter" in adapter_names
 Arguments: TypeAlias = tuple[Any, ...]  # what torch hands to a module's hooks: the arguments of its forward method
 Keywords: TypeAlias = dict[str, Any]
@@ -154,7 +156,7 @@ class PassState:
     @property
     def rests(self) -> bool:
         """Whether the stack computes as transformers made it: no adapter acts, and ``speed_up`` was not called."""
-        return self.plan is None and FAST not in self.body.__dict__
+        return self.plan is None and FAST.get(self.body) is None
 
     @contextmanager
     def using(self, plan: Plan | None) -> Iterator[None]:

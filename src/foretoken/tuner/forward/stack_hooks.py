@@ -14,11 +14,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers.utils import ModelOutput
 
 from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
@@ -30,7 +31,8 @@ from foretoken.tuner.forward.sites import NAME, Site
 from foretoken.tuner.quantised import compute_type
 
 PREFIX = "_foretoken_prefix"  # where a key-value cache remembers the prefix that it was begun with
-KeyValues = dict[int, tuple[Tensor, Tensor]]  # by layer: (B or 1, H_kv, P, K) each
+Output: TypeAlias = Tensor | tuple[Any, ...] | ModelOutput  # of a stack, or of a module in it
+KeyValues: TypeAlias = dict[int, tuple[Tensor, Tensor]]  # by layer: (B or 1, H_kv, P, K) each
 
 
 @dataclass
@@ -263,12 +265,12 @@ class StackHooks:
         length = self.prefix_here
         return nn.functional.pad(hidden, (0, 0, length, 0)) if length else hidden
 
-    def strip_prefix(self, end: nn.Module, args: Arguments, output: Any) -> Any:
+    def strip_prefix(self, end: nn.Module, args: Arguments, output: Output) -> Output:
         """Take the prefix away again, before pooler, heads and decoder."""
         length = self.prefix_here
         return without_prefix(output, length) if length else output
 
-    def after_stack(self, module: nn.Module, args: Arguments, output: Any) -> Any:
+    def after_stack(self, module: nn.Module, args: Arguments, output: Output) -> Output:
         """Take the prefix away from the stack's output and from recorded hidden states; end the pass."""
         if self.is_prefix_only():
             return output
@@ -280,7 +282,7 @@ class StackHooks:
         text = output[0].shape[1]
         if isinstance(output, tuple):
             return tuple(to_text(x, plan.prefix_length, text) if isinstance(x, tuple) else x for x in output)
-        if output.get("hidden_states") is not None:
+        if not isinstance(output, Tensor) and output.get("hidden_states") is not None:
             output["hidden_states"] = to_text(output["hidden_states"], plan.prefix_length, text)
         return output
 
@@ -294,12 +296,12 @@ class CheckpointReplay:
     names again, as peft tells it in the forward pass alone.
     """
 
-    def __init__(self, checkpoint: Callable[..., Any], hooks: StackHooks, layer: int) -> None:
+    def __init__(self, checkpoint: Callable[..., object], hooks: StackHooks, layer: int) -> None:
         self.checkpoint = checkpoint
         self.hooks = hooks
         self.layer = layer
 
-    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, function: Callable[..., object], *args: object, **kwargs: object) -> object:
         """Checkpoint ``function``, remembering today's plan; the short pass of the prefix is not worth it."""
         plan = self.hooks.plan
         if plan is not None and plan.phase is Phase.PREFIX_ONLY:
@@ -312,14 +314,16 @@ class CheckpointReplay:
         self,
         plan: Plan | None,
         names: Sequence[str] | None,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         count: int,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         """Call ``function`` under the plan."""
         if plan is not None and count:
             key, value = args[:count]
+            assert isinstance(key, Tensor)
+            assert isinstance(value, Tensor)
             plan = replace(plan, prefix_kv={**plan.prefix_kv, self.layer: (key, value)})
         with self.hooks.pass_state.using(plan), self.telling(names):
             return function(*args[count:], **kwargs)
@@ -339,7 +343,7 @@ class CheckpointReplay:
                 handle.remove()
 
 
-def without_prefix(output: Any, length: int) -> Any:
+def without_prefix(output: Output, length: int) -> Output:
     """Take the prefix from the front of a stack's output: a tensor, a tuple, or a ModelOutput."""
     if isinstance(output, Tensor):
         return output[:, length:]
