@@ -4,9 +4,12 @@
 string keys as well, which works for every call of the life cycle (see docs/decisions/0002).
 """
 
+from typing import Any
+
 from peft import mapping
 
-from foretoken.methods import METHODS
+from foretoken.errors import ConfigError
+from foretoken.methods import METHODS, Method
 from foretoken.methods.base import ForetokenConfig, MethodName
 from foretoken.tuner.auxiliary import auxiliary_loss_of
 from foretoken.tuner.checkpoints.loading import wrap_loading
@@ -16,6 +19,11 @@ from foretoken.tuner.lora import completed_lora
 from foretoken.tuner.speed import use_fast_attention
 from foretoken.tuner.tuner import ForetokenModel, head_names, new_sites
 
+PEFT_TABLES: tuple[dict[Any, Any], ...] = (
+    mapping.PEFT_TYPE_TO_CONFIG_MAPPING,
+    mapping.PEFT_TYPE_TO_TUNER_MAPPING,
+    mapping.PEFT_TYPE_TO_PREFIX_MAPPING,
+)
 __all__ = [
     "auxiliary_loss_of",
     "check_lora",
@@ -23,6 +31,8 @@ __all__ = [
     "head_names",
     "new_sites",
     "register",
+    "register_method",
+    "unregister_method",
     "use_fast_attention",
 ]
 
@@ -30,13 +40,35 @@ __all__ = [
 def register() -> None:
     """Write every method of the table into peft's tables, and wrap what loads them; a second call changes nothing."""
     wrap_loading()
-    for row in METHODS.values():
-        if row.config is None or not issubclass(row.config, ForetokenConfig):
-            continue
-        key = MethodName(row.config.method_type)
-        mapping.PEFT_TYPE_TO_CONFIG_MAPPING[key] = row.config  # type: ignore[index]
-        mapping.PEFT_TYPE_TO_TUNER_MAPPING[key] = ForetokenModel  # type: ignore[index]
-        mapping.PEFT_TYPE_TO_PREFIX_MAPPING[key] = NAME  # type: ignore[index]
+    for config in own_configs():
+        for table, entry in zip(PEFT_TABLES, (config, ForetokenModel, NAME), strict=True):
+            table[MethodName(config.method_type)] = entry
+
+
+def register_method(method: Method) -> None:
+    """Make a method from outside the package known: to recipes and the command line by its name, and to peft.
+
+    Raises:
+        ConfigError: there is a method of this name or of this peft type.
+    """
+    types = [config.method_type for config in own_configs()]
+    if method.name in METHODS or getattr(method.config, "method_type", None) in types:
+        raise ConfigError(f"method {method.name!r} or its peft type is there already; choose another name for yours")
+    METHODS[method.name] = method
+    register()
+
+
+def unregister_method(name: str) -> None:
+    """Remove a method that :func:`register_method` added from all tables."""
+    config = METHODS.pop(name).config
+    for table in PEFT_TABLES:
+        table.pop(MethodName(getattr(config, "method_type", "")), None)
+
+
+def own_configs() -> list[type[ForetokenConfig]]:
+    """Return the configs of the table that are foretoken's, and not peft's own."""
+    configs = (method.config for method in METHODS.values())
+    return [config for config in configs if config is not None and issubclass(config, ForetokenConfig)]
 
 
 register()
