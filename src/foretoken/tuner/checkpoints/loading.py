@@ -67,7 +67,7 @@ def load_beside(self: PeftModel, model_id: Any, adapter_name: str, *args: Any, *
     """Load as peft does, and leave the model and its other adapters as they were where that fails."""
     if not isinstance(self.base_model, ForetokenModel):
         return PEFTS_LOAD(self, model_id, adapter_name, *args, **kwargs)
-    with unchanged_on_error(self), clearly(model_id):
+    with unchanged_on_error(self), readable_errors(model_id):
         check_tensors(model_id, kwargs.get("subfolder"))
         return PEFTS_LOAD(self, model_id, adapter_name, *args, **kwargs)
 
@@ -89,7 +89,7 @@ def load_plain(self: Any, *args: Any, **kwargs: Any) -> LoadStateDictInfo:
     name, tensors = given.get("adapter_name") or "default", given.get("adapter_state_dict")
     config.inference_mode = not given.get("is_trainable", False)
     lean = given.get("low_cpu_mem_usage", False)
-    with unchanged_on_error(self), clearly(source):
+    with unchanged_on_error(self), readable_errors(source):
         if tensors is None:
             check_tensors(source, options.get("subfolder"))
             tensors = load_peft_weights(str(source), device="cpu", **options)
@@ -153,7 +153,7 @@ def check_tensors(source: Any, subfolder: str | None) -> None:
 
 
 @contextmanager
-def clearly(source: Any) -> Iterator[None]:
+def readable_errors(source: Any) -> Iterator[None]:
     """Say in one line what is wrong with an adapter's file.
 
     Raises:
