@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import Document
-from foretoken.data.examples import Candidates, Choices, Generation, Tagged
+from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample, TaggedExample
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -66,7 +66,7 @@ def _texts(examples: Sequence[Document]) -> dict[str, list[Any]]:
     return columns
 
 
-def _chosen(examples: Sequence[Choices], _: Sequence[str]) -> dict[str, list[Any]]:
+def _chosen(examples: Sequence[ChoiceExample], _: Sequence[str]) -> dict[str, list[Any]]:
     return {
         "text": [example.text for example in examples],
         "choices": [list(example.choices) for example in examples],
@@ -74,7 +74,7 @@ def _chosen(examples: Sequence[Choices], _: Sequence[str]) -> dict[str, list[Any
     }
 
 
-def _tagged(examples: Sequence[Tagged], names: Sequence[str]) -> dict[str, list[Any]]:
+def _tagged(examples: Sequence[TaggedExample], names: Sequence[str]) -> dict[str, list[Any]]:
     number = {name: index for index, name in enumerate(names)}
     return {
         "words": [list(example.words) for example in examples],
@@ -82,7 +82,7 @@ def _tagged(examples: Sequence[Tagged], names: Sequence[str]) -> dict[str, list[
     }
 
 
-def _candidates(examples: Sequence[Candidates], _: Sequence[str]) -> dict[str, list[Any]]:
+def _candidates(examples: Sequence[CandidateExample], _: Sequence[str]) -> dict[str, list[Any]]:
     return {
         "question": [example.question for example in examples],
         "candidates": [list(example.candidates) for example in examples],
@@ -91,7 +91,7 @@ def _candidates(examples: Sequence[Candidates], _: Sequence[str]) -> dict[str, l
     }
 
 
-def _generated(examples: Sequence[Generation], _: Sequence[str]) -> dict[str, list[Any]]:
+def _generated(examples: Sequence[GenerationExample], _: Sequence[str]) -> dict[str, list[Any]]:
     return {
         "source": [example.source for example in examples],
         "references": [list(example.references) for example in examples],

@@ -8,10 +8,12 @@ from pathlib import Path
 import datasets
 import pytest
 
-from foretoken.data.load import load, load_data
+from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
+
+from support.data import load
 
 RAW = Path(__file__).resolve().parents[4] / "shared" / "data" / "glue"
 SPLITS = ("train", "validation", "test")

@@ -248,7 +248,7 @@ def test_the_real_data_have_the_sizes_that_the_table_says(name):
 
 @pytest.mark.skipif("multirc" not in HERE, reason="the SuperGLUE data are not beside the repository")
 def test_real_counts_of_labels_and_questions():
-    multirc = TASKS["multirc"].reader(RAW / "MultiRC", DataOptions(task="multirc", split="official")).splits
+    multirc = TASKS["multirc"].read_raw(RAW / "MultiRC", DataOptions(task="multirc", split="official")).splits
     assert Counter(row.label for row in multirc["train"]) == {"false": 15218, "true": 12025}
     assert len({row.group for row in multirc["train"]}) == 5131
     assert len({row.group for row in multirc["test"]}) == 953

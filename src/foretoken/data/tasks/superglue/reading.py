@@ -1,7 +1,6 @@
 """Reading the tasks of SuperGLUE (Wang et al. 2019): their official files, and their copy on the hub.
 
-The texts are put together as in the release of P-tuning v2 (Liu et al. 2022), which the papers build on. The test
-labels are not public: :func:`foretoken.data.readers.raw_files.dev_as_test` says what is measured.
+The texts are put together as in the release of P-tuning v2 (Liu et al. 2022), which the papers build on.
 """
 
 from __future__ import annotations
@@ -9,24 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from foretoken.data.documents import Corpus, Document, refuse_empty
-from foretoken.data.examples import Choices
+from foretoken.data.documents import Document, Splits, refuse_empty
+from foretoken.data.examples import ChoiceExample
+from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers.hub_tables import PARQUET, hub_rows
-from foretoken.data.readers.raw_files import dev_as_test, raw_file
+from foretoken.data.readers.hub import PARQUET
 from foretoken.data.readers.rows import Row, check_columns, text_value
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.splits import split_off
-from foretoken.data.tasks.base import OFFICIAL
+from foretoken.data.tasks.base import HubSource, Reader, from_files, from_hub
 from foretoken.errors import DataError
 
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-
-HUB = "aps/super_glue"
 _JOINERS = {"cause": "because", "effect": "so"}
 Convert = Callable[["Format", Row, int], Iterable[Any]]
 
@@ -57,25 +51,23 @@ class Format:
         return tuple(dict.fromkeys(self.labels.values()))
 
 
-def read_folder(path: Path | None, options: DataOptions, task: Format) -> Corpus:
-    """Return the examples of a folder with ``train.jsonl`` and ``val.jsonl``.
-
-    Raises:
-        DataError: a file is missing, or a record is not usable; the message names file and line.
-    """
-    train, dev = (raw_file(path, [f"{split}.jsonl"], task.name) for split in ("train", "val"))
-    return _corpus(_file(train, task), _file(dev, task), options, task)
+def reader_of(task: Format) -> Reader:
+    """Return the reader of a folder with ``train.jsonl`` and ``val.jsonl``."""
+    files = {"train": ("train.jsonl",), "validation": ("val.jsonl",)}
+    return from_files(task.name, files, lambda path: _examples(read_rows(path, task.columns), task))
 
 
-def read_hub(task: Format, options: DataOptions) -> Corpus:
-    """Return what the files of a task hold, from its copy on the hub.
-
-    Raises:
-        DataError: the hub is out of reach, or has other columns.
-    """
-    splits = hub_rows(HUB, task.config, task.hub_columns or task.columns, PARQUET)
+def hub_of(task: Format) -> HubSource:
+    """Return the copy of a task on the hub; its test set has no labels there either."""
     own = replace(task, convert=task.convert_hub or task.convert)
-    return _corpus(_examples(splits["train"], own), _examples(splits["validation"], own), options, task)
+    return from_hub(
+        "aps/super_glue",
+        task.hub_columns or task.columns,
+        lambda _, rows: _examples(rows, own),
+        config=task.config,
+        revision=PARQUET,
+        splits=("train", "validation"),
+    )
 
 
 def pair(text: str, text_pair: str) -> Convert:
@@ -88,7 +80,7 @@ def pair(text: str, text_pair: str) -> Convert:
     return convert
 
 
-def choices_of_copa(task: Format, row: Row, number: int) -> Iterator[Choices]:
+def choices_of_copa(task: Format, row: Row, number: int) -> Iterator[ChoiceExample]:
     """Yield the premise, followed by ``because`` (which cause?) or ``so`` (which effect?), and the two choices."""
     where, values = row
     joiner = _JOINERS.get(values["question"])
@@ -97,7 +89,7 @@ def choices_of_copa(task: Format, row: Row, number: int) -> Iterator[Choices]:
     if values["label"] not in (0, 1):
         raise DataError(f"{where}: label {values['label']!r}, expected 0 or 1; records without one cannot be scored")
     premise, *choices = _texts(where, values, "premise", "choice1", "choice2")
-    yield Choices(str(number), f"{premise} {joiner}", tuple(choices), int(values["label"]), where)
+    yield ChoiceExample(str(number), f"{premise} {joiner}", tuple(choices), int(values["label"]), where)
 
 
 def words_in_context(task: Format, row: Row, number: int) -> Iterator[Document]:
@@ -173,25 +165,14 @@ def _mark(where: str, text: str, pronoun: str, index: int) -> str:
     return f"{text[:start]}*{text[start:end]}*{text[end:]}"
 
 
-def _file(path: Path, task: Format) -> list[Any]:
-    return _examples(read_rows(path, task.columns), task)
-
-
 def _examples(rows: Iterable[Row], task: Format) -> list[Any]:
-    return [example for number, row in enumerate(rows) for example in task.convert(task, row, number)]
-
-
-def _corpus(train: list[Any], dev: list[Any], options: DataOptions, task: Format) -> Corpus:
-    splits: dict[str, list[Any]] = dev_as_test(task.name, train, dev, options)
+    examples = [example for number, row in enumerate(rows) for example in task.convert(task, row, number)]
     if task.problem == CLASSIFICATION:
-        refuse_empty([*train, *dev])
-    grouped = train[0].group is not None
-    if grouped and options.split != OFFICIAL:
-        splits = {**splits, **_by_paragraph(train, options)}
-    return Corpus(splits, list(task.classes) or None, task.problem, grouped)
+        refuse_empty(examples)
+    return examples
 
 
-def _by_paragraph(train: list[Document], options: DataOptions) -> dict[str, list[Document]]:
+def by_paragraph(train: list[Document], options: DataOptions) -> Splits:
     """Return train and a validation split of other paragraphs: their questions have much in common."""
     home = {document.id: document for document in train}
     whole = [replace(document, group=document.id.partition("/")[0]) for document in train]
