@@ -38,8 +38,9 @@ def read_json(path: Path) -> Any:
     Raises:
         DataError: the file cannot be read, or is malformed; the message names line and column.
     """
+    text = read_text(path)
     try:
-        return DECODER.decode(read_text(path))
+        return DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{malformed(path, error, 1)}; fetch the file again") from None
 
