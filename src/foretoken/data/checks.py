@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foretoken.data.documents import Corpus, Document, shown, sort_labels
+from foretoken.data.documents import Corpus, Document, Example, shown, sort_labels
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError, DataError, did_you_mean
@@ -86,7 +86,7 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
             )
 
 
-def refuse_unknown(problem: str, examples: Sequence[Any], names: Sequence[str]) -> None:
+def refuse_unknown(problem: str, examples: Sequence[Example], names: Sequence[str]) -> None:
     """Raise a DataError that names the first example with a class or tag that is none of the names."""
     if problem not in _LABELS:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -73,7 +73,7 @@ class Example(Protocol):
 
 
 E = TypeVar("E", bound=Example)
-Splits = dict[str, list[Any]]  # by split, lists of Document or of one class of foretoken.data.examples
+Splits = Mapping[str, Sequence[Any]]  # by split, all Document or all of one class of foretoken.data.examples
 
 
 @dataclass

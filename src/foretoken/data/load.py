@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretoken.data.checks import keep_labels, names_of, refuse_labels_beyond_train, refuse_unknown
-from foretoken.data.documents import SPLITS, Corpus, Splits, with_unique_ids
+from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.oddities import (
     input_keys,
@@ -144,7 +144,7 @@ def _read_path(path: str, options: DataOptions) -> Corpus:
     return Corpus({"train": _one_split(local, options.columns)}, problem=options.problem)
 
 
-def _one_split(path: Path, columns: ColumnNames) -> list[Any]:
+def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if not is_folder(path):
         return read_examples(path, columns)
     if columns.problem == CLASSIFICATION and not is_saved_dataset(path):
@@ -155,7 +155,7 @@ def _one_split(path: Path, columns: ColumnNames) -> list[Any]:
     return next(iter(splits.values()))
 
 
-def _texts_of_folder(root: Path, problem: str) -> list[Any]:
+def _texts_of_folder(root: Path, problem: str) -> Sequence[Example]:
     if problem not in (CLASSIFICATION, REGRESSION):
         raise DataError(f"{root}: is a folder; name a file, as a folder of texts is no input of {problem}")
     return read_texts_folder(root)

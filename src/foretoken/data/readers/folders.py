@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, refuse_empty, shown
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, refuse_empty, shown
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder, read_text
 from foretoken.data.readers.hub import read_saved
@@ -106,12 +106,12 @@ def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Pa
     return found
 
 
-def _read_shards(paths: Sequence[Path], columns: ColumnNames) -> list[Any]:
+def _read_shards(paths: Sequence[Path], columns: ColumnNames) -> Sequence[Example]:
     shards = [read_examples(path, columns) for path in paths]
     return shards[0] if len(shards) == 1 else _join(shards)
 
 
-def _join(shards: Sequence[list[Any]]) -> list[Any]:
+def _join(shards: Sequence[Sequence[Any]]) -> Sequence[Example]:
     documents = [document for shard in shards for document in shard]
     if len({document.id for document in documents}) == len(documents):
         return documents

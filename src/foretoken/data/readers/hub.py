@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Splits, shown
+from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.parquet import refuse_damage
 from foretoken.data.readers.rows import ColumnNames, Row, check_columns, names_of_labels, refuse_claim
@@ -96,7 +96,7 @@ def hub_rows(name: str, config: str | None, needed: Sequence[str], revision: str
 
 
 def _corpus(source: str, tables: Mapping[str, datasets.Dataset], columns: ColumnNames) -> Corpus:
-    splits: Splits = {}
+    splits: dict[str, Sequence[Example]] = {}
     unread: list[str] = []
     for name, table in tables.items():
         split = SPLIT_ALIASES.get(name.lower())

@@ -76,7 +76,7 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
     return documents
 
 
-def _document(where: str, values: Mapping[str, Any], number: int, columns: ColumnNames) -> Document:
+def _document(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> Document:
     label = columns.label
     regression = columns.problem == REGRESSION
     return Document(
@@ -89,7 +89,7 @@ def _document(where: str, values: Mapping[str, Any], number: int, columns: Colum
     )
 
 
-def row_id(where: str, values: Mapping[str, Any], number: int) -> str:
+def row_id(where: str, values: Mapping[str, object], number: int) -> str:
     """Return the row's ``id``, or its number where it has none."""
     value = values.get("id")
     return str(number) if value is None or value == "" else _whole(where, str(value), "id")
@@ -110,6 +110,13 @@ def filled(where: str, value: object, name: str) -> str:
     if not text.strip():
         raise DataError(f"{where}: {name!r} is empty; remove the record or fill it in")
     return text
+
+
+def field_of(where: str, values: object, name: str, record: str) -> object:
+    """Return a field of a JSON object; DataError where it is none, or lacks the field."""
+    if not isinstance(values, Mapping) or name not in values:
+        raise DataError(f"{where}: no {name!r}; expected a record of {record}")
+    return values[name]
 
 
 def _whole(where: str, value: str, column: str) -> str:
@@ -165,7 +172,7 @@ def label_value(where: str, value: Any, column: str) -> float:
     return number
 
 
-def names_of_labels(where: str, value: Any, names: Sequence[str] | None) -> Any:
+def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> object:
     """Return the class name of a class number; any other value unchanged.
 
     Raises:

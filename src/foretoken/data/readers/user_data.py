@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids
+from foretoken.data.documents import Document, E, Example, refuse_empty, refuse_repeated_ids
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import (
     CANDIDATES,
@@ -33,13 +32,13 @@ from foretoken.data.readers.rows import (
 from foretoken.data.readers.tables import READERS, read_rows
 from foretoken.errors import ConfigError, DataError, did_you_mean
 
-_Table = Callable[["Path | str", Iterable[Row], ColumnNames], "list[Any]"]
-_File = Callable[[Path, ColumnNames], "list[Any]"]
+_Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
+_File = Callable[[Path, ColumnNames], Sequence[Example]]
 _CANDIDATE_INPUTS = ("query", "candidates", "supports")
 CANDIDATE_FIELDS = (*_CANDIDATE_INPUTS, "answer")
 
 
-def examples_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Any]:
+def examples_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> Sequence[Example]:
     """Return the checked examples of a table.
 
     Raises:
@@ -54,7 +53,7 @@ def examples_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnN
     return _TABLES[columns.problem](source, rows, columns)
 
 
-def read_examples(path: Path, columns: ColumnNames) -> list[Any]:
+def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
     """Return the labelled examples of one file.
 
     Raises:
@@ -65,7 +64,7 @@ def read_examples(path: Path, columns: ColumnNames) -> list[Any]:
     return examples_from_rows(path, read_rows(path, columns.needed), columns)
 
 
-def read_inputs(path: Path, columns: ColumnNames) -> list[Any]:
+def read_inputs(path: Path, columns: ColumnNames) -> Sequence[Example]:
     """Return the examples of one file that are yet to be predicted; labels in it are not looked at.
 
     Raises:
@@ -153,7 +152,7 @@ def _candidates(number: int, row: Row, labelled: bool) -> CandidateExample:
     return CandidateExample(row_id(where, values, number), question, candidates, supports, answer, where)
 
 
-def _right_candidate(where: str, values: Mapping[str, Any], candidates: tuple[str, ...]) -> int:
+def _right_candidate(where: str, values: Mapping[str, object], candidates: tuple[str, ...]) -> int:
     answer = text_value(where, values["answer"], "answer")
     if answer not in candidates:
         raise DataError(
@@ -163,7 +162,7 @@ def _right_candidate(where: str, values: Mapping[str, Any], candidates: tuple[st
     return candidates.index(answer)
 
 
-def _texts(where: str, values: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _texts(where: str, values: Mapping[str, object], name: str) -> tuple[str, ...]:
     found = values[name]
     if not isinstance(found, list) or not found:
         raise DataError(f"{where}: {name!r} holds {found!r}, expected a list of at least one text")
@@ -176,7 +175,7 @@ def _choices_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnN
     return _checked(examples, f"{source}: has no questions; expected at least one row of data")
 
 
-def _question(where: str, values: Mapping[str, Any], number: int, columns: ColumnNames) -> ChoiceExample:
+def _question(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> ChoiceExample:
     text = text_value(where, values[columns.text], columns.text)
     if not text.strip():
         raise DataError(f"{where}: the question is empty; fill in column {columns.text!r} or remove the row")
@@ -209,7 +208,7 @@ def _right_choice(where: str, value: object, choices: tuple[str, ...], column: s
     )
 
 
-def _checked(examples: list[Any], said_of_none: str) -> list[Any]:
+def _checked(examples: list[E], said_of_none: str) -> list[E]:
     if not examples:
         raise DataError(said_of_none)
     refuse_repeated_ids(examples)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import SPLITS, Corpus, Splits, shown
+from foretoken.data.documents import SPLITS, Corpus, Example, Splits, shown
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder
@@ -91,7 +91,7 @@ class Task:
     options: tuple[str, ...] = ()
     markers: Markers | None = None
     grouped: bool = False
-    validation: Callable[[list[Any], DataOptions], Splits] | None = None
+    validation: Callable[[Sequence[Any], DataOptions], Splits] | None = None
 
     @property
     def hub_name(self) -> str | None:
@@ -153,7 +153,7 @@ class Task:
         return {**own, "test": dev}
 
 
-def from_files(task: str, files: Mapping[str, Sequence[str]], read: Callable[[Path], list[Any]]) -> Reader:
+def from_files(task: str, files: Mapping[str, Sequence[str]], read: Callable[[Path], Sequence[Example]]) -> Reader:
     """Return a reader of one file per split, the first that one of its patterns names."""
 
     def reader(path: Path, _: DataOptions) -> Splits:
@@ -166,7 +166,7 @@ def from_files(task: str, files: Mapping[str, Sequence[str]], read: Callable[[Pa
 def from_hub(
     name: str,
     columns: Sequence[str],
-    examples: Callable[[str, Iterable[Row]], list[Any]],
+    examples: Callable[[str, Iterable[Row]], Sequence[Example]],
     *,
     config: str | None = None,
     revision: str | None = None,

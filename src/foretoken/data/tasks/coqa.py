@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ from foretoken.data.documents import refuse_repeated_ids
 from foretoken.data.examples import GenerationExample
 from foretoken.data.problems import GENERATION
 from foretoken.data.readers.json_files import read_json
-from foretoken.data.readers.rows import Row, filled, text_value
+from foretoken.data.readers.rows import Row, field_of, filled, text_value
 from foretoken.data.tasks.base import CLEAN, OFFICIAL, Markers, Task, from_files, from_hub
 from foretoken.errors import DataError
 
 _MARKERS = Markers(("<bos_qa>", "<document>", "<question>", "<answer>"), "<answer>", "<eos_qa>")
 _TURNS = 2
 _log = logging.getLogger(__name__)
+_field = partial(field_of, record="CoQA v1.0")
 
 
 def read_conversations(path: Path, turns: int = _TURNS) -> list[GenerationExample]:
@@ -49,7 +51,7 @@ def linearise(story: str, history: Sequence[tuple[str, str]], question: str) -> 
     return " ".join((start, document, story, *turns, asked, question))
 
 
-def _records(path: Path) -> list[Any]:
+def _records(path: Path) -> list[object]:
     content = read_json(path)
     records = content.get("data") if isinstance(content, dict) else None
     if not isinstance(records, list) or not records:
@@ -92,19 +94,13 @@ def _examples(
             _log.info("%s: turn %d has an empty question or answer and is left out", where, turn + 1)
 
 
-def _texts(where: str, values: Mapping[str, Any], name: str) -> list[str]:
+def _texts(where: str, values: object, name: str) -> list[str]:
     """Return the texts of a list of turns."""
     turns = _field(where, values, name)
     if not isinstance(turns, list) or not turns:
         raise DataError(f"{where}: {name!r} holds no list of turns; expected at least one")
     here = f"{where}: {name}"
     return [text_value(here, _field(here, turn, "input_text"), "input_text").strip() for turn in turns]
-
-
-def _field(where: str, values: Any, name: str) -> Any:
-    if not isinstance(values, dict) or name not in values:
-        raise DataError(f"{where}: no {name!r}; expected a record of CoQA v1.0")
-    return values[name]
 
 
 def _from_hub(_: str, rows: Iterable[Row]) -> list[GenerationExample]:

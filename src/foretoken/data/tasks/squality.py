@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from foretoken.data.documents import refuse_repeated_ids
 from foretoken.data.examples import GenerationExample
 from foretoken.data.problems import GENERATION
-from foretoken.data.readers.rows import Row, filled
+from foretoken.data.readers.rows import Row, field_of, filled
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.tasks.base import Task, from_files, from_hub
 from foretoken.errors import DataError
 
 _FIELDS = ("metadata", "document", "questions")
+_field = partial(field_of, record="SQuALITY v1.3")
 
 
 def _read(file: Path) -> list[GenerationExample]:
@@ -31,7 +32,7 @@ def _examples(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
     return examples
 
 
-def _questions(where: str, story: Mapping[str, Any]) -> Iterator[GenerationExample]:
+def _questions(where: str, story: Mapping[str, object]) -> Iterator[GenerationExample]:
     document = filled(where, story["document"], "document").strip()
     name = str(_field(where, story["metadata"], "passage_id"))
     if not isinstance(story["questions"], list) or not story["questions"]:
@@ -44,19 +45,13 @@ def _questions(where: str, story: Mapping[str, Any]) -> Iterator[GenerationExamp
         )
 
 
-def _answers(where: str, question: Any) -> tuple[str, ...]:
+def _answers(where: str, question: object) -> tuple[str, ...]:
     responses = _field(where, question, "responses")
     if not isinstance(responses, list) or not responses:
         raise DataError(f"{where} has no responses; expected at least one answer")
     return tuple(
         filled(where, _field(where, response, "response_text"), "response_text").strip() for response in responses
     )
-
-
-def _field(where: str, values: Any, name: str) -> Any:
-    if not isinstance(values, Mapping) or name not in values:
-        raise DataError(f"{where}: no {name!r}; expected a record of SQuALITY v1.3")
-    return values[name]
 
 
 TASK = Task(

@@ -43,7 +43,7 @@ def read(path: Path, _: DataOptions) -> Splits:
     Raises:
         DataError: a file is missing, is malformed XML, or an entry has no triples or no text.
     """
-    splits: Splits = {"train": [], "validation": [], "test": []}
+    splits: dict[str, list[GenerationExample]] = {"train": [], "validation": [], "test": []}
     for where, name, content in _files(path):
         split = _split(name)
         if split is not None:

@@ -124,7 +124,7 @@ def read_hub(layout: Layout) -> Splits:
         for part, tables in (parts or {None: splits}).items()
         for document in _from_hub(tables["validation"], layout, part)
     ]
-    found: Splits = {"train": _from_hub(splits["train"], layout), "validation": dev}
+    found = {"train": _from_hub(splits["train"], layout), "validation": dev}
     labelled = [row for row in splits.get("test", []) if row[1]["label"] not in (-1, -1.0)]
     return found | ({"test": _from_hub(labelled, layout)} if labelled else {})
 
@@ -142,7 +142,7 @@ def tsv_rows(
     """
     lines = [(number, line.rstrip("\r")) for number, line in enumerate(read_text(path).split("\n"), start=1)]
     lines = [(number, line) for number, line in lines if line]
-    names = header or lines.pop(0)[1].split("\t")
+    names = header or (lines.pop(0)[1].split("\t") if lines else [])
     check_columns(f"{path}:1", names, needed)
     broken = 0
     for number, line in lines:

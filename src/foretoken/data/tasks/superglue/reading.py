@@ -6,11 +6,11 @@ The texts are put together as in the release of P-tuning v2 (Liu et al. 2022), w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foretoken.data.documents import Document, Splits, refuse_empty
+from foretoken.data.documents import Document, Example, Splits, refuse_empty
 from foretoken.data.examples import ChoiceExample
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
@@ -22,7 +22,7 @@ from foretoken.data.tasks.base import HubSource, Reader, from_files, from_hub
 from foretoken.errors import DataError
 
 _JOINERS = {"cause": "because", "effect": "so"}
-Convert = Callable[["Format", Row, int], Iterable[Any]]
+Convert = Callable[["Format", Row, int], Iterable[Example]]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def answer_of_multirc(task: Format, row: Row, _: int) -> Iterator[Document]:
 
 
 def _answer(
-    task: Format, where: str, numbers: tuple[Any, ...], text: str, question: str, answer: Mapping[str, Any]
+    task: Format, where: str, numbers: tuple[object, ...], text: str, question: str, answer: Mapping[str, object]
 ) -> Document:
     (answer_text,) = _texts(where, answer, "text")
     document = _document(task, where, 0, text, f"{question} {answer_text}", answer["label"])
@@ -138,8 +138,8 @@ def _answer(
     return replace(document, id=f"{paragraph}/{number}/{own}", group=f"{paragraph}/{number}")
 
 
-def _document(task: Format, where: str, number: int, text: Any, text_pair: Any, label: Any) -> Document:
-    if label not in task.labels:
+def _document(task: Format, where: str, number: int, text: object, text_pair: object, label: object) -> Document:
+    if not isinstance(label, (str, int)) or label not in task.labels:
         raise DataError(
             f"{where}: label {label!r}, expected one of {', '.join(map(repr, task.labels))}; records without a "
             "label can be neither trained on nor scored"
@@ -148,7 +148,7 @@ def _document(task: Format, where: str, number: int, text: Any, text_pair: Any, 
     return Document(str(number), texts[0], task.labels[label], where, text_pair=texts[1])
 
 
-def _texts(where: str, values: Mapping[str, Any], *names: str) -> list[str]:
+def _texts(where: str, values: Mapping[str, object], *names: str) -> list[str]:
     return [text_value(where, values[name], name) for name in names]
 
 
@@ -165,14 +165,13 @@ def _mark(where: str, text: str, pronoun: str, index: int) -> str:
     return f"{text[:start]}*{text[start:end]}*{text[end:]}"
 
 
-def _examples(rows: Iterable[Row], task: Format) -> list[Any]:
+def _examples(rows: Iterable[Row], task: Format) -> list[Example]:
     examples = [example for number, row in enumerate(rows) for example in task.convert(task, row, number)]
-    if task.problem == CLASSIFICATION:
-        refuse_empty(examples)
+    refuse_empty([example for example in examples if isinstance(example, Document)])
     return examples
 
 
-def by_paragraph(train: list[Document], options: DataOptions) -> Splits:
+def by_paragraph(train: Sequence[Document], options: DataOptions) -> Splits:
     """Return train and a validation split of other paragraphs: their questions have much in common."""
     home = {document.id: document for document in train}
     whole = [replace(document, group=document.id.partition("/")[0]) for document in train]
