@@ -216,6 +216,12 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
     assert "train.tsv: left out 1 of 21 rows, which are broken in the published file" in caplog.text
 
 
+def test_a_file_of_blank_lines(tmp_path):
+    (tmp_path / "train.tsv").write_text("\n\n")
+    with pytest.raises(DataError, match=r"train\.tsv:1: no column 'sentence'"):
+        from_task("sst2", tmp_path)
+
+
 def test_qnli_and_sst2(tmp_path):
     for name in ("train", "dev"):
         write(

@@ -145,6 +145,7 @@ def test_a_subsample_of_multirc_has_whole_questions(tmp_path):
     ("task", "record", "change", "said"),
     [
         ("boolq", boolq, {"label": None}, r"train\.jsonl:3: label None, expected one of 0, 1"),
+        ("boolq", boolq, {"label": []}, r"train\.jsonl:3: label \[\], expected one of 0, 1"),
         ("cb", cb, {"label": "maybe"}, r"train\.jsonl:3: label 'maybe', expected one of 'entailment'"),
         ("copa", copa, {"question": "why"}, r"train\.jsonl:3: question 'why', expected one of cause, effect"),
         ("copa", copa, {"label": -1}, r"train\.jsonl:3: label -1, expected 0 or 1"),
