@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from foretoken.data.columns import CHOICES, Columns
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -13,16 +13,18 @@ from foretoken.data.problems import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.tasks.base import CLEAN
-from foretoken.data.tasks.table import TASKS
+from foretoken.data.readers.rows import CHOICES, ColumnNames
 from foretoken.errors import ConfigError, did_you_mean, quoted
 
+CLEAN = "clean"  # nothing that is trained on, or selected by, is in the test
 REMOVABLE = ("headers", "footers", "quotes")
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """Which documents to read, and how they become train, validation and test.
+
+    Whether they fit a built-in task is checked where the task is: :func:`foretoken.data.tasks.table.task_errors`.
 
     Raises:
         ConfigError: values that cannot be used; all of them are named in one message.
@@ -33,7 +35,7 @@ class DataOptions:
 
     task: str | None = field(
         default=None,
-        metadata={"help": f"A built-in task: {', '.join(TASKS)}. Leave empty to read your own data."},
+        metadata={"help": "A built-in task (`foretoken tasks` lists them). Leave empty to read your own data."},
     )
     path: str | None = field(
         default=None,
@@ -61,7 +63,7 @@ class DataOptions:
     )
     config_name: str | None = field(default=None, metadata={"help": "The configuration of a hub data set."})
     split: str = field(
-        default="clean",
+        default=CLEAN,
         metadata={
             "help": "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is "
             "both validation and test, as most papers report it. longformer (hyperpartisan): the published split, "
@@ -97,20 +99,16 @@ class DataOptions:
     labels: tuple[str, ...] | None = field(default=None, metadata={"help": "Keep only documents of these classes."})
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> ColumnNames:
         """The columns of one's own tables."""
-        return Columns(self.text_column, self.label_column, self.text_pair_column, self.problem)
+        return ColumnNames(self.text_column, self.label_column, self.text_pair_column, self.problem)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
-        default = next(item.default for item in fields(self) if item.name == name)
-        return bool(getattr(self, name) != default)
+        return name in given_options({name: getattr(self, name)})
 
     def __post_init__(self) -> None:
-        for name in (
-            "remove",
-            "labels",
-        ):  # recipes bring lists; a frozen value must not be changed from outside
+        for name in ("remove", "labels"):  # recipes bring lists; a frozen value must not be changed from outside
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         problems = [*_source(self), *_unused(self), *_choices(self), *_numbers(self)]
@@ -118,12 +116,24 @@ class DataOptions:
             raise ConfigError("; ".join(problems))
 
 
+def given_options(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that have another value than their default.
+
+    >>> given_options({"task": "pydocs", "split": "clean", "remove": ["headers", "footers", "quotes"]})
+    {'task': 'pydocs'}
+    """
+    defaults = {item.name: item.default for item in fields(DataOptions)}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return {name: value for name, value in plain.items() if name in defaults and value != defaults[name]}
+
+
 def _source(options: DataOptions) -> list[str]:
     problems = []
     files = [name for name in ("train", "validation", "test") if getattr(options, name) is not None]
     if options.task is None and options.path is None and not files:
         problems.append(
-            f"no data named: set task (one of {', '.join(TASKS)}), path (a file, folder or hub name) or train (a file)"
+            "no data named: set task (`foretoken tasks` lists them), path (a file, folder or hub name) "
+            "or train (a file)"
         )
     if files and (options.path is not None or options.task is not None):
         other = "path" if options.path is not None else "task"
@@ -143,20 +153,10 @@ _OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_na
 
 def _unused(options: DataOptions) -> list[str]:
     """Name options that would be ignored in silence."""
-    problems: list[str] = []
-    if options.task is not None:
-        own = [name for name in _OWN if options.is_given(name)]
-        problems.extend(f"{name} is for your own data, and has no use with task {quoted(options.task)}" for name in own)
-        if options.path is not None and options.task in TASKS and not TASKS[options.task].needs_raw:
-            problems.append(f"path has no use with task {quoted(options.task)}, which reads installed packages")
-    else:
-        problems.extend(_unused_by_problem(options))
-    problem = TASKS[options.task].problem if options.task in TASKS else options.problem
-    if options.join_documents and problem != TOKEN_CLASSIFICATION:
-        problems.append(f"join_documents is for {TOKEN_CLASSIFICATION}, got data for {problem}")
-    if options.task != "20newsgroups" and options.is_given("remove"):
-        problems.append(f"remove is for task '20newsgroups', got task {quoted(options.task)}")
-    return problems
+    if options.task is None:
+        return _unused_by_problem(options)
+    own = [name for name in _OWN if options.is_given(name)]
+    return [f"{name} is for your own data, and has no use with task {quoted(options.task)}" for name in own]
 
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
@@ -177,36 +177,16 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
 
 def _choices(options: DataOptions) -> list[str]:
     problems = []
-    if options.task and options.task not in TASKS:
-        problems.append(
-            f"task: no task {quoted(options.task)}{did_you_mean(options.task, TASKS)}; the tasks are {', '.join(TASKS)}"
-        )
     if options.problem not in PROBLEMS:
         problems.append(
             f"problem: no problem {quoted(options.problem)}{did_you_mean(str(options.problem), PROBLEMS)}; "
             f"the problems are {', '.join(PROBLEMS)}"
         )
-    problems.extend(_split(options))
     problems.extend(_remove(options))
     if options.labels is not None:
         problems.extend(_labels(options.labels))
     problems.extend(_columns(options))
     return problems
-
-
-def _split(options: DataOptions) -> list[str]:
-    if options.task is not None and options.task not in TASKS:
-        return []  # said already
-    allowed = TASKS[options.task].splits if options.task else (CLEAN,)
-    owners = [repr(name) for name, task in TASKS.items() if options.split in task.splits]
-    if options.split in allowed:
-        return []
-    if owners:
-        return [
-            f"split={quoted(options.split)} exists only for task{'s' if len(owners) > 1 else ''} {', '.join(owners)}, "
-            f"got task {quoted(options.task)}"
-        ]
-    return [f"split must be one of {', '.join(allowed)}, got {quoted(options.split)}"]
 
 
 def _columns(options: DataOptions) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from foretoken.attention.choose import use_packing
-from foretoken.data.examples import Candidates
+from foretoken.data.examples import CandidateExample
 from foretoken.data.problems import CANDIDATES
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, DataError
@@ -17,9 +17,11 @@ from support import tiny
 from support.readings import encoded, reading, speller
 
 EXAMPLES = [
-    Candidates("a", "place of", ("rome", "gaul", "a b"), ("rome is in italy , far", "abc def", "gaul"), 1, ""),
-    Candidates("b", "who", ("x", "yz"), ("short",), 0, ""),
-    Candidates("c", "is it", ("no", "yes", "abc", "d"), ("one two three four five six seven eight nine ten",), 3, ""),
+    CandidateExample("a", "place of", ("rome", "gaul", "a b"), ("rome is in italy , far", "abc def", "gaul"), 1, ""),
+    CandidateExample("b", "who", ("x", "yz"), ("short",), 0, ""),
+    CandidateExample(
+        "c", "is it", ("no", "yes", "abc", "d"), ("one two three four five six seven eight nine ten",), 3, ""
+    ),
 ]
 ROWS = table(CANDIDATES, EXAMPLES, [])
 METHODS = {

@@ -13,8 +13,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.backbones import BACKBONES
 from foretoken.data.problems import GENERATION
-from foretoken.data.tasks.generation import Markers
-from foretoken.data.tasks.generation_tasks import MARKERS
+from foretoken.data.tasks.base import Markers
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem
 from foretoken.training.problems.generating import generate
@@ -87,7 +87,8 @@ class Generation(Problem):
     @property
     def markers(self) -> Markers:
         """The markers in the texts: the task's, or those that the recipe names."""
-        known = MARKERS.get(self.task or "", Markers((), TARGET, ""))
+        task = TASKS.get(self.task or "")
+        known = (task and task.markers) or Markers((), TARGET, "")
         return known if self.options.markers is None else replace(known, source=tuple(self.options.markers))
 
     @property

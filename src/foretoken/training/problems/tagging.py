@@ -13,8 +13,8 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from foretoken.data.examples import OUTSIDE
 from foretoken.data.problems import TOKEN_CLASSIFICATION
-from foretoken.data.tags import OUTSIDE
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs, Problem, head_of
 from foretoken.training.tokens.encode import (

@@ -192,6 +192,7 @@ def build_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
     errors: Errors = []
     values = _with_method_group(values)
     recipe = build(Recipe, values, errors)
+    errors.extend(_task_errors(values.get("data")))
     errors.extend(_method_errors(values.get("method")))
     errors.extend(_metric_errors(values.get("training")))
     errors.extend(_engine_errors(values.get("training")))
@@ -218,6 +219,14 @@ def _with_metric(recipe: Recipe) -> Recipe:
     from foretoken.training.problems.metrics import default_metric
 
     return replace(recipe, training=replace(recipe.training, metric=default_metric(recipe.data)))
+
+
+def _task_errors(data: Any) -> Errors:
+    if not isinstance(data, Mapping):
+        return []
+    from foretoken.data.tasks.table import task_errors
+
+    return [f"data: {error}" for error in task_errors(data)]
 
 
 def _method_errors(method: Any) -> Errors:

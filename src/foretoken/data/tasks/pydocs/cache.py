@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from foretoken.data.documents import Document
+from foretoken.data.splits import digest
 from foretoken.data.tasks.pydocs.sources import PACKAGES
 
 CACHE_VARIABLE = "FORETOKEN_CACHE"
@@ -24,8 +25,6 @@ def cache_folder() -> Path:
 
 def cache_file() -> Path:
     """Return the file for the documents of the installed versions."""
-    from foretoken.data.splits import digest
-
     return cache_folder() / f"pydocs-{digest(FORMAT, *_versions())[:16]}.parquet"
 
 
