@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, asdict, field, fields, is_dataclass
 from functools import cache
 from itertools import zip_longest
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from foretoken.errors import ConfigError, cut, did_you_mean, quoted
 
@@ -35,21 +35,20 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    **more: object,
 ) -> Any:
-    """Return a dataclass field with its help text and the range its value must lie in."""
+    """Return a dataclass field with its help text, the range of its value, and `more` metadata."""
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-    metadata = {"help": help} | {name: limit for name, limit in limits.items() if limit is not None}
+    about = {"help": help} | {name: limit for name, limit in limits.items() if limit is not None} | more
     if factory is not MISSING:
-        return field(default_factory=factory, metadata=metadata)
-    if default is MISSING:
-        return field(metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return field(default_factory=factory, metadata=about)
+    return field(default=default, metadata=about)
 
 
 def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str = "") -> T | None:
     """Build a dataclass from a mapping; each problem goes to `errors` as one line that names its key."""
     before = len(errors)
-    hints = _hints(cls)
+    hints = types_of(cls)
     known = {item.name: item for item in fields(cls) if item.init}  # type: ignore[arg-type]
     errors.extend(unknown_keys(values, known, prefix))
     errors.extend(_missing(values, known, prefix))
@@ -62,6 +61,19 @@ def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str =
         return None
     built = _construct(cls, arguments, errors, prefix)  # even beside an unknown key: it may have more to say
     return built if len(errors) == before else None
+
+
+def check_ranges(options: object) -> None:
+    """Check the numbers of a dataclass that was not built by :func:`build`.
+
+    Raises:
+        ConfigError: a field is out of its range; all of them are named.
+    """
+    values = {item: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
+    numbers = {item: value for item, value in values.items() if _is_number(value)}
+    errors = [line for item, value in numbers.items() for line in _out_of_range(value, item.metadata, item.name)]
+    if errors:
+        raise ConfigError("; ".join(errors))
 
 
 def unknown_keys(values: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> Errors:
@@ -138,11 +150,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _hints(cls: Any) -> dict[str, Any]:
-    return _read_hints(cls)
+def types_of(cls: Any) -> dict[str, Any]:
+    """Return the type of every field of a dataclass."""
+    return _read_types(cls)
 
 
-_read_hints = cache(get_type_hints)  # a sweep builds thousands of recipes
+_read_types = cache(get_type_hints)  # a sweep builds thousands of recipes
 
 
 def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix: str) -> Errors:
@@ -156,9 +169,13 @@ def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix:
 
 def _checked(value: Any, wanted: Any, item: Field[Any], key: str, errors: Errors) -> Any:
     got = convert(value, wanted, key, errors)
-    if isinstance(got, int | float) and not isinstance(got, bool):
+    if _is_number(got):
         errors.extend(_out_of_range(got, item.metadata, key))
     return got
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
@@ -207,10 +224,9 @@ def _union(value: Any, members: tuple[Any, ...], key: str, errors: Errors) -> An
 
 def _scalar(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
     exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and not is_usable(value):
+    if _is_number(value) and not is_usable(value):
         return _refuse(value, wanted, key, errors)
-    if wanted is float and is_number:
+    if wanted is float and _is_number(value):
         return float(value)
     return value if exact else _refuse(value, wanted, key, errors)
 
@@ -245,7 +261,7 @@ def _kind(value: Any) -> str:
 
 def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
     """Return one line per key: its dotted name, default and help text."""
-    hints, lines = _hints(cls), []
+    hints, lines = types_of(cls), []
     for item in fields(cls):
         inner = _options_class(hints[item.name])
         if inner is not None:

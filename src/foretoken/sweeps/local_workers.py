@@ -1,4 +1,4 @@
-"""A crew: worker processes on this machine, started with the same command, watched until they end."""
+"""Worker processes on this machine: started with the same command, watched until they end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ WORKER = "--as-worker"  # between the parent and its workers, not for users
 PAUSE = 1.0  # seconds between two looks
 
 
-def run_crew(command: Sequence[str], size: int, folder: Path, look: Callable[[], object]) -> str:
-    """Start `size` workers and look on until all have ended; return which ended badly, or an empty text.
+def run_local_workers(command: Sequence[str], size: int, folder: Path, look: Callable[[], object]) -> str:
+    """Start `size` workers and call `look` until all have ended.
 
-    Ctrl-C ends them as it would end one.
+    Returns:
+        which workers ended with an error, and how; empty if none did.
     """
     check_writable(folder)
     make_folder(folder)
@@ -48,7 +49,7 @@ def _started(command: Sequence[str], size: int, folder: Path) -> Iterator[list[s
 
 
 def _start(command: Sequence[str], number: int, size: int, output: Any) -> subprocess.Popen[Any]:
-    """Start a worker in a session of its own: Ctrl-C reaches this process alone, which passes it on once."""
+    """Start a worker in a session of its own, so that Ctrl-C reaches this process alone, which passes it on once."""
     return subprocess.Popen(
         [sys.executable, "-m", "foretoken", "sweep", *command, WORKER],
         stdin=subprocess.DEVNULL,
@@ -60,7 +61,7 @@ def _start(command: Sequence[str], number: int, size: int, output: Any) -> subpr
 
 
 def _share(number: int, size: int) -> Mapping[str, str]:
-    """Return what of the machine a worker may use: its part of the cores, and one GPU."""
+    """Return the environment variables that give a worker its share of the cores, and one GPU."""
     import torch
 
     cores = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size))}
@@ -70,7 +71,7 @@ def _share(number: int, size: int) -> Mapping[str, str]:
 
 
 def _end(workers: Sequence[subprocess.Popen[Any]]) -> None:
-    """Interrupt those that still run and wait: each gives its run back."""
+    """Interrupt the workers that still run, and wait until each has given its run back."""
     for process in workers:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Names of contestants and runs: each a function of what it stands for, so that every machine finds the same."""
+"""Names of variants and runs: computed from their values, so that every machine gets the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNSAFE = re.compile(r"[^\w.,=+-]+")
 
 
 def value_label(value: Any) -> str:
-    """Say a value of a field in few characters.
+    """Return a short text for a value of a field.
 
     >>> value_label({"name": "prefix-tuning", "num_virtual_tokens": 8})
     'prefix-tuning,num_virtual_tokens=8'
@@ -29,7 +29,7 @@ def value_label(value: Any) -> str:
 
 
 def axis_labels(values: Sequence[Any]) -> list[str]:
-    """Return a label per value of a compared field: the bare name where that tells them apart.
+    """Return a label per value of a compared field: the `name` alone where no other value has the same.
 
     >>> axis_labels(["lora", {"name": "prefix-tuning", "num_virtual_tokens": 8}])
     ['lora', 'prefix-tuning']
@@ -39,7 +39,7 @@ def axis_labels(values: Sequence[Any]) -> list[str]:
 
 
 def candidate_name(params: Mapping[str, Any]) -> str:
-    """Return the name of a candidate, readable, and never that of another one.
+    """Return a name for a candidate that no other candidate has.
 
     >>> candidate_name({"training.learning_rate": 0.001, "method.num_virtual_tokens": 8})
     'learning_rate=0.001,num_virtual_tokens=8'
@@ -54,7 +54,7 @@ def candidate_name(params: Mapping[str, Any]) -> str:
 
 
 def params_label(params: Mapping[str, Any], *, digits: int | None = None) -> str:
-    """Say the values of the searched fields; fields by their last part, where that names one alone."""
+    """Return the values of the searched fields as text; a field by its last part where no other ends with it."""
     last = [field.rpartition(".")[2] for field in params]
     names = {field: short if last.count(short) == 1 else field for field, short in zip(params, last, strict=True)}
     return ",".join(f"{names[field]}={_short(value, digits)}" for field, value in params.items())
@@ -71,7 +71,7 @@ def safe_name(text: str) -> str:
 
 
 def digest(values: Any) -> str:
-    """Return eight characters that stand for plain data."""
+    """Return a hash of plain data, of eight characters."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from foretoken.sweeps.candidates import quiet_optuna
 from foretoken.sweeps.config import PruneOptions
-from foretoken.sweeps.run_table import FAILED, PRUNED, SCORED, Row
+from foretoken.sweeps.run_table import FAILED, PRUNED, SCORED, RunRow
 from foretoken.training.run.record import Pruned
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PruneCallback(TrainerCallback):
-    """Notes the metric of every evaluation on the board, and ends the run where optuna's pruner says so."""
+    """Writes the metric of every evaluation to the run table, and ends the run if optuna's pruner says so."""
 
     def __init__(
         self,
@@ -26,14 +26,14 @@ class PruneCallback(TrainerCallback):
         *,
         metric: str,
         maximise: bool,
-        others: Callable[[], Sequence[Row]],
+        others: Callable[[], Sequence[RunRow]],
         note: Callable[[Mapping[str, Any]], object],
     ) -> None:
         self.options, self.metric, self.maximise = options, metric, maximise
         self.others, self.note = others, note
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Compare the run with those before it."""
+        """Compare the run with the others."""
         values = evaluations(state.log_history, self.metric)
         if not values:
             return
@@ -45,7 +45,7 @@ class PruneCallback(TrainerCallback):
 
 
 def evaluations(log: Sequence[Mapping[str, Any]], metric: str) -> dict[int, float]:
-    """Return the metric of every evaluation so far by its number; a resumed run counts those before it too.
+    """Return the metric of every evaluation by its number; a resumed run's earlier ones count too.
 
     >>> evaluations([{"loss": 1.0}, {"eval_f1": 0.5}, {"eval_f1": 0.6}], "f1")
     {1: 0.5, 2: 0.6}
@@ -55,9 +55,9 @@ def evaluations(log: Sequence[Mapping[str, Any]], metric: str) -> dict[int, floa
 
 
 def judge(
-    values: Mapping[int, float], others: Sequence[Row], options: PruneOptions, *, maximise: bool
+    values: Mapping[int, float], others: Sequence[RunRow], options: PruneOptions, *, maximise: bool
 ) -> tuple[bool, dict[str, Any]]:
-    """Tell whether a run with these values is hopeless beside others, and what successive halving has to remember."""
+    """Tell whether to prune a run with these values, and return the state of successive halving."""
     import optuna
 
     with quiet_optuna():
@@ -77,8 +77,8 @@ def _pruner(options: PruneOptions) -> BasePruner:
     return SuccessiveHalvingPruner(min_resource=options.after, reduction_factor=options.reduction_factor)
 
 
-def _past(row: Row) -> FrozenTrial:
-    """Return optuna's view of another run; one that is not over has no say in a median."""
+def _past(row: RunRow) -> FrozenTrial:
+    """Return another run as a trial of optuna; one that is not over does not count in a median."""
     from optuna.trial import TrialState
 
     history = row.history or {}

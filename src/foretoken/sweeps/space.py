@@ -17,7 +17,7 @@ MOST_CHOICES = 1000
 
 
 @dataclass(frozen=True)
-class Choices:
+class ValueList:
     """A list of values, of any kind that the field takes."""
 
     values: tuple[Any, ...]
@@ -29,32 +29,32 @@ class Choices:
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return len(self.values)
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that a check of the field has to try."""
+        """The values to check before the sweep starts."""
         return self.values
 
     @property
     def distribution(self) -> BaseDistribution:
-        """What optuna samples: the position of a choice, as choices may be groups of keys, which optuna refuses."""
+        """The distribution of the positions: optuna refuses groups of keys as choices."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(tuple(range(len(self.values))))
 
     def decode(self, sampled: Any) -> Any:
-        """Return the value that a sample stands for."""
+        """Return the value of a sample."""
         return self.values[sampled]
 
     def encode(self, value: Any) -> Any:
-        """Return the sample that stands for a value; None where the file no longer lists it."""
+        """Return the sample of a value; None if the file no longer lists it."""
         return self.values.index(value) if value in self.values else None
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """Numbers from `low` to `high`; whole ones where both ends are."""
 
     low: float = option("smallest value")
@@ -70,26 +70,26 @@ class Range:
 
     @property
     def grid(self) -> tuple[Any, ...] | None:
-        """Every value of a range with a step; None where there is no end of them."""
+        """Every value of a range with a step; None without one."""
         if self.step is None:
             return None
         return tuple(self._number(self.low + index * self.step) for index in range(self.count or 0))
 
     @property
     def count(self) -> int | None:
-        """How many values there are; None where there is no end of them."""
+        """Number of values; None if it is not limited."""
         if self.step is None:
             return int(self.high - self.low) + 1 if self.whole else None
         return math.floor(min((self.high - self.low) / self.step, 1e18) + 1e-9) + 1
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that a check of the field has to try."""
+        """The values to check before the sweep starts."""
         return self._number(self.low), self._number(self.high)
 
     @property
     def distribution(self) -> BaseDistribution:
-        """What optuna samples."""
+        """The distribution of the values."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
         if self.whole:
@@ -97,11 +97,11 @@ class Range:
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def decode(self, sampled: Any) -> Any:
-        """Return the value that a sample stands for."""
+        """Return the value of a sample."""
         return sampled
 
     def encode(self, value: Any) -> Any:
-        """Return the sample that stands for a value; None where it lies outside."""
+        """Return the sample of a value; None if it lies outside."""
         inside = isinstance(value, int | float) and self.low <= value <= self.high
         return value if inside else None
 
@@ -109,7 +109,7 @@ class Range:
         return int(value) if self.whole else round(value, 12)
 
 
-Values = Choices | Range
+Values = ValueList | ValueRange
 
 
 def read_space(given: Mapping[str, Any], where: str, errors: Errors, *, strategy: str) -> dict[str, Values]:
@@ -123,9 +123,9 @@ def read_space(given: Mapping[str, Any], where: str, errors: Errors, *, strategy
 
 
 def size_of(space: Mapping[str, Values]) -> int | None:
-    """Return how many points a space has; None where there is no end of them.
+    """Return the number of points of a space; None if it is not limited.
 
-    >>> size_of({"a": Choices((1, 2, 3)), "b": Range(1, 4, step=1)})
+    >>> size_of({"a": ValueList((1, 2, 3)), "b": ValueRange(1, 4, step=1)})
     12
     """
     counts = [values.count for values in space.values()]
@@ -139,13 +139,13 @@ def _read(value: Any, key: str, errors: Errors, strategy: str) -> Values | None:
         errors.append(f"{key}: got {quoted(value)}, expected a list of choices or {{low: ..., high: ...}}")
         return None
     before = len(errors)
-    found = build(Range, value, errors, f"{key}.")
+    found = build(ValueRange, value, errors, f"{key}.")
     if found is not None:
         errors.extend(_range_errors(found, key, strategy))
     return found if len(errors) == before else None
 
 
-def _choices(values: list[Any], key: str, errors: Errors) -> Choices | None:
+def _choices(values: list[Any], key: str, errors: Errors) -> ValueList | None:
     if not 1 <= len(values) <= MOST_CHOICES:
         got = f"the list has {len(values):,} choices, expected at most {MOST_CHOICES:,}"
         errors.append(f"{key}: {got if values else 'the list of choices is empty'}")
@@ -154,10 +154,10 @@ def _choices(values: list[Any], key: str, errors: Errors) -> Choices | None:
     if twice is not None:
         errors.append(f"{key}: the choice {quoted(twice)} is given twice")
         return None
-    return Choices(tuple(values))
+    return ValueList(tuple(values))
 
 
-def _range_errors(found: Range, key: str, strategy: str) -> Errors:
+def _range_errors(found: ValueRange, key: str, strategy: str) -> Errors:
     checks = {
         f"low {found.low:g} is above high {found.high:g}": found.low > found.high,
         "log needs low above 0": found.log and found.low <= 0,

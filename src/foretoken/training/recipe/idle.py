@@ -18,11 +18,11 @@ from foretoken.backbones import BACKBONES
 from foretoken.backbones.base import Backbone
 from foretoken.methods import METHODS
 from foretoken.metrics.table import METRICS
+from foretoken.processes import processes
 from foretoken.training.model.adapter import MEMBERS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.prepare import Prepared
-from foretoken.training.run.record import processes
 
 log = logging.getLogger(__name__)
 _BLOCK_SPARSE = ("big_bird",)
