@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
 from foretoken.errors import ConfigError, cut, did_you_mean, quoted
 
 Errors = list[str]
+Values = Mapping[str, Any]  # plain data by key, as YAML and JSON hold it
 T = TypeVar("T")
 _BAD = object()
 _LARGEST = 2**63  # of numbers: what is larger is a slip, and few libraries and formats have a place for it
@@ -63,17 +64,27 @@ def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str =
     return built if len(errors) == before else None
 
 
-def check_ranges(options: object) -> None:
-    """Check the numbers of a dataclass that was not built by :func:`build`.
+class OptionsError(ConfigError):
+    """A dataclass of options has one or more errors, one line each."""
+
+    def __init__(self, errors: Errors) -> None:
+        self.errors = errors
+        super().__init__("; ".join(errors))
+
+
+def check_fields(options: object) -> None:
+    """Check and convert the fields of a frozen dataclass that was constructed without :func:`build`.
 
     Raises:
-        ConfigError: a field is out of its range; all of them are named.
+        OptionsError: a field is of another type, or out of its range.
     """
-    values = {item: getattr(options, item.name) for item in fields(options)}  # type: ignore[arg-type]
-    numbers = {item: value for item, value in values.items() if _is_number(value)}
-    errors = [line for item, value in numbers.items() for line in _out_of_range(value, item.metadata, item.name)]
+    errors: Errors = []
+    types = types_of(type(options))
+    for item in fields(options):  # type: ignore[arg-type]
+        value = _checked(getattr(options, item.name), types[item.name], item, item.name, errors)
+        object.__setattr__(options, item.name, value)
     if errors:
-        raise ConfigError("; ".join(errors))
+        raise OptionsError(errors)
 
 
 def unknown_keys(values: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> Errors:
@@ -100,6 +111,11 @@ def convert(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
     if (origin or wanted) in (dict, Mapping) and not isinstance(value, Mapping):
         return _refuse(value, wanted, key, errors)
     return value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Tell numbers from everything else, true and false included."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_usable(number: float) -> bool:
@@ -169,13 +185,9 @@ def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix:
 
 def _checked(value: Any, wanted: Any, item: Field[Any], key: str, errors: Errors) -> Any:
     got = convert(value, wanted, key, errors)
-    if _is_number(got):
+    if is_number(got):
         errors.extend(_out_of_range(got, item.metadata, key))
     return got
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
@@ -195,6 +207,9 @@ def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
 def _construct(cls: type[T], arguments: dict[str, Any], errors: Errors, prefix: str) -> T | None:
     try:
         return cls(**arguments)
+    except OptionsError as error:
+        errors.extend(line for line in (prefix + line for line in error.errors) if line not in errors)
+        return None
     except (ConfigError, ValueError) as error:
         errors.append(f"{prefix.rstrip('.')}: {error}" if prefix else str(error))
         return None
@@ -224,9 +239,9 @@ def _union(value: Any, members: tuple[Any, ...], key: str, errors: Errors) -> An
 
 def _scalar(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
     exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)
-    if _is_number(value) and not is_usable(value):
+    if is_number(value) and not is_usable(value):
         return _refuse(value, wanted, key, errors)
-    if wanted is float and _is_number(value):
+    if wanted is float and is_number(value):
         return float(value)
     return value if exact else _refuse(value, wanted, key, errors)
 

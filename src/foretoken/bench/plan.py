@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.errors import ConfigError, no_such
 from foretoken.limits import MOST_DOCUMENTS, MOST_THREADS
-from foretoken.options import check_ranges, option
+from foretoken.options import check_fields, option
 
 DTYPES = ("float32", "bfloat16")
 ALLOCATORS = ("default", "tuned")
@@ -45,8 +45,8 @@ class Options:
     )
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        check_ranges(self)
+        """Refuse values of another type or out of range."""
+        check_fields(self)
 
     def size(self, value: int) -> int:
         """Return a number of tokens in the chosen shape."""
@@ -102,7 +102,7 @@ def check_engines(names: Sequence[str], known: Sequence[str]) -> None:
     """Raise ConfigError for an engine that there is not."""
     for name in names:
         if name not in known:
-            raise ConfigError(f"no attention engine {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+            raise ConfigError(no_such("attention engine", name, known))
 
 
 def read_lengths(path: Path) -> list[int]:

@@ -12,8 +12,7 @@ from foretoken.errors import ConfigError, RecipeError, quoted
 from foretoken.limits import MOST_STEPS
 from foretoken.names import check_name, plain_name
 from foretoken.options import Errors, build, option
-from foretoken.training.recipe.plain_values import add_plain_errors
-from foretoken.training.recipe.reading import apply_overrides, parse_overrides, read_yaml
+from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 MOST_RUNS = 100_000
 MOST_TRIALS = 10_000

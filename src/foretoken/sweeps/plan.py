@@ -16,7 +16,7 @@ from foretoken.sweeps.config import MOST_RUNS, Rule, SweepConfig, read_sweep_con
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
 from foretoken.sweeps.space import Values, read_space, size_of
 from foretoken.training.recipe.reading import apply_overrides
-from foretoken.training.recipe.recipe import Recipe, build_recipe
+from foretoken.training.recipe.recipe import Recipe, build_recipe, with_method_group
 
 MOST_VARIANTS = 1000
 LONGEST_NAME = 100  # characters of a variant's before it is cut
@@ -105,11 +105,11 @@ def _variants(config: SweepConfig, base: dict[str, Any], errors: Errors) -> Iter
     start = apply_overrides(base, {"training.metric": config.metric}) if config.metric else base
     names: set[str] = set()
     for chosen in itertools.product(*axes):
-        values = _with_group(apply_overrides(start, {field: value for field, _, value in chosen}))
+        values = with_method_group(apply_overrides(start, {field: value for field, _, value in chosen}))
         space, seeds = dict(shared), config.seeds
         for rule, own in zip(config.per, rules, strict=True):
             if _holds(rule, values):
-                values = _with_group(apply_overrides(values, dict(rule.set)))
+                values = with_method_group(apply_overrides(values, dict(rule.set)))
                 space, seeds = space | own, rule.seeds or seeds
         labels = {field: label for field, label, _ in chosen}
         name = _unused(labels, values, names)
@@ -165,12 +165,6 @@ def _sizes(variant: Variant) -> list[str]:
 def _rule_space(config: SweepConfig, index: int, errors: Errors) -> dict[str, Values]:
     where = f"per[{index}].space"
     return read_space(config.per[index].space, where, errors, strategy=config.search.strategy)
-
-
-def _with_group(values: dict[str, Any]) -> dict[str, Any]:
-    """Make ``method: lora`` a group of keys, so that rules can name its fields."""
-    method = values.get("method")
-    return values | ({"method": {"name": method}} if isinstance(method, str) else {})
 
 
 def _holds(rule: Rule, values: Mapping[str, Any]) -> bool:

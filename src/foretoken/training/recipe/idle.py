@@ -1,6 +1,6 @@
-"""Options of a recipe that change nothing in this run: each is said once, as it is often a misunderstanding.
+"""Idle options: given in the recipe, but without effect beside other options, on this model or on these data.
 
-What can never fit is refused before; here stands what is idle beside other options, or on this model or these data.
+Each is logged once, as it is often a misunderstanding. Options that can never fit each other are errors instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BLOCK_SPARSE = ("big_bird",)
 
 @dataclass(frozen=True)
 class Run:
-    """What decides whether an option does anything."""
+    """A run, of which some facts make options idle."""
 
     recipe: Recipe
     prepared: Prepared
@@ -65,7 +65,7 @@ class Run:
 
 
 class Idle(NamedTuple):
-    """An option, when it is idle although it was given, and why; ``{run}`` is filled in."""
+    """An option, when it is idle although it was given, and why; ``{run}`` is formatted in."""
 
     key: str
     is_idle: Callable[[Run], bool]
@@ -132,7 +132,7 @@ OPTIONS = (
 
 
 def idle_options(run: Run) -> list[str]:
-    """Return one line per option that was given and changes nothing."""
+    """Return one line per option that was given and has no effect."""
     own = [(item.key, item.why) for item in OPTIONS if _is_given(run, item.key) and item.is_idle(run)]
     return [
         f"{key} has no effect: {why.format(run=run)}"
@@ -141,14 +141,14 @@ def idle_options(run: Run) -> list[str]:
 
 
 class SayIdle(TrainerCallback):
-    """Says which options change nothing once training begins, as the number of steps is known then."""
+    """Logs the idle options when training begins: the number of steps is known then."""
 
     def __init__(self, recipe: Recipe, prepared: Prepared) -> None:
         self.recipe = recipe
         self.prepared = prepared
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Say them."""
+        """Log a warning for each."""
         every = self.recipe.training.eval_every
         evaluations = state.num_train_epochs if every == "epoch" else -(-state.max_steps // int(every))
         for line in idle_options(Run(self.recipe, self.prepared, state.max_steps, evaluations)):

@@ -1,7 +1,7 @@
-"""YAML as the core schema of YAML 1.2 reads it: texts, numbers, true, false, null, lists, groups whose keys are texts.
+"""YAML with the core schema of YAML 1.2: texts, numbers, true, false, null, lists, and groups with texts as keys.
 
-PyYAML reads YAML 1.1, in which ``10:30`` is 630, ``010`` is 8, ``yes`` is true and ``2024-01-01`` a date. What a text
-stands for is counted while it is read: ten levels of ten aliases each are 10^10 values in half a kilobyte.
+PyYAML reads YAML 1.1, in which ``10:30`` is 630, ``010`` is 8, ``yes`` is true and ``2024-01-01`` a date. Values are
+counted while they are read, because ten levels of ten aliases each stand for 10^10 values in half a kilobyte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what a text says.
+    """Return the values of a YAML text.
 
     Raises:
         yaml.YAMLError: it is not YAML, or stands for more than the limits above.
@@ -43,7 +43,7 @@ def parse_yaml(text: str) -> Any:
 
 @dataclass
 class _Extent:
-    """What a part of a text stands for."""
+    """The size of a part of a document, its aliases expanded."""
 
     values: int = 0
     characters: int = 0
@@ -51,7 +51,7 @@ class _Extent:
 
 
 class _Loader(yaml.SafeLoader):
-    """Counts while it composes; an alias counts as what it stands for."""
+    """Counts values while it composes them; an alias counts as the values that it stands for."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - so PyYAML declares it
     yaml_constructors: ClassVar[dict[Any, Any]] = {
@@ -85,7 +85,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Make every key a text, and refuse one that is given twice."""
+        """Turn every key into a text, and refuse duplicates."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         keys = [key for key, _ in node.value]
         for key in keys:
@@ -99,7 +99,7 @@ class _Loader(yaml.SafeLoader):
 
     @contextmanager
     def _measured(self) -> Iterator[_Extent]:
-        """Fill in what was read within the block."""
+        """Yield an extent that is filled in when the ``with`` block ends."""
         extent, before = _Extent(), _Extent(**vars(self.read))
         self.read.depth = self.level
         yield extent
