@@ -100,7 +100,7 @@ def test_a_finished_sweep_prints_its_table_and_repeats_nothing(finished, cli):
     assert result.code == 0
     assert saved(finished.folder) == before
     header, lora, prefix, *_ = result.out.splitlines()
-    assert header.split("  ")[0] == "contestant"
+    assert header.split("  ")[0] == "variant"
     assert (lora.split()[0], prefix.split()[0]) == ("lora", "prefix-tuning")
     assert "±" in lora
     assert "6 of 6 runs done" in result.err
