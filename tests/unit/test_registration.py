@@ -1,4 +1,4 @@
-"""Whatever is imported first, peft knows foretoken's methods once both are imported, and foretoken alone stays light."""
+"""Whatever is imported first, peft knows the methods once both are imported; foretoken alone imports no torch."""
 
 import subprocess
 import sys
