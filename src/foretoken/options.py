@@ -46,7 +46,7 @@ def option(
     return field(default=default, metadata=about)
 
 
-def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str = "") -> T | None:
+def build(cls: type[T], values: Values, errors: Errors, prefix: str = "") -> T | None:
     """Build a dataclass from a mapping; each problem goes to `errors` as one line that names its key."""
     before = len(errors)
     hints = types_of(cls)
@@ -87,7 +87,7 @@ def check_fields(options: object) -> None:
         raise OptionsError(errors)
 
 
-def unknown_keys(values: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> Errors:
+def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
     """Return one line for every key that does not exist, with the near miss or the list of keys that do."""
     listed = f"; known: {', '.join(sorted(known)) or 'none'}"
     unknown = [cut(str(name), _LONGEST_KEY) for name in values if name not in known]
@@ -95,7 +95,7 @@ def unknown_keys(values: Mapping[str, Any], known: Mapping[str, Any], prefix: st
     return [f"{prefix}{name}: no such key{hint}" for name, hint in zip_longest(unknown, hints, fillvalue="")]
 
 
-def convert(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+def convert(value: object, wanted: object, key: str, errors: Errors) -> Any:
     """Return `value` as the type `wanted`, or append why not; types of no plain data are let through."""
     origin = get_origin(wanted)
     if is_dataclass(wanted) and isinstance(wanted, type):
@@ -151,7 +151,7 @@ def to_dict(options: Any) -> dict[str, Any]:
     return asdict(options)
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
     """Return nested mappings as one flat mapping with dotted keys.
 
     >>> flatten({"a": {"b": 1}, "c": 2})
@@ -174,7 +174,7 @@ def types_of(cls: Any) -> dict[str, Any]:
 _read_types = cache(get_type_hints)  # a sweep builds thousands of recipes
 
 
-def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix: str) -> Errors:
+def _missing(values: Values, known: Mapping[str, Field[object]], prefix: str) -> Errors:
     required = [
         item
         for item in known.values()
@@ -183,14 +183,14 @@ def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix:
     return [f"{prefix}{item.name}: is required ({item.metadata.get('help', '')})" for item in required]
 
 
-def _checked(value: Any, wanted: Any, item: Field[Any], key: str, errors: Errors) -> Any:
+def _checked(value: object, wanted: object, item: Field[object], key: str, errors: Errors) -> object:
     got = convert(value, wanted, key, errors)
     if is_number(got):
         errors.extend(_out_of_range(got, item.metadata, key))
     return got
 
 
-def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
+def _out_of_range(value: float, limits: Values, key: str) -> Errors:
     checks = [
         ("at least", limits.get("at_least"), lambda limit: value >= limit),
         ("above", limits.get("above"), lambda limit: value > limit),
@@ -204,7 +204,7 @@ def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
     ]
 
 
-def _construct(cls: type[T], arguments: dict[str, Any], errors: Errors, prefix: str) -> T | None:
+def _construct(cls: type[T], arguments: Values, errors: Errors, prefix: str) -> T | None:
     try:
         return cls(**arguments)
     except OptionsError as error:
@@ -215,7 +215,7 @@ def _construct(cls: type[T], arguments: dict[str, Any], errors: Errors, prefix: 
         return None
 
 
-def _nested(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
+def _nested(value: object, wanted: type[object], key: str, errors: Errors) -> object:
     if isinstance(value, wanted):
         return value
     if not isinstance(value, Mapping):
@@ -224,7 +224,7 @@ def _nested(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
     return _BAD if built is None else built
 
 
-def _union(value: Any, members: tuple[Any, ...], key: str, errors: Errors) -> Any:
+def _union(value: object, members: tuple[object, ...], key: str, errors: Errors) -> object:
     if isinstance(value, Mapping):
         nested = [member for member in members if is_dataclass(member)]
         if len(nested) == 1:
@@ -237,7 +237,7 @@ def _union(value: Any, members: tuple[Any, ...], key: str, errors: Errors) -> An
     return _refuse(value, Union[members], key, errors)  # noqa: UP007 - built from a tuple of types
 
 
-def _scalar(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
+def _scalar(value: object, wanted: type[object], key: str, errors: Errors) -> object:
     exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)
     if is_number(value) and not is_usable(value):
         return _refuse(value, wanted, key, errors)
@@ -246,7 +246,7 @@ def _scalar(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
     return value if exact else _refuse(value, wanted, key, errors)
 
 
-def _sequence(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+def _sequence(value: object, wanted: object, key: str, errors: Errors) -> object:
     if not isinstance(value, list | tuple):
         return _refuse(value, wanted, key, errors)
     inner = get_args(wanted)
@@ -256,7 +256,7 @@ def _sequence(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
     return tuple(items) if get_origin(wanted) is tuple else list(items)
 
 
-def _refuse(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+def _refuse(value: object, wanted: object, key: str, errors: Errors) -> object:
     if isinstance(value, int | float) and not is_usable(value):
         errors.append(f"{key}: got {quoted(value)}, expected a number between -2^63 and 2^63")
         return _BAD
@@ -266,7 +266,7 @@ def _refuse(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
     return _BAD
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, Mapping):
         return "a group of keys"
     if isinstance(value, list | tuple):
@@ -288,6 +288,6 @@ def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
     return lines
 
 
-def _options_class(wanted: Any) -> type[Any] | None:
+def _options_class(wanted: object) -> type[object] | None:
     members = [wanted, *get_args(wanted)]
     return next((member for member in members if isinstance(member, type) and is_dataclass(member)), None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from foretoken.limits import MOST_DOCUMENTS
-from foretoken.options import option
+from foretoken.options import Values, option
 from foretoken_cli.console import described, table
 from foretoken_cli.parser import parse
 
@@ -63,7 +62,7 @@ def _draw(folder: Path, output: Path) -> None:
             temporary.write_bytes(to_png(figure))
 
 
-def _print(values: Mapping[str, Any]) -> None:
+def _print(values: Values) -> None:
     header = ["attention", "prefix, mean of heads", "least", "most"]
     rows = [
         [name, *(f"{share:.4f}" for share in (fmean(heads), min(heads), max(heads)))]

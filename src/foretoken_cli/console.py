@@ -14,7 +14,6 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from foretoken.errors import SaveError, cut, printable
 from foretoken.files import save_error
@@ -39,7 +38,7 @@ def say(line: object = "") -> None:
         print(printable(str(line)))
 
 
-def json_line(values: Any, *, to_stdout: bool = False) -> str:
+def json_line(values: object, *, to_stdout: bool = False) -> str:
     r"""Return values as JSON with every character escaped that does not print.
 
     With `to_stdout`, letters beyond ASCII are escaped too unless the encoding of stdout has them.

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
 from foretoken.options import option
@@ -79,7 +79,7 @@ def _reasons(cells: Mapping[str, Mapping[str, str]]) -> set[tuple[str, str]]:
     }
 
 
-def _meaning(item: Field[object], wanted: Any) -> str:
+def _meaning(item: Field[object], wanted: object) -> str:
     """Return an option's help, and the values it takes where there are only some."""
     choices = ", ".join(str(value) for value in get_args(wanted)) if get_origin(wanted) is Literal else ""
     text = _first_sentence(item.metadata.get("help", ""))

@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         """Raise what `foretoken` prints in one line before it exits with 2."""
         raise ConfigError(f"{self.prog}: {cut(message, 300)}; {self.prog} --help says more")
 
-    def print_help(self, file: Any = None) -> None:
+    def print_help(self, file: object = None) -> None:
         """Print the help on stdout as a result, so that an error of stdout is reported."""
         say_lines(self.format_help())
 
@@ -95,7 +95,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def _argument(item: Field[Any], wanted: Any) -> tuple[list[str], dict[str, Any]]:
+def _argument(item: Field[object], wanted: object) -> tuple[list[str], dict[str, Any]]:
     """Return the names of an argument, and what argparse has to know about it."""
     about = item.metadata
     is_optional = type(None) in get_args(wanted)

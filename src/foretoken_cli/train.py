@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from foretoken.errors import ForetokenError
-from foretoken.options import option
+from foretoken.options import Values, option
 from foretoken.processes import is_main_process
 from foretoken_cli.console import fail, say, table
 from foretoken_cli.parser import parse_known
@@ -60,7 +59,7 @@ def run(words: Sequence[str]) -> int:
     if not recipes:
         fail("name at least one recipe file before the options: foretoken train recipe.yaml")
         return 2
-    done: list[tuple[str, dict[str, Any]]] = []
+    done: list[tuple[str, Values]] = []
     try:
         failed = _run_all(recipes, overrides, done, options)
     finally:
@@ -71,7 +70,7 @@ def run(words: Sequence[str]) -> int:
 def _run_all(
     recipes: Sequence[str],
     overrides: Sequence[str],
-    done: list[tuple[str, dict[str, Any]]],
+    done: list[tuple[str, Values]],
     options: TrainCommand,
 ) -> bool:
     """Run the recipes in turn; of several, one that fails is said and the others go on."""
@@ -92,7 +91,7 @@ def _run_all(
     return failed
 
 
-def _run_one(path: str, overrides: Sequence[str], options: TrainCommand) -> tuple[str, dict[str, Any]]:
+def _run_one(path: str, overrides: Sequence[str], options: TrainCommand) -> tuple[str, Values]:
     from foretoken.training.recipe.recipe import load_recipe
 
     recipe = load_recipe(path, overrides)
@@ -101,7 +100,7 @@ def _run_one(path: str, overrides: Sequence[str], options: TrainCommand) -> tupl
     return str(recipe.run_folder), train(recipe, restart=options.restart, accept_changed=options.accept_changed)
 
 
-def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+def _print(done: Sequence[tuple[str, Values]]) -> None:
     """Print one line a run, and below where the runs are: their names are long, and terminals 80 columns wide."""
     if done and is_main_process():
         names = _metrics([record for _, record in done])
@@ -111,13 +110,13 @@ def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         say(f"adapter, record and predictions: {', '.join(folder for folder, _ in done)}")
 
 
-def _metrics(done: Sequence[Mapping[str, Any]]) -> list[str]:
+def _metrics(done: Sequence[Values]) -> list[str]:
     """Return what the table shows: a few metrics of every problem among the runs, and what they were selected by."""
     names = [name for record in done for name in (*_SHOWN[record["problem"]], record["recipe"]["training"]["metric"])]
     return [name for name in dict.fromkeys(names) if any(name in record["test"] for record in done)]
 
 
-def _row(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def _row(record: Values, names: Sequence[str]) -> list[str]:
     measured, step = record["test"], record["timings"]["step_seconds_median"]
     return [
         record["recipe"]["method"]["name"],

@@ -8,13 +8,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretoken.errors import ConfigError
+from foretoken.options import Values
 from foretoken.sweeps.config import MOST_TRIALS
 from foretoken.sweeps.naming import candidate_name
 from foretoken.sweeps.plan import SweepPlan, Variant
-from foretoken.sweeps.space import size_of
+from foretoken.sweeps.space import Params, size_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
 
     from foretoken.sweeps.config import SearchOptions
 
-Params = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Outcome:
     """The result of a candidate: its score, None while it runs; `seen` are the evaluations of a pruned run."""
 
-    params: Mapping[str, Any]
+    params: Values
     score: float | None = None
     lost: bool = False
     seen: Mapping[str, float] = field(default_factory=dict)

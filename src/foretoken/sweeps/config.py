@@ -11,7 +11,7 @@ from typing import Any, Literal
 from foretoken.errors import ConfigError, RecipeError, quoted
 from foretoken.limits import MOST_STEPS
 from foretoken.names import check_name, plain_name
-from foretoken.options import Errors, build, option
+from foretoken.options import Errors, Values, build, option
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 MOST_RUNS = 100_000
@@ -27,7 +27,7 @@ class SearchOptions:
     strategy: Literal["grid", "random", "tpe"] = option("how candidates are proposed", "grid")
     trials: int | None = option("candidates per variant; for random and tpe", None, at_least=1, at_most=MOST_TRIALS)
     seed: int = option("seed of the proposals", 0, at_least=0, at_most=2**32 - 1)
-    space: Mapping[str, Any] = option("field of the recipe: its choices, or a range", factory=dict)
+    space: Values = option("field of the recipe: its choices, or a range", factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -41,9 +41,9 @@ class SearchOptions:
 class Rule:
     """Values that hold for some variants only."""
 
-    when: Mapping[str, Any] = option("field of the recipe: the value, or list of values, that it must have")
-    set: Mapping[str, Any] = option("field of the recipe: its value then", factory=dict)
-    space: Mapping[str, Any] = option("fields that are searched then; they win over search.space", factory=dict)
+    when: Values = option("field of the recipe: the value, or list of values, that it must have")
+    set: Values = option("field of the recipe: its value then", factory=dict)
+    space: Values = option("fields that are searched then; they win over search.space", factory=dict)
     seeds: list[int] | None = option("seeds then, in place of the sweep's", None)
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class SweepConfig:
     recipe: Any = option("the recipe that all runs start from: a file (beside this one) or a group of keys")
     name: str = option("folder of the sweep in `output`; default: the name of the file", "")
     output: str = option("folder that holds the sweeps", "sweeps")
-    compare: Mapping[str, Any] = option("field of the recipe: its values, as a list or by name", factory=dict)
+    compare: Values = option("field of the recipe: its values, as a list or by name", factory=dict)
     per: list[Rule] = option("what holds for some variants only", factory=list)
     search: SearchOptions = option("which fields validation chooses", factory=SearchOptions)
     seeds: list[int] = option("seeds of the runs of a candidate", factory=lambda: [0])
@@ -146,7 +146,7 @@ def read_sweep_config(
     return found, apply_overrides(base, chosen)
 
 
-def _without_wrong_keys(values: Mapping[str, Any], errors: Errors) -> dict[str, Any]:
+def _without_wrong_keys(values: Values, errors: Errors) -> Values:
     wrong = {re.split(r"[:.\[]", line, maxsplit=1)[0] for line in errors}
     return {key: value for key, value in values.items() if key not in wrong}
 
@@ -156,7 +156,7 @@ def _redirected(found: SweepConfig, storage: str | None, output: str | None) -> 
     return moved if storage is None else replace(moved, storage=replace(moved.database, url=storage))
 
 
-def _base_recipe(recipe: Any, beside: Path, errors: Errors) -> dict[str, Any]:
+def _base_recipe(recipe: object, beside: Path, errors: Errors) -> dict[str, Any]:
     if isinstance(recipe, Mapping):
         return dict(recipe)
     if not isinstance(recipe, str):
@@ -170,7 +170,7 @@ def _base_recipe(recipe: Any, beside: Path, errors: Errors) -> dict[str, Any]:
         return {}
 
 
-def _override_errors(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Errors:
+def _override_errors(chosen: Values, values: Values) -> Errors:
     """Refuse overrides of fields that the sweep itself sets in every run."""
     searched = _keys(values, "compare"), _keys(values.get("search"), "space")
     taken = dict.fromkeys(searched[0], "compared") | dict.fromkeys(searched[1], "searched")
@@ -178,6 +178,6 @@ def _override_errors(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Er
     return [f"--{key}: is {taken[key]} by the sweep; change it in the file" for key in chosen if key in taken]
 
 
-def _keys(values: Any, name: str) -> list[str]:
+def _keys(values: object, name: str) -> list[str]:
     group = values.get(name) if isinstance(values, Mapping) else None
     return list(group) if isinstance(group, Mapping) else []

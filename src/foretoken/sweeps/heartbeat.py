@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -43,7 +42,7 @@ class Heartbeat(TrainerCallback):
     def __exit__(self, *_: object) -> None:
         self._stop.set()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Raise LostRun if the run was taken over, else note the step."""
         if self.is_lost:
             raise LostRun(self.run)

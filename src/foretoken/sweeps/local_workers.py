@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from foretoken.files import check_writable, make_folder
 
@@ -37,8 +37,8 @@ def run_local_workers(command: Sequence[str], size: int, folder: Path, look: Cal
 
 
 @contextmanager
-def _started(command: Sequence[str], size: int, folder: Path) -> Iterator[list[subprocess.Popen[Any]]]:
-    workers: list[subprocess.Popen[Any]] = []
+def _started(command: Sequence[str], size: int, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    workers: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(1, size + 1):
             with (folder / f"{number}.log").open("ab") as output:
@@ -48,7 +48,7 @@ def _started(command: Sequence[str], size: int, folder: Path) -> Iterator[list[s
         _end(workers)
 
 
-def _start(command: Sequence[str], number: int, size: int, output: Any) -> subprocess.Popen[Any]:
+def _start(command: Sequence[str], number: int, size: int, output: BinaryIO) -> subprocess.Popen[bytes]:
     """Start a worker in a session of its own, so that Ctrl-C reaches this process alone, which passes it on once."""
     return subprocess.Popen(
         [sys.executable, "-m", "foretoken", "sweep", *command, WORKER],
@@ -70,7 +70,7 @@ def _share(number: int, size: int) -> Mapping[str, str]:
     return cores | ({"CUDA_VISIBLE_DEVICES": gpus[(number - 1) % len(gpus)]} if len(gpus) > 1 else {})
 
 
-def _end(workers: Sequence[subprocess.Popen[Any]]) -> None:
+def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
     """Interrupt the workers that still run, and wait until each has given its run back."""
     for process in workers:
         if process.poll() is None:
@@ -79,7 +79,7 @@ def _end(workers: Sequence[subprocess.Popen[Any]]) -> None:
         process.wait()
 
 
-def _endings(workers: Sequence[subprocess.Popen[Any]], folder: Path) -> str:
+def _endings(workers: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:
     bad = {number: process.returncode for number, process in enumerate(workers, start=1) if process.returncode}
     said = ", ".join(f"worker {number} {_ending(code)}" for number, code in bad.items())
     return said and f"{said}; see {folder}"

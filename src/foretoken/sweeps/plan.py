@@ -11,10 +11,10 @@ from typing import Any
 
 from foretoken.errors import ConfigError, RecipeError, quoted
 from foretoken.names import check_name
-from foretoken.options import Errors
+from foretoken.options import Errors, Values
 from foretoken.sweeps.config import MOST_RUNS, Rule, SweepConfig, read_sweep_config
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
-from foretoken.sweeps.space import Values, read_space, size_of
+from foretoken.sweeps.space import FieldValues, Params, read_space, size_of
 from foretoken.training.recipe.reading import apply_overrides
 from foretoken.training.recipe.recipe import Recipe, build_recipe, with_method_group
 
@@ -28,8 +28,8 @@ class Variant:
 
     name: str
     compared: Mapping[str, str]
-    values: Mapping[str, Any]
-    space: Mapping[str, Values]
+    values: Values
+    space: Mapping[str, FieldValues]
     seeds: Sequence[int] = (0,)
     search_seeds: Sequence[int] = (0,)
     metric: str = ""
@@ -42,11 +42,11 @@ class SweepPlan:
     config: SweepConfig
     variants: tuple[Variant, ...]
 
-    def recipe(self, variant: Variant, params: Mapping[str, Any], seed: int) -> Recipe:
+    def recipe(self, variant: Variant, params: Values, seed: int) -> Recipe:
         """Return the recipe of a run."""
         return build_recipe(self._values(variant, params, seed), source=run_name(variant, params, seed))
 
-    def recipe_errors(self, variant: Variant, params: Mapping[str, Any]) -> Errors:
+    def recipe_errors(self, variant: Variant, params: Values) -> Errors:
         """Return what is wrong with the recipe of a candidate."""
         try:
             self.recipe(variant, params, variant.seeds[0])
@@ -54,13 +54,13 @@ class SweepPlan:
             return list(error.errors)
         return []
 
-    def _values(self, variant: Variant, params: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    def _values(self, variant: Variant, params: Values, seed: int) -> Params:
         place = Path(self.config.folder, run_name(variant, params, seed))
         own = {"training.seed": seed, "output": str(place.parent), "name": place.name}
         return apply_overrides(dict(variant.values), dict(params) | own)
 
 
-def run_name(variant: Variant, params: Mapping[str, Any], seed: int) -> str:
+def run_name(variant: Variant, params: Values, seed: int) -> str:
     """Return the name of a run, which is its folder within the sweep's."""
     return f"{variant.name}/{candidate_name(params)}-seed{seed}"
 
@@ -89,12 +89,12 @@ def load_plan(
     return replace(plan, variants=tuple(_with_metric(plan, item) for item in variants))
 
 
-def first_params(variant: Variant) -> dict[str, Any]:
+def first_params(variant: Variant) -> Params:
     """Return the first value of every searched field."""
     return {field: values.ends[0] for field, values in variant.space.items()}
 
 
-def _variants(config: SweepConfig, base: dict[str, Any], errors: Errors) -> Iterator[Variant]:
+def _variants(config: SweepConfig, base: Params, errors: Errors) -> Iterator[Variant]:
     axes = [_axis(field, values, errors) for field, values in config.compare.items()]
     if math.prod(map(len, axes)) > MOST_VARIANTS:
         sizes = " x ".join(f"{len(axis):,}" for axis in axes)
@@ -116,7 +116,7 @@ def _variants(config: SweepConfig, base: dict[str, Any], errors: Errors) -> Iter
         yield Variant(name, labels, values, space, seeds, seeds if config.seeds_for == "all" else seeds[:1])
 
 
-def _axis(field: str, values: Any, errors: Errors) -> list[tuple[str, str, Any]]:
+def _axis(field: str, values: object, errors: Errors) -> list[tuple[str, str, object]]:
     if isinstance(values, Mapping) and values:
         errors.extend(_label_errors(field, values))
         return [(field, str(label), value) for label, value in values.items()]
@@ -132,7 +132,7 @@ def _axis(field: str, values: Any, errors: Errors) -> list[tuple[str, str, Any]]
     return [(field, label, value) for label, value in zip(axis_labels(values), values, strict=True)]
 
 
-def _label_errors(field: str, labels: Iterable[Any]) -> Iterator[str]:
+def _label_errors(field: str, labels: Iterable[object]) -> Iterator[str]:
     """Refuse names that cannot be part of a folder's name; labels made from values are safe already."""
     for label in labels:
         try:
@@ -162,25 +162,25 @@ def _sizes(variant: Variant) -> list[str]:
     return [f"{values.count:,} of {field}" for field, values in variant.space.items()]
 
 
-def _rule_space(config: SweepConfig, index: int, errors: Errors) -> dict[str, Values]:
+def _rule_space(config: SweepConfig, index: int, errors: Errors) -> dict[str, FieldValues]:
     where = f"per[{index}].space"
     return read_space(config.per[index].space, where, errors, strategy=config.search.strategy)
 
 
-def _holds(rule: Rule, values: Mapping[str, Any]) -> bool:
-    def agrees(field: str, wanted: Any) -> bool:
+def _holds(rule: Rule, values: Values) -> bool:
+    def agrees(field: str, wanted: object) -> bool:
         return _at(values, field) in (wanted if isinstance(wanted, list) else [wanted])
 
     return all(agrees(field, wanted) for field, wanted in rule.when.items())
 
 
-def _at(values: Any, field: str) -> Any:
+def _at(values: object, field: str) -> Any:
     for part in field.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
 
 
-def _unused(labels: Mapping[str, str], values: Mapping[str, Any], names: set[str]) -> str:
+def _unused(labels: Mapping[str, str], values: Values, names: set[str]) -> str:
     alone = str(_at(values, "method.name") or "run")
     exact = "-".join(labels.values()) if labels else alone
     name = safe_name(exact)
@@ -209,7 +209,7 @@ def _value_errors(plan: SweepPlan) -> Errors:
     return list(found)
 
 
-def _trials(variant: Variant) -> Iterator[dict[str, Any]]:
+def _trials(variant: Variant) -> Iterator[Params]:
     first = first_params(variant)
     yield first
     for field, values in variant.space.items():

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from foretoken.files import write_json
 from foretoken.options import to_dict
@@ -31,7 +30,7 @@ class Record:
         self.plan, self.place = plan, place
         self.path = plan.config.folder / FILE
         refuse_foreign(self.path, f'{{\n  "name": {json.dumps(plan.config.name, ensure_ascii=False)},\n  "status": ')
-        self._written: dict[str, Any] | None = None
+        self._written: dict[str, object] | None = None
 
     def write(self, statuses: Sequence[VariantStatus]) -> None:
         """Write the file, if anything has changed since this process last wrote it."""
@@ -41,7 +40,7 @@ class Record:
             self._written = values
 
 
-def sweep_record(plan: SweepPlan, place: str, statuses: Sequence[VariantStatus]) -> dict[str, Any]:
+def sweep_record(plan: SweepPlan, place: str, statuses: Sequence[VariantStatus]) -> dict[str, object]:
     """Return the record of a sweep; `place` says where its database is."""
     config = plan.config
     return {
@@ -57,7 +56,7 @@ def sweep_record(plan: SweepPlan, place: str, statuses: Sequence[VariantStatus])
     }
 
 
-def _variant(item: VariantStatus) -> dict[str, Any]:
+def _variant(item: VariantStatus) -> dict[str, object]:
     chosen = item.selected
     return {
         "name": item.variant.name,
@@ -72,7 +71,7 @@ def _variant(item: VariantStatus) -> dict[str, Any]:
     }
 
 
-def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, Any]:
+def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, object]:
     rows = {
         seed: row
         for seed, row in candidate.rows.items()
@@ -88,7 +87,7 @@ def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, Any]
     }
 
 
-def _run(seed: int, row: RunRow) -> dict[str, Any]:
+def _run(seed: int, row: RunRow) -> dict[str, object]:
     known = {"validation": row.validation, "test": row.test, "error": row.error}
     own = {"seed": seed, "state": row.state, "seconds": row.seconds}
     return own | {key: value for key, value in known.items() if value}

@@ -13,11 +13,13 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import RecipeError, cut, quoted
+from foretoken.options import Values
 from foretoken.sweeps.database import Database, DatabaseError
+from foretoken.sweeps.space import Params
 from foretoken.training.run.record import differing_keys
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, RowMapping, Select, Table
+    from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table
 
 WAITING, RUNNING, TRAINED, MEASURING, MEASURED = "waiting", "running", "trained", "measuring", "measured"
 PRUNED, FAILED, UNMEASURED = "pruned", "failed", "unmeasured"
@@ -35,7 +37,7 @@ class RunRow:
     """
 
     run: str
-    recipe: Mapping[str, Any]
+    recipe: Values
     state: str = WAITING
     owner: str = ""
     beat: int = 0
@@ -45,11 +47,11 @@ class RunRow:
     validation: Mapping[str, float] | None = None
     test: Mapping[str, float] | None = None
     error: str | None = None
-    history: Mapping[str, Any] | None = None
+    history: Values | None = None
 
 
 _FIELDS = tuple(item.name for item in fields(RunRow))
-_KINDS: Mapping[str, Any] = {
+_KINDS: Values = {
     "run": str,
     "recipe": dict,
     "state": str,
@@ -84,7 +86,7 @@ class RunTable:
         found = self._read(query)
         return {values["run"]: self._row(dict(values)) for values in found}
 
-    def add(self, recipes: Mapping[str, Mapping[str, Any]]) -> None:
+    def add(self, recipes: Mapping[str, Values]) -> None:
         """Add the runs that are missing.
 
         Raises:
@@ -124,7 +126,7 @@ class RunTable:
         progress["takeovers"] = case((further, 0), else_=runs.c.takeovers)
         return self.note(run, worker_id, beat=runs.c.beat + 1, **progress)
 
-    def note(self, run: str, worker_id: str, **values: Any) -> bool:
+    def note(self, run: str, worker_id: str, **values: object) -> bool:
         """Write columns of a run; tell whether the worker still held it."""
         change = self.runs.update().where(*self._is(run), self.runs.c.owner == worker_id).values(values)
         return self.database.run(lambda connection: connection.execute(change).rowcount == 1)
@@ -140,16 +142,16 @@ class RunTable:
         values = {"state": state, "owner": "", "error": None, "takeovers": 0}
         self.database.run(lambda connection: connection.execute(change.values(values)))
 
-    def proposed(self) -> dict[str, list[dict[str, Any]]]:
+    def proposed(self) -> dict[str, list[Params]]:
         """Return the parameters of the proposed candidates by variant, in order."""
         table = self.candidates
         query = table.select().where(table.c.sweep == self.sweep).order_by(table.c.number)
-        found: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, list[Params]] = {}
         for row in self._read(query):
             found.setdefault(row["contestant"], []).append(self._params(dict(row)))
         return found
 
-    def propose(self, variant: str, number: int, params: Mapping[str, Any]) -> None:
+    def propose(self, variant: str, number: int, params: Values) -> None:
         """Add a proposed candidate, unless another worker has added one with that number."""
         row = {"sweep": self.sweep, "contestant": variant, "number": number, "params": dict(params)}
         self.database.run(lambda connection: self._insert(connection, self.candidates, [row]))
@@ -172,7 +174,7 @@ class RunTable:
         except (ValueError, TypeError, RecursionError) as error:  # JSON that is none
             raise self._damaged(str(error)) from error
 
-    def _row(self, values: Mapping[str, Any]) -> RunRow:
+    def _row(self, values: Values) -> RunRow:
         """Return a row after a check of its types, on which the rest of the sweep relies."""
         for name, kinds in _KINDS.items():
             if not isinstance(values[name], kinds) or isinstance(values[name], bool):
@@ -185,7 +187,7 @@ class RunTable:
                 raise self._damaged(f"{name} of the run {values['run']} has the score {quoted(wrong[0])}")
         return RunRow(**{key: values[key] for key in _FIELDS})
 
-    def _params(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _params(self, row: Values) -> Params:
         if not isinstance(row["params"], dict):
             raise self._damaged(f"candidate {row['number']} of {row['variant']} is {quoted(row['params'])}")
         return row["params"]
@@ -196,10 +198,10 @@ class RunTable:
             "or name another one with --storage"
         )
 
-    def _is(self, run: str) -> tuple[Any, Any]:
+    def _is(self, run: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         return self.runs.c.sweep == self.sweep, self.runs.c.run == run
 
-    def _refuse_others(self, recipes: Mapping[str, Mapping[str, Any]]) -> None:
+    def _refuse_others(self, recipes: Mapping[str, Values]) -> None:
         rows = self.rows()
         for run, recipe in recipes.items():
             differing = differing_keys(rows[run].recipe, recipe)
@@ -238,13 +240,13 @@ def _tables() -> tuple[Table, Table]:
     return runs, candidates
 
 
-def _insert_or_leave(database: Database) -> Callable[[Connection, Table, Sequence[Mapping[str, Any]]], None]:
+def _insert_or_leave(database: Database) -> Callable[[Connection, Table, Sequence[Values]], None]:
     """Return an INSERT, in the dialect of the database, that keeps rows which exist already."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     insert: Any = sqlite.insert if database.engine.dialect.name == "sqlite" else postgresql.insert
 
-    def work(connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    def work(connection: Connection, table: Table, rows: Iterable[Values]) -> None:
         connection.execute(insert(table).on_conflict_do_nothing(), list(rows))
 
     return work

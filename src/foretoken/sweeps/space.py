@@ -8,22 +8,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import quoted
-from foretoken.options import Errors, build, option
+from foretoken.options import Errors, Values, build, option
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 MOST_CHOICES = 1000
+Params = dict[str, Any]  # values of fields, by their dotted keys
 
 
 @dataclass(frozen=True)
 class ValueList:
     """A list of values, of any kind that the field takes."""
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
 
     @property
-    def grid(self) -> tuple[Any, ...]:
+    def grid(self) -> tuple[object, ...]:
         """Every value, in the order of the file."""
         return self.values
 
@@ -33,7 +34,7 @@ class ValueList:
         return len(self.values)
 
     @property
-    def ends(self) -> tuple[Any, ...]:
+    def ends(self) -> tuple[object, ...]:
         """The values to check before the sweep starts."""
         return self.values
 
@@ -44,11 +45,11 @@ class ValueList:
 
         return CategoricalDistribution(tuple(range(len(self.values))))
 
-    def decode(self, sampled: Any) -> Any:
+    def decode(self, sampled: Any) -> object:
         """Return the value of a sample."""
         return self.values[sampled]
 
-    def encode(self, value: Any) -> Any:
+    def encode(self, value: object) -> float | None:
         """Return the sample of a value; None if the file no longer lists it."""
         return self.values.index(value) if value in self.values else None
 
@@ -69,7 +70,7 @@ class ValueRange:
         return all(float(end).is_integer() for end in ends) and not self.log
 
     @property
-    def grid(self) -> tuple[Any, ...] | None:
+    def grid(self) -> tuple[object, ...] | None:
         """Every value of a range with a step; None without one."""
         if self.step is None:
             return None
@@ -83,7 +84,7 @@ class ValueRange:
         return math.floor(min((self.high - self.low) / self.step, 1e18) + 1e-9) + 1
 
     @property
-    def ends(self) -> tuple[Any, ...]:
+    def ends(self) -> tuple[object, ...]:
         """The values to check before the sweep starts."""
         return self._number(self.low), self._number(self.high)
 
@@ -96,23 +97,22 @@ class ValueRange:
             return IntDistribution(int(self.low), int(self.high), step=int(self.step or 1))
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
-    def decode(self, sampled: Any) -> Any:
+    def decode(self, sampled: Any) -> object:
         """Return the value of a sample."""
         return sampled
 
-    def encode(self, value: Any) -> Any:
+    def encode(self, value: object) -> float | None:
         """Return the sample of a value; None if it lies outside."""
-        inside = isinstance(value, int | float) and self.low <= value <= self.high
-        return value if inside else None
+        return value if isinstance(value, int | float) and self.low <= value <= self.high else None
 
     def _number(self, value: float) -> float:
         return int(value) if self.whole else round(value, 12)
 
 
-Values = ValueList | ValueRange
+FieldValues = ValueList | ValueRange
 
 
-def read_space(given: Mapping[str, Any], where: str, errors: Errors, *, strategy: str) -> dict[str, Values]:
+def read_space(given: Values, where: str, errors: Errors, *, strategy: str) -> dict[str, FieldValues]:
     """Return the values of every field; each problem goes to `errors` as one line.
 
     >>> read_space({"training.epochs": {"low": 1, "high": 5, "step": 2}}, "space", [], strategy="grid")["training.epochs"].grid
@@ -122,7 +122,7 @@ def read_space(given: Mapping[str, Any], where: str, errors: Errors, *, strategy
     return {field: values for field, values in read.items() if values is not None}
 
 
-def size_of(space: Mapping[str, Values]) -> int | None:
+def size_of(space: Mapping[str, FieldValues]) -> int | None:
     """Return the number of points of a space; None if it is not limited.
 
     >>> size_of({"a": ValueList((1, 2, 3)), "b": ValueRange(1, 4, step=1)})
@@ -132,7 +132,7 @@ def size_of(space: Mapping[str, Values]) -> int | None:
     return None if None in counts else math.prod(count or 0 for count in counts)
 
 
-def _read(value: Any, key: str, errors: Errors, strategy: str) -> Values | None:
+def _read(value: object, key: str, errors: Errors, strategy: str) -> FieldValues | None:
     if isinstance(value, list):
         return _choices(value, key, errors)
     if not isinstance(value, Mapping):
@@ -145,7 +145,7 @@ def _read(value: Any, key: str, errors: Errors, strategy: str) -> Values | None:
     return found if len(errors) == before else None
 
 
-def _choices(values: list[Any], key: str, errors: Errors) -> ValueList | None:
+def _choices(values: list[object], key: str, errors: Errors) -> ValueList | None:
     if not 1 <= len(values) <= MOST_CHOICES:
         got = f"the list has {len(values):,} choices, expected at most {MOST_CHOICES:,}"
         errors.append(f"{key}: {got if values else 'the list of choices is empty'}")

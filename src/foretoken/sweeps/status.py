@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypedDict
 
-from foretoken.sweeps.candidates import Outcome, Params, Pool
+from foretoken.sweeps.candidates import Outcome, Pool
 from foretoken.sweeps.plan import SweepPlan, Variant, run_name
 from foretoken.sweeps.run_table import BROKEN, FAILED, MEASURED, PRUNED, SCORED, UNMEASURED, WAITING, RunRow
+from foretoken.sweeps.space import Params
 
 ENDED = (*SCORED, PRUNED, FAILED)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
-from foretoken.sweeps.candidates import Params, planned, pools, propose
+from foretoken.sweeps.candidates import planned, pools, propose
 from foretoken.sweeps.database import Database
 from foretoken.sweeps.plan import SweepPlan
 from foretoken.sweeps.run_table import FAILED, TRAINED, UNMEASURED, WAITING, RunTable
+from foretoken.sweeps.space import Params
 from foretoken.sweeps.status import Candidate, VariantStatus, broken, variant_statuses
 from foretoken.training.problems.metrics import greater_is_better
 from foretoken.training.recipe.recipe import Recipe

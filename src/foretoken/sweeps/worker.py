@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from transformers import TrainerCallback
 
 from foretoken.errors import ConfigError, ForetokenError, RunBusyError, SaveError
+from foretoken.options import Values
 from foretoken.sweeps.database import DatabaseError
 from foretoken.sweeps.heartbeat import Heartbeat, LivenessCheck, LostRun
 from foretoken.sweeps.pruning import PruneCallback
@@ -148,7 +148,7 @@ class Worker:
         said = f": {values['error']}" if values.get("error") else ""
         log.log(logging.WARNING if said else logging.INFO, "%s is %s%s", row.run, values["state"], said)
 
-    def _outcome(self, row: RunRow, status: VariantStatus, state: str, heartbeat: Heartbeat) -> dict[str, Any]:
+    def _outcome(self, row: RunRow, status: VariantStatus, state: str, heartbeat: Heartbeat) -> dict[str, object]:
         """Return the columns to write for a run; its failure does not stop the sweep."""
         broken = FAILED if state == RUNNING else UNMEASURED
         if row.state in HELD and row.takeovers >= MOST_TAKEOVERS:
@@ -166,7 +166,7 @@ class Worker:
             traceback.print_exc()
             return {"state": broken, "error": f"{type(error).__name__}: {error}"}
 
-    def _train(self, row: RunRow, status: VariantStatus, heartbeat: Heartbeat) -> dict[str, Any]:
+    def _train(self, row: RunRow, status: VariantStatus, heartbeat: Heartbeat) -> dict[str, object]:
         from foretoken.training.run.train import train
 
         recipe = self.sweep.recipes[row.run]
@@ -179,7 +179,7 @@ class Worker:
             raise ConfigError(f"the run has no validation metric {metric}; it has {', '.join(known)}")
         return {"state": TRAINED, "validation": known, "takeovers": 0}
 
-    def _measure(self, row: RunRow) -> dict[str, Any]:
+    def _measure(self, row: RunRow) -> dict[str, object]:
         from foretoken.inference.evaluate import measure_test
 
         record = measure_test(self.sweep.recipes[row.run], accept_changed=self.accept_changed)
@@ -194,7 +194,7 @@ class Worker:
             rows = self.run_table.rows()
             return [rows[run] for run in runs if run in rows]
 
-        def note(history: Mapping[str, Any]) -> bool:
+        def note(history: Values) -> bool:
             return self.run_table.note(row.run, self.worker_id, history=history)
 
         metric, maximise = status.variant.metric, status.maximise

@@ -18,6 +18,7 @@ from foretoken.backbones import BACKBONES
 from foretoken.backbones.base import Backbone
 from foretoken.methods import METHODS
 from foretoken.metrics.table import METRICS
+from foretoken.options import Values
 from foretoken.processes import processes
 from foretoken.training.model.adapter import MEMBERS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
@@ -147,7 +148,9 @@ class SayIdle(TrainerCallback):
         self.recipe = recipe
         self.prepared = prepared
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Log a warning for each."""
         every = self.recipe.training.eval_every
         evaluations = state.num_train_epochs if every == "epoch" else -(-state.max_steps // int(every))
@@ -155,7 +158,7 @@ class SayIdle(TrainerCallback):
             log.warning("%s", line)
 
 
-def _of_method(run: Run, method: Mapping[str, Any], key: str) -> Iterator[tuple[str, str]]:
+def _of_method(run: Run, method: Values, key: str) -> Iterator[tuple[str, str]]:
     """Yield the options of a method, or of a stack's members, that their config says to need something else."""
     for index, member in enumerate(method.get(MEMBERS, ())):
         if isinstance(member, Mapping):
@@ -188,9 +191,9 @@ def _of(run: Run, key: str) -> Any:
     return value
 
 
-def _default(item: Field[Any]) -> Any:
+def _default(item: Field[object]) -> object:
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 
-def _has_attention_dropout(config: Any) -> bool:
+def _has_attention_dropout(config: object) -> bool:
     return any(hasattr(config, name) for name in ATTENTION_DROPOUTS)

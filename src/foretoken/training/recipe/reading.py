@@ -65,13 +65,13 @@ def apply_overrides(values: Values, overrides: Values) -> dict[str, Any]:
     return merged
 
 
-def add_plain_errors(values: Any, errors: Errors) -> None:
+def add_plain_errors(values: object, errors: Errors) -> None:
     """Add the lines of `plain_errors` for keys that have no error yet."""
     said = {line.partition(":")[0] for line in errors}
     errors.extend(line for line in plain_errors(values) if line.partition(":")[0] not in said)
 
 
-def plain_errors(values: Any) -> Errors:
+def plain_errors(values: object) -> Errors:
     r"""Return one line for every text, number and path that cannot be used, at any depth and under any key.
 
     >>> plain_errors({"data": {"path": "mail\0.csv"}})
@@ -82,14 +82,14 @@ def plain_errors(values: Any) -> Errors:
     return [f"{key}: {problem}" for key, value in _leaves(values, "") for problem in _problems(key, value)]
 
 
-def _set(values: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
+def _set(values: object, path: Sequence[str], value: object) -> dict[str, Any]:
     group = dict(values) if isinstance(values, dict) else {"name": values} if isinstance(values, str) else {}
     first, *rest = path
     group[first] = _set(group.get(first), rest, value) if rest else value
     return group
 
 
-def _value(key: str, text: str) -> Any:
+def _value(key: str, text: str) -> object:
     try:
         return parse_yaml(text)
     except yaml.YAMLError as error:
@@ -100,7 +100,7 @@ def _one_line(error: yaml.YAMLError) -> str:
     return cut(" ".join(str(error).split()), 300)
 
 
-def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping):
         for name, item in value.items():
             at = f"{key}.{name}" if key else str(name)
@@ -114,7 +114,7 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _problems(key: str, value: Any) -> Iterator[str]:
+def _problems(key: str, value: object) -> Iterator[str]:
     if isinstance(value, int | float) and not is_usable(value):
         yield f"got {quoted(value)}, expected a number between -2^63 and 2^63"
     if isinstance(value, str):

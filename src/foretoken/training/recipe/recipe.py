@@ -149,7 +149,7 @@ class Recipe:
 
     model: str = option("folder or hub name of a pretrained model, or `minilm` (the demo weights)")
     data: DataOptions = option("the documents and their labels")
-    method: Mapping[str, Any] = option("`name` (see `foretoken methods`) and the options of its config")
+    method: Values = option("`name` (see `foretoken methods`) and the options of its config")
     lengthen: LengthenOptions | None = option("lengthen the model first", None)
     max_length: int | None = option(
         "tokens per document; default: the model's maximum", None, at_least=2, at_most=LONGEST_DOCUMENT

@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
     """Counts values while it composes them; an alias counts as the values that it stands for."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - so PyYAML declares it
-    yaml_constructors: ClassVar[dict[Any, Any]] = {
+    yaml_constructors: ClassVar[dict[str | None, object]] = {
         f"{_TAG}map": yaml.SafeLoader.construct_yaml_map,
         f"{_TAG}seq": yaml.SafeLoader.construct_yaml_seq,
         f"{_TAG}str": yaml.SafeLoader.construct_yaml_str,
@@ -67,7 +67,7 @@ class _Loader(yaml.SafeLoader):
         self.level = 0
         self.anchored: dict[int, _Extent] = {}  # by the id of a node that is complete
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a value, a list or a group, and count what is in it."""
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
@@ -84,7 +84,7 @@ class _Loader(yaml.SafeLoader):
         self.anchored[id(node)] = extent
         return node
 
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """Turn every key into a text, and refuse duplicates."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         keys = [key for key, _ in node.value]
@@ -142,10 +142,10 @@ def _float(text: str) -> float:
     return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
-def _add_scalar(name: str, pattern: str, begins: str, convert: Callable[[str], Any]) -> None:
+def _add_scalar(name: str, pattern: str, begins: str, convert: Callable[[str], object]) -> None:
     looks = re.compile(rf"(?:{pattern})\Z")
 
-    def construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    def construct(loader: _Loader, node: yaml.ScalarNode) -> object:
         text = loader.construct_scalar(node)
         if not looks.match(text):  # of a value with a tag, such as `!!int x`
             _refuse(f"{quoted(text)} is no {name}", node)
