@@ -6,7 +6,6 @@ A result that cannot be written is an error; a line on stderr that cannot be wri
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import sys
@@ -16,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from foretoken.errors import SaveError, cut, printable
-from foretoken.files import save_error
 from foretoken.processes import is_main_process
 
 LONGEST_LINE = 500  # characters
@@ -36,19 +34,6 @@ def say(line: object = "") -> None:
     """Print a line of a result on stdout."""
     with writing_results():
         print(printable(str(line)))
-
-
-def json_line(values: object, *, to_stdout: bool = False) -> str:
-    r"""Return values as JSON with every character escaped that does not print.
-
-    With `to_stdout`, letters beyond ASCII are escaped too unless the encoding of stdout has them.
-
-    >>> json_line({"text": "naïve \x9b31m"})
-    '{"text": "naïve \\u009b31m"}'
-    """
-    in_ascii = to_stdout and not (sys.stdout.encoding or "").lower().startswith("utf")
-    text = json.dumps(values, ensure_ascii=in_ascii)
-    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def say_lines(text: str) -> None:
@@ -77,6 +62,8 @@ def writing_results() -> Iterator[None]:
         _give_up_stdout()
         if isinstance(error, BrokenPipeError):
             raise ReaderGone from error
+        from foretoken.files import save_error  # brings libraries that --help does not need
+
         raise save_error("stdout", error) from error
 
 

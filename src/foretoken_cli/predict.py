@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from foretoken.errors import ConfigError, DataError
 from foretoken.options import option
-from foretoken_cli.console import described, json_line, say
+from foretoken_cli.console import described, say
 from foretoken_cli.inference import InferenceOptions
 from foretoken_cli.parser import parse
 
@@ -60,6 +61,19 @@ def run(words: Sequence[str]) -> int:
     else:
         write_text(options.output, "".join(f"{line}\n" for line in lines))
     return 0
+
+
+def json_line(values: object, *, to_stdout: bool = False) -> str:
+    r"""Return values as JSON with every character escaped that does not print.
+
+    With `to_stdout`, letters beyond ASCII are escaped too unless the encoding of stdout has them.
+
+    >>> json_line({"text": "naïve \x9b31m"})
+    '{"text": "naïve \\u009b31m"}'
+    """
+    in_ascii = to_stdout and not (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(values, ensure_ascii=in_ascii)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _rows(options: PredictCommand, predictor: Predictor) -> Dataset:
