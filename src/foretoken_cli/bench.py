@@ -32,8 +32,8 @@ def run(words: Sequence[str]) -> int:
     found = _parser().parse_args(words)
     if found.benchmark == REPORT:
         return _report(collect(ReportCommand, found))
-    from foretoken.bench.report import present
     from foretoken.bench.runner import failures, run_benchmark
+    from foretoken.bench.show.page import present
 
     file, values = run_benchmark(found.benchmark, collect(Options, found))
     say_lines(present([values], file.with_suffix("")))
@@ -43,7 +43,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _report(options: ReportCommand) -> int:
-    from foretoken.bench.report import present, read_results
+    from foretoken.bench.show.page import present, read_results
 
     say_lines(present([read_results(file) for file in options.files], options.output / REPORT))
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from foretoken.errors import ConfigError, ForetokenError
 from foretoken.options import option
-from foretoken.processes import processes
+from foretoken.processes import num_processes
 from foretoken_cli.console import described, fail, say, table
 from foretoken_cli.parser import parse_known
 
@@ -176,5 +176,5 @@ def _print_plan(plan: SweepPlan) -> None:
 
 
 def _refuse_launchers() -> None:
-    if processes() > 1:
+    if num_processes() > 1:
         raise ConfigError("a sweep shares its runs out itself; start it without torchrun or accelerate launch")

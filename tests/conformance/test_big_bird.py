@@ -14,8 +14,8 @@ from foretoken import (
     PrefixTuningConfig,
     PromptTuningConfig,
 )
-from foretoken.attention import attend
-from foretoken.backbones.base import PORT
+from foretoken.attention import Weighting, attend
+from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.big_bird import attach_blocked, detach_blocked
 from foretoken.errors import BackboneError
 
@@ -45,10 +45,10 @@ def states(model, ids, mask=None, **options):
 class Plain:
     """A branch that adds nothing, so that attention runs through foretoken's own engines."""
 
-    acts, has_part, rows_in_front = True, True, None
+    acts, has_part, prefix_mask = True, True, None
 
-    def attend(self, query, key, value, **options):
-        return attend(query, key, value, **options)[0], None
+    def attend(self, query, key, value, *, dropout, **options):
+        return attend(query, key, value, weighting=Weighting(dropout=dropout), **options)[0], None
 
     def deliver(self, vector):
         assert vector is None
@@ -74,7 +74,7 @@ class TestTheModelWithoutColumnsAndRows:
         theirs, ours = model.train(training), copy.deepcopy(model)
         attach_blocked(ours, [])
         for layer in ours.encoder.layer:
-            layer.attention.self.__dict__[PORT] = Plain()
+            ADAPTER.set(layer.attention.self, Plain())
         results = []
         for m in (theirs, ours):
             out = m(ids, attention_mask=mask).last_hidden_state

@@ -19,7 +19,7 @@ from foretoken import PrefixPropagationConfig, StackConfig
 from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import use_engine, use_packing
 from foretoken.backbones.longformer.packed import PackingEncoder
-from foretoken.backbones.packing import READS
+from foretoken.backbones.packing import HEAD_INPUTS
 from foretoken.errors import BackboneError
 
 from support import tiny
@@ -510,7 +510,7 @@ def test_a_copy_taken_before_the_first_pass_watches_its_own_encoder():
     twin = copy.deepcopy(model)
     _, shapes = watched(twin, lambda: twin(**batch()))
     assert shapes[-1] == (1, 4, 32)
-    assert READS not in model.get_base_model().longformer.encoder.__dict__
+    assert HEAD_INPUTS.get(model.get_base_model().longformer.encoder) is None
 
 
 def test_weights_have_no_second_copy():
@@ -579,7 +579,7 @@ def test_attention_maps_are_refused_with_a_way_out():
     model, inputs = foretoken.speed_up(model_for(None)), batch()
     with pytest.raises(BackboneError, match="does not return attention maps; leave out output_attentions"):
         model(**inputs, output_attentions=True)
-    assert READS not in model.longformer.encoder.__dict__
+    assert HEAD_INPUTS.get(model.longformer.encoder) is None
     assert foretoken.undo_speed_up(model)(**inputs, output_attentions=True).attentions[0] is not None
 
 
@@ -667,7 +667,7 @@ def test_an_error_in_the_midst_leaves_no_mark():
     with pytest.raises(RuntimeError, match="in the midst"):
         model(**inputs)
     handle.remove()
-    assert READS not in body.encoder.__dict__
+    assert HEAD_INPUTS.get(body.encoder) is None
     inputs_only = {name: x for name, x in inputs.items() if name != "labels"}
     assert body(**inputs_only).last_hidden_state.shape == (4, N, 32)
     same(compare(model, inputs).logits, expected, 1e-12)

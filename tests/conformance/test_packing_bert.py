@@ -10,7 +10,7 @@ import foretoken
 from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.bert.packed import HOOKS
-from foretoken.backbones.packing import READS
+from foretoken.backbones.packing import HEAD_INPUTS
 
 from support import tiny
 from support.table import METHODS, adapted
@@ -128,8 +128,8 @@ def test_a_failed_pass_leaves_no_mark():
     with pytest.raises(ZeroDivisionError):
         model(**inputs)
     handle.remove()
-    assert READS not in encoder.__dict__
-    assert encoder.__dict__[HOOKS].stream is None
+    assert HEAD_INPUTS.get(encoder) is None
+    assert HOOKS.get(encoder).batch is None
     assert model(**inputs).logits.equal(expected)
 
 

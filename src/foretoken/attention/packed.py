@@ -1,10 +1,10 @@
 """A batch of documents as one run of tokens without padding.
 
-Rows in front of the texts stand first, all documents' together, and then document after document. Every row and every
-global token of a document is seen by all of its tokens.
+The prefixes stand first, all documents' together, and then text after text. Every virtual token and every global token
+of a document is seen by all of its tokens.
 
-Shapes: B documents, P rows in front of each, N tokens of the padded texts, T real tokens of all, S = B P + T, G global
-tokens of a document, D width.
+Shapes: B documents, P virtual tokens before each, N tokens of the padded texts, T real tokens of all, S = B P + T, G
+global tokens of a document, D width.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Document:
     Attributes:
         start: where it begins.
         stop: where it ends; ``start`` for a document without tokens.
-        everywhere: (G,) places of its global tokens.
+        global_index: (G,) places of its global tokens.
         outside: (stop - start,) bool, True for keys that the window leaves out: masked ones, and global ones, which
             are seen anyhow; None where there is none.
         masked: (stop - start,) bool, True for masked tokens in its midst; None where there is none.
@@ -32,7 +32,7 @@ class Document:
 
     start: int
     stop: int
-    everywhere: Tensor
+    global_index: Tensor
     outside: Tensor | None = None
     masked: Tensor | None = None
     opens_global: bool = False
@@ -90,18 +90,18 @@ class PackedBatch:
     """How a padded batch (B, P + N, ...) and its run of tokens (1, S, ...) belong together.
 
     Attributes:
-        rows: P.
+        prefix_length: P.
         length: N.
         documents: where the documents are among the T tokens.
         index: (T,) where each token stands in the flattened (B N) texts.
-        only: (B,) the tokens, one of each document, whose states after the last layer are wanted; None: all.
+        wanted: (B,) the tokens, one of each document, whose states after the last layer are wanted; None: all.
     """
 
-    rows: int
+    prefix_length: int
     length: int
     documents: tuple[Document, ...]
     index: Tensor
-    only: Tensor | None = None
+    wanted: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -109,34 +109,34 @@ class PackedBatch:
         return len(self.documents)
 
     @property
-    def front(self) -> int:
+    def text_start(self) -> int:
         """B P, where the texts begin."""
-        return self.size * self.rows
+        return self.size * self.prefix_length
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor, Tensor]:
         """(S,) each: the document that a place belongs to (-1: masked), the position in it, and whether all see it."""
-        rows = torch.arange(self.size, device=self.index.device).repeat_interleave(self.rows)
+        prefix = torch.arange(self.size, device=self.index.device).repeat_interleave(self.prefix_length)
         document, position = torch.full_like(self.index, -1), self.index % self.length
         is_global = torch.zeros_like(self.index, dtype=torch.bool)
         for number, part in enumerate(self.documents):
             inside = document[part.start : part.stop]
             inside.fill_(number) if part.masked is None else inside.masked_fill_(~part.masked, number)
-            is_global[part.everywhere] = True
+            is_global[part.global_index] = True
         return (
-            torch.cat([rows, document]),
-            torch.cat([torch.zeros_like(rows), position]),
-            torch.cat([torch.ones_like(rows, dtype=torch.bool), is_global]),
+            torch.cat([prefix, document]),
+            torch.cat([torch.zeros_like(prefix), position]),
+            torch.cat([torch.ones_like(prefix, dtype=torch.bool), is_global]),
         )
 
     @cached_property
     def _wider(self) -> dict[int, PackedBatch]:
         return {}
 
-    def with_more_rows(self, count: int) -> PackedBatch:
-        """Return the stream with more rows in front of each document: the same one for all layers, as masks are."""
+    def with_longer_prefix(self, count: int) -> PackedBatch:
+        """Return the batch with more keys before each document: the same object for all layers, as masks are."""
         if count not in self._wider:
-            self._wider[count] = replace(self, rows=self.rows + count)
+            self._wider[count] = replace(self, prefix_length=self.prefix_length + count)
         return self._wider[count]
 
     @cached_property
@@ -152,8 +152,8 @@ class PackedBatch:
 
     def pack(self, x: Tensor) -> Tensor:
         """(B, P + N, ...) -> (1, S, ...)."""
-        text = self.pack_text(x[:, self.rows :])
-        return text if not self.rows else torch.cat([x[:, : self.rows].flatten(0, 1)[None], text], dim=1)
+        text = self.pack_text(x[:, self.prefix_length :])
+        return self.join(x[:, : self.prefix_length], text)
 
     def pack_text(self, x: Tensor) -> Tensor:
         """(B, N, ...) -> (1, T, ...)."""
@@ -163,11 +163,11 @@ class PackedBatch:
 
     def unpack(self, x: Tensor) -> Tensor:
         """(1, S, ...) -> (B, P + N, ...), zero where there is padding."""
-        rows, text = self.split(x)
+        prefix, text = self.split(x)
         if self.is_whole:
-            return torch.cat([rows, text[0].unflatten(0, (self.size, self.length))], dim=1)
+            return torch.cat([prefix, text[0].unflatten(0, (self.size, self.length))], dim=1)
         spread = text.new_zeros(self.size * self.length, *text.shape[2:]).index_copy(0, self.index, text[0])
-        return torch.cat([rows, spread.unflatten(0, (self.size, self.length))], dim=1)
+        return torch.cat([prefix, spread.unflatten(0, (self.size, self.length))], dim=1)
 
     def first_tokens(self) -> Tensor | None:
         """Return the (B,) places of the texts' first tokens; None where one of them is masked."""
@@ -184,25 +184,25 @@ class PackedBatch:
         return ~self.unpack(real), self.unpack(is_global[None])
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(1, S, ...) -> rows (B, P, ...) and texts (1, T, ...)."""
-        return x[0, : self.front].unflatten(0, (self.size, self.rows)), x[:, self.front :]
+        """(1, S, ...) -> prefixes (B, P, ...) and texts (1, T, ...)."""
+        return x[0, : self.text_start].unflatten(0, (self.size, self.prefix_length)), x[:, self.text_start :]
 
-    def join(self, rows: Tensor, text: Tensor) -> Tensor:
-        """Rows (B, P, ...) and texts (1, T, ...) -> (1, S, ...)."""
-        return torch.cat([rows.flatten(0, 1)[None], text], dim=1) if self.rows else text
+    def join(self, prefix: Tensor, text: Tensor) -> Tensor:
+        """Prefixes (B, P, ...) and texts (1, T, ...) -> (1, S, ...)."""
+        return torch.cat([prefix.flatten(0, 1)[None], text], dim=1) if self.prefix_length else text
 
 
-def packed_batch_of(masked: Tensor, is_global: Tensor, *, rows: int) -> PackedBatch:
+def packed_batch_of(masked: Tensor, is_global: Tensor, *, prefix_length: int) -> PackedBatch:
     """Return the run of tokens of a padded batch.
 
     Args:
         masked: (B, N) bool of the texts, True for padding.
         is_global: (B, N) bool of the texts, True for global tokens.
-        rows: P.
+        prefix_length: P.
 
     >>> masked = torch.tensor([[False, False, True], [False, True, True]])
-    >>> stream = packed_batch_of(masked, torch.zeros(2, 3).bool(), rows=0)
-    >>> stream.pack(torch.tensor([[1, 2, 0], [3, 0, 0]]))
+    >>> batch = packed_batch_of(masked, torch.zeros(2, 3).bool(), prefix_length=0)
+    >>> batch.pack(torch.tensor([[1, 2, 0], [3, 0, 0]]))
     tensor([[1, 2, 3]])
     """
     length, real = masked.shape[1], (~masked).cpu()
@@ -212,4 +212,4 @@ def packed_batch_of(masked: Tensor, is_global: Tensor, *, rows: int) -> PackedBa
         starts.append(starts[-1] + stop - first)
         index.append(torch.arange(first, stop) + number * length)
     documents = documents_of(real, is_global, found, starts[:-1])
-    return PackedBatch(rows, length, documents, torch.cat(index).to(masked.device))
+    return PackedBatch(prefix_length, length, documents, torch.cat(index).to(masked.device))

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from torch import nn
+from transformers import PreTrainedConfig
 
-from foretoken.backbones.base import Backbone
-from foretoken.backbones.bert.family import BERT, DISTILBERT
+from foretoken.backbones.base import Backbone, offset_after_padding
+from foretoken.backbones.bert.family import BERT, DISTILBERT, ELECTRA, ROBERTA
 from foretoken.backbones.big_bird import BIG_BIRD
 from foretoken.backbones.deberta import DEBERTA
 from foretoken.backbones.decoders import GPT2, LLAMA
 from foretoken.backbones.led import LED
-from foretoken.backbones.longformer.attention import LONGFORMER
+from foretoken.backbones.longformer.family import LONGFORMER
 from foretoken.backbones.modernbert import MODERNBERT
 from foretoken.backbones.mpnet import MPNET
 from foretoken.backbones.seq2seq import BART, T5
 from foretoken.errors import BackboneError, did_you_mean
 
+ENCODERS = (BERT, ROBERTA, ELECTRA, DISTILBERT, LONGFORMER, BIG_BIRD, MODERNBERT, DEBERTA, MPNET)
 BACKBONES: dict[str, Backbone] = {
-    model_type: backbone
-    for backbone in (BERT, DISTILBERT, LONGFORMER, BIG_BIRD, MODERNBERT, DEBERTA, MPNET, GPT2, LLAMA, T5, BART, LED)
-    for model_type in backbone.model_types
+    model_type: backbone for backbone in (*ENCODERS, GPT2, LLAMA, T5, BART, LED) for model_type in backbone.model_types
 }
+# families that no adapter can be on yet, but that can be trained whole
+WITHOUT_DECLARATION = {"xlm-roberta-xl": offset_after_padding, "data2vec-text": offset_after_padding}
+
+
+def position_offset(config: PreTrainedConfig) -> int:
+    """Return how many rows of a model's position table stand before that of the first token."""
+    backbone = BACKBONES.get(config.model_type)
+    offset = WITHOUT_DECLARATION.get(config.model_type) if backbone is None else backbone.position_offset
+    return 0 if offset is None else offset(config)
 
 
 def find_backbone(model: nn.Module) -> Backbone:

@@ -1,6 +1,6 @@
 """Attention of the families that dispatch through transformers' own AttentionInterface.
 
-An implementation name such as ``sdpa`` becomes ``foretoken_sdpa``: modules without a branch go on exactly as before,
+An implementation name such as ``sdpa`` becomes ``foretoken_sdpa``: modules without an adapter go on exactly as before,
 modules with one go through :func:`foretoken.attention.attend`.
 """
 
@@ -17,20 +17,19 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foretoken.attention.engines.dense import causal_mask
+from foretoken.attention import DenseMask, causal_mask
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import branch_of, port_of, text_dimensions
+from foretoken.backbones.base import ADAPTER, adapter_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
+from foretoken.backbones.module_value import ModuleValue
 from foretoken.errors import BackboneError
 
 MARK = "foretoken_"
 WITH_MASKS = ("eager", "sdpa")
-REGISTERED = "_foretoken_registered"  # where a body keeps the implementations that it needs
-PARTS = "_foretoken_parts"  # where a body keeps its modules that have a config: every pass asks, and a walk is slow
 ATTACHED: WeakSet[nn.Module] = WeakSet()  # the bodies that were switched; some may share a config object
 
 
-def branch_attention(
+def adapted_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -44,13 +43,13 @@ def branch_attention(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention function in transformers' calling convention, which asks the module's branch for its part."""
+    """Attention function in transformers' calling convention, with the part of the module's adapter."""
     if isinstance(attention_mask, PackedBatch):
         return packed_attention(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout), None
-    branch = branch_of(module)
-    if branch is not None and (rows := branch.rows_in_front) is not None:
+    branch = adapter_of(module)
+    if branch is not None and (prefix := branch.prefix_mask) is not None:
         kind = query.dtype if wrapped == "eager" else torch.bool
-        attention_mask = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=kind)
+        attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=kind)
     if branch is None or not branch.has_part:
         given = {"is_causal": is_causal, "position_bias": position_bias}
         kwargs |= {name: value for name, value in given.items() if value is not None}
@@ -63,10 +62,10 @@ def branch_attention(
     if position_bias is not None:
         attention_mask = biased(attention_mask, position_bias, causal=causal)
         causal = False
-    masks = {"mask": attention_mask, "is_causal": causal}
-    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    mask = DenseMask(attention_mask, is_causal=causal)
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
     branch.deliver(after)
-    weights = branch.own_weights(query, key, scale=scale, **masks) if wrapped == "eager" else None
+    weights = branch.own_weights(query, key, scale=scale, mask=mask) if wrapped == "eager" else None
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -75,19 +74,19 @@ def packed_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    stream: PackedBatch,
+    batch: PackedBatch,
     *,
     scaling: float | None,
     dropout: float,
 ) -> Tensor:
-    """Attend within each document of a run: it is padded for the while.
+    """Attend within each document of a packed batch, which is padded for this alone.
 
     Args:
         module: the attention module.
         query: (1, H, S, K), or (1, H, B, K) of one token of each document.
         key: (1, H, S, K).
         value: (1, H, S, K).
-        stream: where the documents are.
+        batch: where the documents are.
         scaling: what the scores are multiplied by.
         dropout: probability of dropping an attention weight.
 
@@ -96,20 +95,20 @@ def packed_attention(
     """
     config: Any = module.config
     wrapped = config._attn_implementation.removeprefix(MARK)
-    key, value = (stream.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
-    mask = stream.key_mask
+    key, value = (batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
+    mask = batch.key_mask
     if mask is not None and wrapped == "eager":
         mask = as_mask(mask, query.dtype)
-    whole = stream.only is None
-    query = stream.unpack(query.transpose(1, 2)).transpose(1, 2) if whole else query.permute(2, 1, 0, 3)
+    whole = batch.wanted is None
+    query = batch.unpack(query.transpose(1, 2)).transpose(1, 2) if whole else query.permute(2, 1, 0, 3)
     given: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "is_causal": False}
-    out, _ = branch_attention(module, query, key, value, mask, wrapped=wrapped, **given)
+    out, _ = adapted_attention(module, query, key, value, mask, wrapped=wrapped, **given)
 
     def packed(x: Tensor) -> Tensor:
-        return stream.pack(x) if whole else x.transpose(0, 1)
+        return batch.pack(x) if whole else x.transpose(0, 1)
 
-    if (port := port_of(module)) is not None:
-        port.redeliver(packed)
+    if (adapter := ADAPTER.get(module)) is not None:
+        adapter.redeliver(packed)
     return packed(out)
 
 
@@ -129,11 +128,11 @@ def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
     return ALL_ATTENTION_FUNCTIONS[name]
 
 
-def interface_dimensions(config: Any) -> Mapping[str, int]:
+def interface_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read a config that has transformers' usual names.
 
     Raises:
-        BackboneError: the model's attention takes no mask that rows and columns could be put into.
+        BackboneError: the model's attention takes no mask that a prefix and columns could be put into.
     """
     name = (config._attn_implementation or "sdpa").removeprefix(MARK)
     if name not in WITH_MASKS:
@@ -145,8 +144,8 @@ def interface_dimensions(config: Any) -> Mapping[str, int]:
 
 
 def is_attached(body: nn.Module) -> bool:
-    """Tell whether the model still asks branches: ``set_attn_implementation`` makes it forget."""
-    parts = body.__dict__.get(PARTS)
+    """Tell whether the model still ask adapters: ``set_attn_implementation`` makes it forget."""
+    parts = PARTS.get(body)
     return parts is not None and all((c._attn_implementation or "").startswith(MARK) for c in configs_of(parts))
 
 
@@ -156,7 +155,7 @@ class Registered:
     def __init__(self, name: str) -> None:
         masks = AttentionMaskInterface()
         self.name = name
-        AttentionInterface.register(MARK + name, partial(branch_attention, wrapped=name))
+        AttentionInterface.register(MARK + name, partial(adapted_attention, wrapped=name))
         AttentionMaskInterface.register(MARK + name, masks[name if name in masks else "sdpa"])
 
     def __reduce__(self) -> tuple[type[Registered], tuple[str]]:
@@ -164,22 +163,29 @@ class Registered:
         return Registered, (self.name,)
 
 
+# the implementations that a body needs
+REGISTERED = ModuleValue[list[Registered]]("foretoken_registered")
+# the modules of a body that have a config: every pass asks for them, and looking for them is slow
+PARTS = ModuleValue[list[nn.Module]]("foretoken_parts")
+
+
 def attach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Switch the model to the implementation that asks branches."""
+    """Switch the model to the implementation that ask adapters."""
     ATTACHED.add(body)
-    parts = body.__dict__[PARTS] = [module for module in body.modules() if configs_of([module])]
+    parts = [module for module in body.modules() if configs_of([module])]
+    PARTS.set(body, parts)
     configs = configs_of(parts)
     names = {(config._attn_implementation or "sdpa").removeprefix(MARK) for config in configs}
-    body.__dict__[REGISTERED] = [Registered(name) for name in sorted(names)]
+    REGISTERED.set(body, [Registered(name) for name in sorted(names)])
     for config in configs:  # another model with the same config object may have switched it
         config._attn_implementation = MARK + (config._attn_implementation or "sdpa").removeprefix(MARK)
 
 
 def detach_interface(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Switch back, unless another model with the same config object still asks its branches."""
+    """Switch back, unless another model with the same config object still asks its adapters."""
     ATTACHED.discard(body)
-    body.__dict__.pop(REGISTERED, None)
-    body.__dict__.pop(PARTS, None)
+    REGISTERED.pop(body)
+    PARTS.pop(body)
     shared = {id(config) for other in ATTACHED for config in configs_of(other.modules())}
     for config in configs_of(body.modules()):
         if id(config) not in shared:

@@ -1,6 +1,6 @@
 """What a backbone family declares: where the sites are. It knows no method.
 
-Shapes: B batch, N text tokens, P rows in front of the text, D model width, H heads, K head width, M keys.
+Shapes: B batch, N text tokens, P prefix length, D model width, H heads, K head width, M keys.
 """
 
 from __future__ import annotations
@@ -8,66 +8,67 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
+from foretoken.attention import Mask
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.masks import PrefixMask
+from foretoken.backbones.module_value import Keywords, ModuleValue
 
-PORT = "foretoken_port"  # where an attention module finds its branch
 
-
-class Branch(Protocol):
-    """What the adapters at work add to one attention: the tuner hands it to the attention module."""
+class AttentionAdapter(Protocol):
+    """What a backbone's attention module asks about the adapters in the current pass; the tuner puts one on each."""
 
     @property
     def acts(self) -> bool:
-        """Tell whether the attention must do anything else than without adapters in the current pass."""
+        """Whether the attention must do anything else than without adapters."""
 
     @property
     def rests(self) -> bool:
-        """Tell whether the model is to compute as transformers made it: its adapters are disabled, or gone."""
+        """Whether the model computes exactly as transformers made it: its adapters are disabled, or removed."""
 
     @property
     def has_part(self) -> bool:
-        """Tell whether ``attend`` differs from plain attention (masks may have to be extended in any case)."""
+        """Whether ``attend`` differs from plain attention; masks may have to be extended in any case."""
 
     @property
-    def rows_in_front(self) -> PrefixMask | None:
-        """Return the rows for which the attention must extend its masks itself; None for no such rows."""
+    def prefix_mask(self) -> PrefixMask | None:
+        """The prefix for which the attention must extend its masks itself; None where there is none."""
 
     @property
-    def rows_here(self) -> int:
-        """Return how many of the hidden states, from the front, are rows: they have no position."""
+    def prefix_length(self) -> int:
+        """How many of the hidden states, from the front, are the prefix, which has no position."""
 
     @property
     def mixed_size(self) -> int | None:
-        """Return B where each document names its adapter, so that nothing can be projected once for all; else None."""
+        """B where each document names its adapter, so that nothing can be projected once for all; else None."""
 
     @property
     def needs_keys(self) -> bool:
-        """Tell whether some part asks for the keys and values themselves, and for the batch as it was given."""
+        """Whether an adapter needs the keys and values themselves, and the batch as it was given."""
 
     @property
     def text_is_frozen(self) -> bool:
-        """Tell whether the text that enters this attention depends on nothing that is trained, unlike the rows."""
+        """Whether the text that enters this attention depends on nothing that is trained, unlike the prefix."""
 
     def idle(self, module: nn.Module) -> nn.Module | None:
         """Return the frozen module inside the wrappers and hooks of adapters that do not act in the current pass.
 
-        None where something may change what it yields.
+        None where something may change its output.
         """
 
     def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
-        """Take note, for a while, that the hidden states are packed."""
+        """Enter a context in which the hidden states are packed."""
 
     def attend(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """:func:`foretoken.attention.attend` with the adapters' part in it.
 
-        Returns the attention (B, H, N, K), and a (B, N, D) vector for after the output projection or None.
+        Returns the attention (B, H, N, K), and a (B, N, D) vector to add after the output projection or None.
         """
 
     def deliver(self, vector: Tensor | None) -> None:
@@ -76,25 +77,17 @@ class Branch(Protocol):
     def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the vector that was delivered."""
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
-        """Return the (B, H, N, M) weights of the own keys, which eager attention gives back."""
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
+        """Return the (B, H, N, M) weights of the attention's own keys, which eager attention returns."""
 
 
-def port_of(module: nn.Module) -> Branch | None:
-    """Return the branch of an attention whether or not it acts in the current pass; None for a model without any."""
-    return module.__dict__.get(PORT)
+ADAPTER = ModuleValue[AttentionAdapter]("foretoken_adapter")
 
 
-def branch_of(module: nn.Module) -> Branch | None:
-    """Return what the adapters add to this attention in the current pass; None when it stays as it is."""
-    port = port_of(module)
-    return port if port is not None and port.acts else None
-
-
-def rests(module: nn.Module) -> bool:
-    """Tell whether an attention is transformers' own in the current pass, to the last bit."""
-    port = port_of(module)
-    return port is not None and port.rests
+def adapter_of(module: nn.Module) -> AttentionAdapter | None:
+    """Return an attention's adapter if it acts in the current pass; ``ADAPTER.get`` returns it in any case."""
+    adapter = ADAPTER.get(module)
+    return adapter if adapter is not None and adapter.acts else None
 
 
 @dataclass(frozen=True)
@@ -106,6 +99,7 @@ class Attention:
         query: its query projections; where one map yields queries, keys and values, the queries come first.
         output: its output projection.
         has_global: some keys are seen by every query while the others are seen in a window.
+        is_block_sparse: queries see some blocks of keys.
         is_rotary: the module is given ``position_embeddings``, cosine and sine, and rotates the halves of each head.
     """
 
@@ -113,29 +107,40 @@ class Attention:
     query: tuple[str, ...]
     output: str
     has_global: bool = False
+    is_block_sparse: bool = False
     is_rotary: bool = False
 
 
-def unchanged(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
+def unchanged(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     """Leave the inputs of a stack alone: its attention extends the masks itself."""
     return kwargs
 
 
 def always(body: nn.Module) -> bool:
-    """Say yes: modules of our own classes ask their branch whatever the user does."""
+    """Return True: modules of our own classes ask their adapter whatever the user does."""
     return True
 
 
-def nothing_wrong(config: Any) -> None:
-    """Find no reason; a function, as a lambda could not be pickled with the model."""
+def nothing_wrong(config: PreTrainedConfig) -> None:
+    """Return None; a function, as a lambda could not be pickled with the model."""
+
+
+def no_offset(config: PreTrainedConfig) -> int:
+    """Return 0: the first token has the first position of the table."""
+    return 0
+
+
+def offset_after_padding(config: PreTrainedConfig) -> int:
+    """Return how many positions stand before the first token's: it has number ``pad_token_id + 1``."""
+    return (config.pad_token_id or 0) + 1
 
 
 @dataclass(frozen=True)
 class Stack:
     """A run of layers. Paths of ``layers`` are relative to the body, others to the stack's module or to the layer.
 
-    In a causal stack the rows in front see only each other. They run by themselves before the text, and the text
-    sees their keys and values as score columns: no cache, mask or position of the text changes.
+    In a causal stack the prefix sees only itself. It runs by itself before the text, and the text sees its keys and
+    values as score columns: no cache, mask or position of the text changes.
 
     Attributes:
         layers: path of the ModuleList of layers.
@@ -144,14 +149,14 @@ class Stack:
         path: the module that runs the layers; empty for the body itself.
         cross: the layers' attention to the encoder.
         entry: names of the module whose output enters the stack, the first that exists; the last is the embeddings.
-            Empty: the rows enter right before the first layer.
-        end: the module whose output still carries the rows in front.
+            Empty: the prefix enters right before the first layer.
+        end: the module whose output still carries the prefix.
         is_causal: token i sees tokens 0..i.
-        takes_positions: its module takes ``position_ids``: rows that run by themselves get 0, and the text's are
+        takes_positions: its module takes ``position_ids``: a prefix that runs by itself gets 0, and the text's are
             counted from the first one that is not padding on where the user gives none.
         heads: config -> (heads, key-value heads, head width), where they differ from the backbone's dimensions.
-        extend_inputs: keyword arguments of the stack's module and the rows' (B, P) mask -> arguments that allow for
-            the rows.
+        extend_inputs: keyword arguments of the stack's module and the prefix's (B, P) mask -> arguments that allow for
+            the prefix.
         extend_layer: the same for a layer's keyword arguments.
     """
 
@@ -164,9 +169,9 @@ class Stack:
     end: str = ""
     is_causal: bool = False
     takes_positions: bool = False
-    heads: Callable[[Any], tuple[int, int, int]] | None = None
-    extend_inputs: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
-    extend_layer: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
+    heads: Callable[[PreTrainedConfig], tuple[int, int, int]] | None = None
+    extend_inputs: Callable[[Keywords, Tensor], Keywords] = unchanged
+    extend_layer: Callable[[Keywords, Tensor], Keywords] = unchanged
 
     def module(self, body: nn.Module) -> nn.Module:
         """Return the module that runs the layers."""
@@ -200,7 +205,10 @@ class Backbone:
         dimensions: config -> the numbers that methods need.
         cannot_cache: config -> why a key-value cache of transformers' own cannot keep a prefix in front of every text;
             None where it can. Of interest in causal stacks.
-        attach_attention: (body, attention modules): makes the modules ask their branch.
+        position_offset: config -> how many rows of the position table stand before that of the first token.
+        first_token_is_global: the encoder is told its global tokens with the inputs, and the first token is to be one.
+        segments_are_tokens: token types are looked up in the table of the tokens.
+        attach_attention: (body, attention modules): makes the modules ask their adapter.
         detach_attention: undoes it.
         is_attached: body -> whether the modules still ask, which the user may have undone.
     """
@@ -210,14 +218,17 @@ class Backbone:
     heads: tuple[str, ...]
     pooled_heads: tuple[str, ...]
     projections: tuple[str, ...]
-    dimensions: Callable[[Any], Mapping[str, int]]
+    dimensions: Callable[[PreTrainedConfig], Mapping[str, int]]
     attach_attention: Callable[[nn.Module, list[nn.Module]], None]
     detach_attention: Callable[[nn.Module, list[nn.Module]], None]
-    cannot_cache: Callable[[Any], str | None] = nothing_wrong
+    cannot_cache: Callable[[PreTrainedConfig], str | None] = nothing_wrong
     is_attached: Callable[[nn.Module], bool] = always
     pretrained_heads: tuple[str, ...] = ()
     idle_poolers: tuple[str, ...] = ()
     first_token_heads: tuple[str, ...] = ()
+    position_offset: Callable[[PreTrainedConfig], int] = no_offset
+    first_token_is_global: bool = False
+    segments_are_tokens: bool = False
 
     def stacks_of(self, body: nn.Module) -> list[Stack]:
         """Return the stacks that this body has."""
@@ -257,7 +268,7 @@ def has_submodule(module: nn.Module, path: str) -> bool:
     return True
 
 
-def text_dimensions(config: Any) -> Mapping[str, int]:
+def text_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read a config that has transformers' usual names."""
     heads = config.num_attention_heads
     return {

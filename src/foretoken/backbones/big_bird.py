@@ -1,6 +1,6 @@
 """BigBird: block-sparse or full attention, through attention modules of ours.
 
-The rows in front of the text enter right before the first layer, so that the blocks are those of the text alone.
+The prefix enters right before the first layer, so that the blocks are those of the text alone.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import BigBirdConfig
+from transformers import BigBirdConfig, PreTrainedConfig
 from transformers.models.big_bird.modeling_big_bird import (
     BigBirdAttention,
     BigBirdBlockSparseAttention,
     BigBirdSelfAttention,
 )
 
-from foretoken.attention import Blocks
-from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of, text_dimensions
+from foretoken.attention import Blocks, DenseMask, Mask
+from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of, text_dimensions
 from foretoken.backbones.masks import extend_late_mask
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.errors import BackboneError
 
 FULL, SPARSE = "original_full", "block_sparse"
 PAPER_LENGTHS = (1024, 3072, 4096)  # transformers draws random blocks for these in another way than for the others
-TYPE_BY_LENGTH = "foretoken_type_by_length"
 
 
 class FullSelfAttention(BigBirdSelfAttention):
-    """BigBird's full self-attention, with the branch's part."""
+    """BigBird's full self-attention, with the adapter's part."""
 
     def forward(  # type: ignore[override] # the rest of transformers' arguments is for decoders
         self,
@@ -42,19 +42,19 @@ class FullSelfAttention(BigBirdSelfAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(B, P + N, D) and a mask to add to (B, 1, N, N) scores -> (B, P + N, D), and the weights if asked for."""
-        branch = branch_of(self)
+        branch = adapter_of(self)
         if branch is None:
             return super().forward(hidden_states, attention_mask, **kwargs)
-        if (rows := branch.rows_in_front) is not None:
+        if (prefix := branch.prefix_mask) is not None:
             attention_mask = extend_late_mask(
-                attention_mask, rows, keys=hidden_states.shape[1], dtype=hidden_states.dtype
+                attention_mask, prefix, keys=hidden_states.shape[1], dtype=hidden_states.dtype
             )
         dropout = self.dropout.p if self.training else 0.0
-        return attended(self, branch, hidden_states, output_attentions, dropout=dropout, mask=attention_mask)
+        return attended(self, branch, hidden_states, output_attentions, dropout=dropout, mask=DenseMask(attention_mask))
 
 
 class SparseSelfAttention(BigBirdBlockSparseAttention):
-    """BigBird's block-sparse self-attention, with the branch's part; without the (N, N) weights that nobody reads."""
+    """BigBird's block-sparse self-attention, with the adapter's part; without the (N, N) weights that nobody reads."""
 
     drawn: dict[tuple[int, torch.device], Tensor]
 
@@ -69,17 +69,17 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(B, P + N, D) and the mask of the text (B, 1, 1, N) -> (B, P + N, D), and the weights if asked for."""
-        branch = branch_of(self)
+        branch = adapter_of(self)
         if branch is None:
             return super().forward(hidden_states, band_mask, from_mask, to_mask, *blocked_masks, **kwargs)
         assert to_mask is not None
         key_mask = to_mask[:, 0, 0] > 0
         random = self.random_blocks(key_mask.shape[1], key_mask.device)
-        if (rows := branch.rows_in_front) is not None:
-            key_mask = torch.cat([rows.row_mask, key_mask], dim=1)
+        if (prefix := branch.prefix_mask) is not None:
+            key_mask = torch.cat([prefix.mask, key_mask], dim=1)
         front = hidden_states.shape[1] - to_mask.shape[-1]
         blocks = Blocks(self.block_size, key_mask, random, front)
-        return attended(self, branch, hidden_states, output_attentions, dropout=0.0, blocks=blocks)
+        return attended(self, branch, hidden_states, output_attentions, dropout=0.0, mask=blocks)
 
     def random_blocks(self, tokens: int, device: torch.device) -> Tensor:
         """Return the random blocks (H, N / S - 2, R) that transformers takes for a text of N tokens.
@@ -132,33 +132,33 @@ THEIRS: dict[str, type[nn.Module]] = {FULL: BigBirdSelfAttention, SPARSE: BigBir
 
 def attended(
     module: FullSelfAttention | SparseSelfAttention,
-    branch: Branch,
+    branch: AttentionAdapter,
     hidden_states: Tensor,
     output_attentions: bool,
     *,
     dropout: float,
-    **masks: Any,
+    mask: Mask,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention with the branch's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
+    """Attention with the adapter's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
     shape = (module.num_attention_heads, module.attention_head_size)
     query, key, value = (
         project(hidden_states).unflatten(-1, shape).transpose(1, 2)
         for project in (module.query, module.key, module.value)
     )
     scale = 1 / math.sqrt(module.attention_head_size)
-    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
     branch.deliver(after)
-    weights = branch.own_weights(query, key, scale=scale, **masks) if output_attentions else None
+    weights = branch.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
     return out.transpose(1, 2).flatten(2), weights
 
 
-class SwitchingAttention(BigBirdAttention):
-    """BigBird's attention block, which changes between full and sparse without losing its attention module."""
+class FullOrSparseAttention(BigBirdAttention):
+    """BigBird's attention block, which changes between full and sparse and keeps its attention module."""
 
     def set_attention_type(self, value: str, layer_idx: int | None = None) -> None:
-        """Let the same module be of the other kind, with the adapters that it carries."""
+        """Give the same module, with the adapters on it, the class of the other kind."""
         if value != self.attention_type:
-            turn_into(self.self, self.attention_type, value, self.config, self.seed)
+            change_kind(self.self, self.attention_type, value, self.config, self.seed)
             self.attention_type = value
 
     def forward(self, hidden_states: Tensor, band_mask: Tensor | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -168,9 +168,9 @@ class SwitchingAttention(BigBirdAttention):
         return super().forward(hidden_states, band_mask=band_mask, **kwargs)
 
 
-def turn_into(module: nn.Module, before: str, after: str, config: BigBirdConfig, seed: int | None) -> None:
-    """Make an attention module one of the other kind: it loses what only its own has, gets what only the other has."""
-    with torch.device("meta"):  # examples, whose weights nobody needs
+def change_kind(module: nn.Module, before: str, after: str, config: BigBirdConfig, seed: int | None) -> None:
+    """Give an attention module the class of the other kind, and the attributes that only that kind has."""
+    with torch.device("meta"):  # examples without weights
         old, new = (THEIRS[kind](config, seed).train(module.training) for kind in (before, after))
     for name in attributes(old) - attributes(new):
         delattr(module, name)
@@ -196,14 +196,14 @@ class TypeByLength:
         self.wanted = body.config.attention_type
         self.names = list(inspect.signature(type(body).forward).parameters)[1:]
         self.handle = body.register_forward_pre_hook(self.before, with_kwargs=True)
-        body.__dict__["set_attention_type"] = self.choose
+        body.set_attention_type = self.choose
 
     def choose(self, value: str) -> None:
         """Take the user's choice: ``model.set_attention_type``."""
         type(self.body).set_attention_type(self.body, value)
         self.wanted = value
 
-    def before(self, body: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, body: Any, args: Arguments, kwargs: Keywords) -> None:
         """Set the type for the batch that comes."""
         given = {**kwargs, **dict(zip(self.names, args, strict=False))}
         tokens = given.get("inputs_embeds") if given.get("input_ids") is None else given["input_ids"]
@@ -215,24 +215,28 @@ class TypeByLength:
     def remove(self) -> None:
         """Leave the choice to transformers again."""
         self.handle.remove()
-        del self.body.__dict__["set_attention_type"]
+        del self.body.set_attention_type
         self.body.set_attention_type(self.wanted)
+
+
+TYPE_BY_LENGTH = ModuleValue[TypeByLength]("foretoken_type_by_length")
 
 
 def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let the attention modules be of our classes: the same objects, names and weights, another forward."""
-    if TYPE_BY_LENGTH in body.__dict__:
+    if TYPE_BY_LENGTH.get(body) is not None:
         return
     for attention in attention_blocks(body):
-        attention.__class__ = SwitchingAttention
+        attention.__class__ = FullOrSparseAttention
         attention.self.__class__ = OURS[attention.attention_type]
         attention.self.drawn = {}
-    body.__dict__[TYPE_BY_LENGTH] = TypeByLength(body)
+    TYPE_BY_LENGTH.set(body, TypeByLength(body))
 
 
 def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
-    body.__dict__.pop(TYPE_BY_LENGTH).remove()
+    if (chosen := TYPE_BY_LENGTH.pop(body)) is not None:
+        chosen.remove()
     for attention in attention_blocks(body):
         attention.set_attention_type(body.attention_type)  # recomputed layers may have left another
         del attention.self.drawn
@@ -245,7 +249,7 @@ def attention_blocks(body: nn.Module) -> list[Any]:
     return [module for module in body.modules() if isinstance(module, BigBirdAttention)]
 
 
-def big_bird_dimensions(config: BigBirdConfig) -> Mapping[str, int]:
+def big_bird_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read the config.
 
     Raises:
@@ -266,7 +270,9 @@ BIG_BIRD = Backbone(
     stacks=(
         Stack(
             layers="encoder.layer",
-            attention=Attention("attention.self", ("attention.self.query",), "attention.output.dense"),
+            attention=Attention(
+                "attention.self", ("attention.self.query",), "attention.output.dense", is_block_sparse=True
+            ),
             feed_forward=("intermediate", "output.dense"),
             end="encoder",
         ),

@@ -1,11 +1,10 @@
 """DeBERTa v2 and v3: disentangled attention, through modules of ours.
 
 A pair of tokens is scored by their contents, by the query's content and their distance, and by the key's content and
-their distance. The rows in front of the text have no position: a pair with a row is scored by the contents alone.
-They enter right before the first layer, so that distances, masks and the convolution are those of the text alone.
+their distance. The prefix has no position: a pair with one of its tokens is scored by the contents alone. It enters
+right before the first layer, so that distances, masks and the convolution are those of the text alone.
 
-Shapes: B batch, N text tokens, P rows in front of the text, D model width, H heads, K head width, S distances
-either way.
+Shapes: B batch, N text tokens, P prefix length, D model width, H heads, K head width, S distances either way.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from transformers.activations import ACT2FN
 from transformers.models.deberta_v2.modeling_deberta_v2 import ConvLayer, DebertaV2Encoder, DisentangledSelfAttention
 
-from foretoken.backbones.base import PORT, Attention, Backbone, Branch, Stack, text_dimensions
+from foretoken.attention import DenseMask
+from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 
 
 class DisentangledAttention(DisentangledSelfAttention):
-    """DeBERTa's self-attention, with the branch's part."""
+    """DeBERTa's self-attention, with the adapter's part."""
 
     def forward(
         self,
@@ -40,7 +40,7 @@ class DisentangledAttention(DisentangledSelfAttention):
         ``attention_mask`` is (B, 1, N, N) bool, ``relative_pos`` (1, N, N), and ``rel_embeddings`` (2 S, D), or
         (B, 2 S, D) where the documents use different adapters.
         """
-        branch: Branch | None = self.__dict__.get(PORT)
+        branch = ADAPTER.get(self)
         if branch is None or not (branch.acts or branch.mixed_size):
             given = (hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings)
             return super().forward(*given)
@@ -48,17 +48,17 @@ class DisentangledAttention(DisentangledSelfAttention):
         key, value = self.heads(self.key_proj(hidden_states)), self.heads(self.value_proj(hidden_states))
         scale = 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
         visible: Tensor | None = attention_mask
-        if (rows := branch.rows_in_front) is not None:
-            visible = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=torch.bool)
+        if (prefix := branch.prefix_mask) is not None:
+            visible = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=torch.bool)
         assert visible is not None  # the encoder always makes a mask
         mask = as_mask(visible, query.dtype)
         if relative_pos is not None and rel_embeddings is not None:
             scores = self.distance_scores(query, key, relative_pos, rel_embeddings, scale)
             mask = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
-        dropout = self.dropout.p if self.training else 0.0
-        out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        seen, dropout = DenseMask(mask), self.dropout.p if self.training else 0.0
+        out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=seen)
         branch.deliver(after)
-        weights = branch.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
+        weights = branch.own_weights(query, key, scale=scale, mask=seen) if output_attentions else None
         return out.transpose(1, 2).flatten(2), weights
 
     def distance_terms(self) -> list[str]:
@@ -68,7 +68,7 @@ class DisentangledAttention(DisentangledSelfAttention):
     def distance_scores(
         self, query: Tensor, key: Tensor, relative_pos: Tensor, rel_embeddings: Tensor, scale: float
     ) -> Tensor:
-        """(B, H, P + N, K) each -> the scores (B, H, P + N, P + N) of contents with distances; zero for the rows."""
+        """(B, H, P + N, K) each -> the scores (B, H, P + N, P + N) of contents with distances; zero for the prefix."""
         front = query.shape[2] - relative_pos.shape[-1]
         query, key = query[:, :, front:], key[:, :, front:]
         scores = query.new_zeros(*query.shape[:3], key.shape[2])
@@ -105,15 +105,15 @@ class DisentangledEncoder(DebertaV2Encoder):
     def get_rel_embedding(self) -> Tensor | None:
         """Return the vectors of the distances, (2 S, D) or (B, 2 S, D): an adapter may edit them."""
         first: Any = self.layer[0]
-        branch: Branch | None = first.attention.self.__dict__.get(PORT)
-        if branch is None or not branch.mixed_size or not self.relative_attention:
+        adapter = ADAPTER.get(first.attention.self)
+        if adapter is None or not adapter.mixed_size or not self.relative_attention:
             return super().get_rel_embedding()
-        distances = self.rel_embeddings.weight.expand(branch.mixed_size, -1, -1)
+        distances = self.rel_embeddings.weight.expand(adapter.mixed_size, -1, -1)
         return self.LayerNorm(distances) if "layer_norm" in self.norm_rel_ebd else distances
 
 
 class TextConvolution(ConvLayer):
-    """The convolution over neighbouring tokens beside the first layer; the rows in front have no neighbours."""
+    """The convolution over neighbouring tokens beside the first layer; the prefix has no neighbours."""
 
     def forward(self, hidden_states: Tensor, residual_states: Tensor, input_mask: Tensor) -> Tensor:
         """Embeddings (B, N, D), the first layer's output (B, P + N, D), mask (B, N) -> (B, P + N, D)."""

@@ -1,9 +1,9 @@
 """LED: Longformer's sliding window and global tokens in the encoder, BART's decoder.
 
-The rows in front enter before the encoder's first layer, after transformers has padded the text to its window, and are
-global tokens: the attention puts them into the masks by itself.
+The prefix enters before the encoder's first layer, after transformers has padded the text to its window, and is made
+of global tokens: the attention puts it into the masks by itself.
 
-Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head width, D model width.
+Shapes: B batch, N queries, M keys, P prefix length, H heads, K head width, D model width.
 """
 
 from __future__ import annotations
@@ -15,52 +15,48 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 
-from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, rests
-from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention
+from foretoken.attention import DenseMask
+from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, adapter_of, offset_after_padding
+from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError
 
 
 class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
-    """The encoder's self-attention through :func:`foretoken.attention.attend`, the rows in front as global tokens."""
+    """The encoder's self-attention through :func:`foretoken.attention.attend`, the prefix as global tokens."""
 
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | PackedBatch | None = None,
+        attention_mask: Tensor | None = None,
         is_index_masked: Tensor | None = None,
         is_index_global_attn: Tensor | None = None,
         is_global_attn: bool | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
         """(B, N, D) -> ((B, N, D),); masks of the text, True for a masked or a global token."""
-        if rests(self):
+        if (adapter := ADAPTER.get(self)) is not None and adapter.rests:
             masks = (attention_mask, is_index_masked, is_index_global_attn, is_global_attn)
             return LEDEncoderSelfAttention.forward(self, hidden_states, *masks, output_attentions)
         if output_attentions:
             raise BackboneError("LED with an adapter does not return attention maps; leave out output_attentions")
-        branch = branch_of(self)
-        if branch is not None and (rows := branch.rows_in_front) is not None:
-            is_index_masked = with_rows_in_front(is_index_masked, ~rows.row_mask, rows)
-            is_index_global_attn = with_rows_in_front(is_index_global_attn, rows.row_mask, rows)
+        if adapter is not None and adapter.acts and (prefix := adapter.prefix_mask) is not None:
+            is_index_masked = with_prefix(is_index_masked, ~prefix.mask, prefix)
+            is_index_global_attn = with_prefix(is_index_global_attn, prefix.mask, prefix)
         return super().forward(
             hidden_states, is_index_masked=is_index_masked, is_index_global_attn=is_index_global_attn
         )
 
 
-def with_rows_in_front(mask: Tensor | None, front: Tensor, rows: PrefixMask) -> Tensor | None:
+def with_prefix(mask: Tensor | None, front: Tensor, prefix: PrefixMask) -> Tensor | None:
     """(B, N) and (B, P) -> (B, P + N), once per pass for the layers that share the mask."""
-    known = rows.memo.get(id(mask))
-    if known is None or known[0] is not mask:
-        assert mask is not None  # LEDEncoder always makes both
-        known = rows.memo[id(mask)] = (mask, torch.cat([front, mask], dim=1))
-    return known[1]
+    assert mask is not None  # LEDEncoder always makes both
+    return prefix.remember(mask, lambda: torch.cat([front, mask], dim=1))
 
 
-class BranchingDecoderAttention(LEDDecoderAttention):
-    """The decoder's attentions, which let their branch take part; transformers' own forward where there is none."""
+class AdaptedDecoderAttention(LEDDecoderAttention):
+    """The decoder's attentions, with the adapter's part in them; transformers' own forward where there is none."""
 
     def forward(
         self,
@@ -71,14 +67,14 @@ class BranchingDecoderAttention(LEDDecoderAttention):
         output_attentions: bool = False,
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
         """(B, N, D) -> (B, N, D), the weights where they are asked for, and the cache."""
-        branch = branch_of(self)
+        branch = adapter_of(self)
         if branch is None:
             return super().forward(hidden_states, key_value_states, past_key_values, attention_mask, output_attentions)
         is_cross = key_value_states is not None
         states = hidden_states if key_value_states is None else key_value_states
         query = self.heads(self.q_proj(hidden_states))
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
-        options: dict[str, Any] = {"scale": self.scaling, "mask": attention_mask}
+        options: dict[str, Any] = {"scale": self.scaling, "mask": DenseMask(attention_mask)}
         dropout = (self.dropout or 0.0) if self.training else 0.0
         out, after = branch.attend(query, key, value, dropout=dropout, **options)
         branch.deliver(after)
@@ -96,20 +92,20 @@ class BranchingDecoderAttention(LEDDecoderAttention):
 
 def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let the attention modules be of our classes: the same objects, names and weights, another forward."""
-    found = FoundGlobals()
+    global_tokens = GlobalTokens()
     for attention in attentions:
         if isinstance(attention, LEDEncoderSelfAttention):
             attention.__class__ = WindowedEncoderAttention
-            attention.found_globals = found  # type: ignore[assignment]
+            attention.global_tokens = global_tokens  # type: ignore[assignment]
         else:
-            attention.__class__ = BranchingDecoderAttention
+            attention.__class__ = AdaptedDecoderAttention
 
 
 def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     for attention in attentions:
         if isinstance(attention, LEDEncoderSelfAttention):
-            del attention.found_globals
+            del attention.global_tokens
             attention.__class__ = LEDEncoderSelfAttention
         else:
             attention.__class__ = LEDDecoderAttention
@@ -137,4 +133,6 @@ LED = Backbone(
     dimensions=bart_dimensions,
     attach_attention=attach_led,
     detach_attention=detach_led,
+    position_offset=offset_after_padding,
+    first_token_is_global=True,
 )

@@ -1,13 +1,11 @@
 """ModernBERT: global and local layers, rotary positions.
 
-The rows in front of the text enter right before the first layer: windows and positions are those of the text alone.
+The prefix enters right before the first layer: windows and positions are those of the text alone.
 
-Shapes: B batch, N text tokens, P rows in front of the text, K head width.
+Shapes: B batch, N text tokens, P prefix length, K head width.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,17 +18,19 @@ from foretoken.backbones.attention_interface import (
     is_attached,
 )
 from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.module_value import Keywords
 
 
-def extend_rotary(kwargs: dict[str, Any], row_mask: Tensor) -> dict[str, Any]:
-    """Put the rows in front at position 0, which is no rotation: sine 0 before the (1 or B, N, K) of the text.
+def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
+    """Put the prefix at position 0, which is no rotation: sine 0 before the (1 or B, N, K) of the text.
 
     The largest cosine is that of position 0: 1, or the factor of rotary positions that also scale (YaRN).
     """
     cosine, sine = kwargs["position_embeddings"]
-    front = (0, 0, row_mask.shape[1], 0)
-    rows = cosine.amax().expand(cosine.shape[0], row_mask.shape[1], cosine.shape[2])
-    return {**kwargs, "position_embeddings": (torch.cat([rows, cosine], dim=1), F.pad(sine, front))}
+    length = prefix_mask.shape[1]
+    front = (0, 0, length, 0)
+    unrotated = cosine.amax().expand(cosine.shape[0], length, cosine.shape[2])
+    return {**kwargs, "position_embeddings": (torch.cat([unrotated, cosine], dim=1), F.pad(sine, front))}
 
 
 MODERNBERT = Backbone(

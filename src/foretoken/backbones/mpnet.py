@@ -1,7 +1,7 @@
 """MPNet: full attention with a bias of the tokens' distance, through an attention module of ours.
 
-The rows in front of the text enter right before the first layer, so that distances and masks are those of the text
-alone; the rows have no position, and no bias.
+The prefix enters right before the first layer, so that distances and masks are those of the text alone; the prefix has
+no position, and no bias.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
-from foretoken.backbones.base import Attention, Backbone, Stack, branch_of, text_dimensions
+from foretoken.attention import DenseMask
+from foretoken.backbones.base import Attention, Backbone, Stack, adapter_of, offset_after_padding, text_dimensions
 from foretoken.backbones.masks import PrefixMask, extend_late_mask
 
 
 class BiasedSelfAttention(MPNetSelfAttention):
-    """MPNet's self-attention, with the branch's part."""
+    """MPNet's self-attention, with the adapter's part."""
 
     def forward(
         self,
@@ -29,18 +30,18 @@ class BiasedSelfAttention(MPNetSelfAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         """(B, P + N, D), a mask to add (B, 1, N, N) and a bias (B, H, N, N) -> (B, P + N, D), weights if asked for."""
-        branch = branch_of(self)
+        branch = adapter_of(self)
         if branch is None:
             return super().forward(hidden_states, attention_mask, position_bias, output_attentions, **kwargs)
         query, key, value = (
             project(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
             for project in (self.q, self.k, self.v)
         )
-        if (rows := branch.rows_in_front) is not None:
-            attention_mask = extend_late_mask(attention_mask, rows, keys=key.shape[2], dtype=query.dtype)
-            position_bias = extend_bias(position_bias, rows)
+        if (prefix := branch.prefix_mask) is not None:
+            attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=query.dtype)
+            position_bias = extend_bias(position_bias, prefix)
         scale = 1 / math.sqrt(self.attention_head_size)
-        mask = added(attention_mask, position_bias)
+        mask = DenseMask(added(attention_mask, position_bias))
         dropout = self.dropout.p if self.training else 0.0
         out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
         branch.deliver(after)
@@ -48,15 +49,11 @@ class BiasedSelfAttention(MPNetSelfAttention):
         return (output, branch.own_weights(query, key, scale=scale, mask=mask)) if output_attentions else (output,)
 
 
-def extend_bias(bias: Tensor | None, rows: PrefixMask) -> Tensor | None:
-    """(B, H, N, N) -> (B, H, P + N, P + N), zero where a row takes part; once per pass, as the layers share it."""
+def extend_bias(bias: Tensor | None, prefix: PrefixMask) -> Tensor | None:
+    """(B, H, N, N) -> (B, H, P + N, P + N), zero where the prefix is; once per pass, as the layers share it."""
     if bias is None:
         return None
-    known = rows.memo.get(id(bias))
-    if known is None or known[0] is not bias:
-        count = rows.row_mask.shape[1]
-        known = rows.memo[id(bias)] = (bias, F.pad(bias, (count, 0, count, 0)))
-    return known[1]
+    return prefix.remember(bias, lambda: F.pad(bias, (prefix.length, 0, prefix.length, 0)))
 
 
 def added(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
@@ -94,4 +91,5 @@ MPNET = Backbone(
     dimensions=text_dimensions,
     attach_attention=attach_biased,
     detach_attention=detach_biased,
+    position_offset=offset_after_padding,
 )

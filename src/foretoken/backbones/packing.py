@@ -3,7 +3,7 @@
 The encoder's own module packs what enters it and unpacks what leaves it; between the two, transformers' own layers see
 one long document (1, S, D), and every hook, LoRA and checkpoint in them works as before.
 
-Shapes: B batch, N text tokens, P rows in front of the text, S tokens of all documents with their rows, D model width.
+Shapes: B batch, N text tokens, P prefix length, S tokens of all documents with their prefixes, D model width.
 """
 
 from __future__ import annotations
@@ -19,33 +19,87 @@ from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.choose import packs
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import Backbone, Branch, has_submodule
+from foretoken.backbones.base import AttentionAdapter, Backbone, has_submodule
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 
-READS = "foretoken_reads"  # an encoder's mark: what the model that runs now reads of it
 RECORDED = ("hidden_states", "attentions")
 PADDING_HEADS = ("ForQuestionAnswering",)
 
 
-def may_pack(encoder: nn.Module, port: Branch | None, hidden: Tensor) -> bool:
+@dataclass(frozen=True)
+class HeadInputs:
+    """What the head of the model that runs now reads of its encoder.
+
+    Attributes:
+        first_token_only: each document's first token alone, of the last hidden states.
+        padding: the states of padding too, as question answering does: its softmax goes over all positions.
+        last_layer_only: the last hidden states alone, by a mask of tokens.
+    """
+
+    first_token_only: bool
+    padding: bool
+    last_layer_only: bool
+
+
+# on an encoder while a model runs; absent where the body itself was called
+HEAD_INPUTS = ModuleValue[HeadInputs]("foretoken_head_inputs")
+
+
+class HeadInputHooks:
+    """Hooks of a model that note on its encoder what the head reads."""
+
+    def __init__(self, encoder: nn.Module, *, first_token_only: bool, padding: bool) -> None:
+        self.encoder = encoder
+        self.first_token_only = first_token_only
+        self.padding = padding
+
+    def before(self, model: nn.Module, args: Arguments, kwargs: Keywords) -> None:
+        """Note it: a forward pre-hook of the model."""
+        config: Any = model.config
+        recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
+        has_full_mask = any(isinstance(x, Tensor) and x.dim() == 4 for x in (*args, *kwargs.values()))
+        last_layer_only = not (recorded or has_full_mask)
+        HEAD_INPUTS.set(self.encoder, HeadInputs(self.first_token_only and not recorded, self.padding, last_layer_only))
+
+    def after(self, model: nn.Module, args: Any, output: Any) -> None:
+        """Remove the note: a forward hook that also runs after a failed pass."""
+        HEAD_INPUTS.pop(self.encoder)
+
+
+def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
+    """Let the encoder know what the model's head reads of it, where the family packs; return the hooks' handles."""
+    stack, kind = backbone.stacks[0], type(model).__name__
+    if not backbone.first_token_heads or not has_submodule(stack.module(body), stack.end):
+        return []
+    encoder = stack.module(body).get_submodule(stack.end)
+    first_token_only, padding = kind.endswith(backbone.first_token_heads), kind.endswith(PADDING_HEADS)
+    hooks = HeadInputHooks(encoder, first_token_only=first_token_only, padding=padding)
+    return [
+        model.register_forward_pre_hook(hooks.before, with_kwargs=True),
+        model.register_forward_hook(hooks.after, always_call=True),
+    ]
+
+
+def may_pack(encoder: nn.Module, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
     """Tell whether a batch is packed.
 
     Not where each document names its adapter, as peft's LoRA looks for documents, and not where adapters are disabled,
     as the frozen model's output is to be what it was.
     """
-    reading = reading_of(encoder)
-    reads_padding = reading is not None and reading.padding
-    agreed = port is None or (port.mixed_size is None and not port.rests)
+    inputs = HEAD_INPUTS.get(encoder)
+    reads_padding = inputs is not None and inputs.padding
+    agreed = adapter is None or (adapter.mixed_size is None and not adapter.rests)
     return packs(hidden.device) and not reads_padding and agreed
 
 
-def entered(port: Branch | None, stream: PackedBatch) -> AbstractContextManager[None]:
-    """Let the adapters know, for a while, that the hidden states are packed."""
-    return nullcontext() if port is None else port.packed(stream)
+def while_packed(adapter: AttentionAdapter | None, batch: PackedBatch) -> AbstractContextManager[None]:
+    """Return a context in which the adapters know that the hidden states are packed."""
+    return nullcontext() if adapter is None else adapter.packed(batch)
 
 
-def rows_of(port: Branch | None) -> int:
-    """Return how many rows stand in front of the text: P."""
-    return 0 if port is None else port.rows_here
+def prefix_length_of(adapter: AttentionAdapter | None) -> int:
+    """Return how many virtual tokens stand in front of the text: P."""
+    return 0 if adapter is None else adapter.prefix_length
 
 
 def trains(modules: Iterable[nn.Module]) -> bool:
@@ -53,62 +107,9 @@ def trains(modules: Iterable[nn.Module]) -> bool:
     return any(parameter.requires_grad for module in modules for parameter in module.parameters())
 
 
-def padded_front(first: Tensor, rows: int) -> Tensor:
-    """(1, B, D) first tokens -> (B, P + 1, D), as if the texts were one token long; nobody reads the rows."""
-    return F.pad(first.transpose(0, 1), (0, 0, rows, 0))
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What the model that runs now reads of its encoder.
-
-    Attributes:
-        first: each document's first token alone, of the last hidden states.
-        padding: the states of padding too, as question answering does: its softmax goes over all positions.
-        is_plain: the last hidden states alone, by a mask of tokens.
-    """
-
-    first: bool
-    padding: bool
-    is_plain: bool
-
-
-class HeadReads:
-    """Lets an encoder know what the model that runs now reads of it."""
-
-    def __init__(self, encoder: nn.Module, *, first: bool, padding: bool) -> None:
-        self.encoder = encoder
-        self.first = first
-        self.padding = padding
-
-    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Set the mark: a forward pre-hook of the model."""
-        config: Any = model.config
-        recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
-        odd = any(isinstance(x, Tensor) and x.dim() == 4 for x in (*args, *kwargs.values()))
-        self.encoder.__dict__[READS] = Reading(self.first and not recorded, self.padding, not (recorded or odd))
-
-    def after(self, model: nn.Module, args: Any, output: Any) -> None:
-        """Take it away: a forward hook that runs whatever happens."""
-        self.encoder.__dict__.pop(READS, None)
-
-
-def watch(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
-    """Let the encoder know what the model reads of it, where the family packs."""
-    stack, kind = backbone.stacks[0], type(model).__name__
-    if not backbone.first_token_heads or not has_submodule(stack.module(body), stack.end):
-        return []
-    encoder = stack.module(body).get_submodule(stack.end)
-    reads = HeadReads(encoder, first=kind.endswith(backbone.first_token_heads), padding=kind.endswith(PADDING_HEADS))
-    return [
-        model.register_forward_pre_hook(reads.before, with_kwargs=True),
-        model.register_forward_hook(reads.after, always_call=True),
-    ]
-
-
-def reading_of(encoder: nn.Module) -> Reading | None:
-    """Return what the model that runs now reads; None where somebody has called the body itself."""
-    return encoder.__dict__.get(READS)
+def unpack_first_tokens(first: Tensor, prefix_length: int) -> Tensor:
+    """(1, B, D) first tokens -> (B, P + 1, D), as if the texts were one token long; nobody reads the prefix."""
+    return F.pad(first.transpose(0, 1), (0, 0, prefix_length, 0))
 
 
 def is_watched(layer: Any) -> bool:

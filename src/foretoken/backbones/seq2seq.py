@@ -1,9 +1,9 @@
 """Encoder-decoders: T5 (v1.1 and Flan as well) and BART.
 
-The rows in front of the encoder's text are removed at its end, so that encoder outputs hold the text alone, whoever
-asks for them; the decoder brings rows of its own.
+The prefix of the encoder is removed at its end, so that encoder outputs hold the text alone, whoever asks for them; the
+decoder has a prefix of its own.
 
-Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head width, D model width.
+Shapes: B batch, N queries, M keys, P prefix length, H heads, K head width, D model width.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, EncoderDecoderCache
+from transformers import Cache, EncoderDecoderCache, PreTrainedConfig
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from foretoken.attention import DenseMask
 from foretoken.backbones.attention_interface import (
     attach_interface,
     biased,
@@ -24,7 +25,7 @@ from foretoken.backbones.attention_interface import (
     interface_dimensions,
     is_attached,
 )
-from foretoken.backbones.base import Attention, Backbone, Branch, Stack, branch_of
+from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of
 from foretoken.backbones.masks import extend_late_mask
 from foretoken.errors import BackboneError
 
@@ -65,11 +66,11 @@ def seen_tokens(cache: Cache | None, layer: Any) -> int | Tensor:
     return seen.clone() if isinstance(seen, Tensor) else seen  # a static cache counts on in the same tensor
 
 
-class BranchingT5Attention(T5Attention):
-    """T5's attention, which lets its branch take part; transformers' own forward where there is none.
+class AdaptedT5Attention(T5Attention):
+    """T5's attention, with the adapter's part; transformers' own forward where there is none.
 
-    The first layer's position bias serves all layers of its stack. Rows in front of the text have no position: the
-    bias between them and anything is 0, and that within the text is the text's own.
+    The first layer's position bias serves all layers of its stack. A prefix has no position: the bias
+    between it and anything is 0, and that within the text is the text's own.
     """
 
     def forward(
@@ -82,7 +83,7 @@ class BranchingT5Attention(T5Attention):
         **kwargs: Any,
     ) -> Any:
         """(B, N, D) -> (B, N, D), the bias that the stack's layers share, and the weights where they are asked for."""
-        branch = branch_of(self)
+        branch = adapter_of(self)
         if branch is None:
             kwargs |= {"key_value_states": key_value_states, "past_key_values": past_key_values}
             return super().forward(hidden_states, mask=mask, position_bias=position_bias, **kwargs)
@@ -92,10 +93,10 @@ class BranchingT5Attention(T5Attention):
         query = self.heads(self.q(hidden_states))
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
         if position_bias is None:
-            bias = self.bias(query, key, rows=branch.rows_here, seen=seen)
+            bias = self.bias(query, key, prefix_length=branch.prefix_length, seen=seen)
             position_bias = self.with_mask(branch, mask, bias) if MASK_IN_BIAS else bias
         added = position_bias if MASK_IN_BIAS else self.with_mask(branch, mask, position_bias)
-        options: dict[str, Any] = {"scale": 1.0, "mask": added}  # T5 does not scale its scores
+        options: dict[str, Any] = {"scale": 1.0, "mask": DenseMask(added)}  # T5 does not scale its scores
         out, after = branch.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
         branch.deliver(after)
         answer = self.o(out.transpose(1, 2).flatten(2)), position_bias
@@ -112,19 +113,20 @@ class BranchingT5Attention(T5Attention):
         """(B, N, H K) -> (B, H, N, K)."""
         return x.unflatten(-1, (self.n_heads, self.key_value_proj_dim)).transpose(1, 2)
 
-    def bias(self, query: Tensor, key: Tensor, *, rows: int, seen: int | Tensor) -> Tensor:
-        """Return the (1, H, N, M) position bias; ``rows`` of N and of M are rows in front, ``seen`` is cached text."""
+    def bias(self, query: Tensor, key: Tensor, *, prefix_length: int, seen: int | Tensor) -> Tensor:
+        """Return the (1, H, N, M) position bias; N and M begin with the prefix, ``seen`` tokens of text are cached."""
         queries, keys = query.shape[2], key.shape[2]
         if not self.has_relative_attention_bias:
             return query.new_zeros(1, self.n_heads, queries, keys)
-        text = self.compute_bias(queries - rows, keys - rows, device=query.device, past_seen_tokens=seen)
-        return nn.functional.pad(text, (rows, 0, rows, 0))
+        tokens = (queries - prefix_length, keys - prefix_length)
+        text = self.compute_bias(*tokens, device=query.device, past_seen_tokens=seen)
+        return nn.functional.pad(text, (prefix_length, 0, prefix_length, 0))
 
-    def with_mask(self, branch: Branch, mask: Tensor | None, bias: Tensor) -> Tensor:
-        """Return what is added to the scores: the bias (1, H, N, M), and the mask, which allows for rows in front."""
+    def with_mask(self, branch: AttentionAdapter, mask: Tensor | None, bias: Tensor) -> Tensor:
+        """Return what is added to the scores: the bias (1, H, N, M), and the mask, extended for a prefix."""
         queries, keys = bias.shape[-2:]
-        if (rows := branch.rows_in_front) is not None:
-            mask = extend_late_mask(mask, rows, keys=keys, dtype=torch.bool)
+        if (prefix := branch.prefix_mask) is not None:
+            mask = extend_late_mask(mask, prefix, keys=keys, dtype=torch.bool)
         elif mask is not None:
             mask = mask[..., :keys]
         causal = getattr(self, "is_causal", False) and mask is None and queries > 1
@@ -134,7 +136,7 @@ class BranchingT5Attention(T5Attention):
 def attach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let the attention modules be of our class: the same objects, names and weights, another forward."""
     for attention in attentions:
-        attention.__class__ = BranchingT5Attention
+        attention.__class__ = AdaptedT5Attention
 
 
 def detach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
@@ -143,11 +145,11 @@ def detach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
         attention.__class__ = T5Attention
 
 
-def bart_dimensions(config: Any) -> Mapping[str, int]:
+def bart_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read the config of BART or LED.
 
     Raises:
-        BackboneError: the model drops whole layers in training, and with them the rows in front or their way through.
+        BackboneError: the model drops whole layers in training, and with them the prefix or its way through.
     """
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if (drop := getattr(config, name)) > 0:
@@ -158,7 +160,7 @@ def bart_dimensions(config: Any) -> Mapping[str, int]:
     return interface_dimensions(config)
 
 
-def decoder_heads(config: Any) -> tuple[int, int, int]:
+def decoder_heads(config: PreTrainedConfig) -> tuple[int, int, int]:
     """Return H, H_kv and K of the decoder."""
     heads = config.decoder_attention_heads
     return heads, heads, config.d_model // heads

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from foretoken.attention import Window, attend
-from foretoken.backbones.base import port_of
+from foretoken.attention import ExtraColumns, Mask, Window, attend
+from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 from foretoken.methods.base import SeparatePrefix
 from foretoken.methods.prefix_tuning import PrefixBranch
@@ -104,7 +103,7 @@ class ObservedAdapter(AttentionAdapter):
     @property
     def has_part(self) -> bool:
         """Tell that rows among the keys are of interest as well."""
-        return super().has_part or (not self.is_cross and self.rows_here > 0)
+        return super().has_part or (not self.is_cross and self.prefix_length > 0)
 
     @property
     def mixed_size(self) -> int | None:
@@ -117,22 +116,22 @@ class ObservedAdapter(AttentionAdapter):
         return True
 
     def attend(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """Note, and attend as ever."""
         if self.plan is not None and self.plan.phase is not Phase.PREFIX_ONLY:
             assert key is not None
-            self.note(self.plan, query, key, scale=scale, **masks)
-        return super().attend(query, key, value, scale=scale, dropout=dropout, **masks)
+            self.note(self.plan, query, key, scale=scale, mask=mask)
+        return super().attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
 
-    def note(self, plan: Plan, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> None:
+    def note(self, plan: Plan, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> None:
         """Add what the text's queries in (B, H, N, K) give to the prefix."""
-        is_text = self.text_queries(query, masks.get("window"))
+        is_text = self.text_queries(query, mask if isinstance(mask, Window) else None)
         rows = plan.rows_here if not self.is_cross else 0
         columns = self.columns(plan, query)
         if not rows and not columns:
             return
-        mass = mass_on_prefix(query, key, columns, rows=rows, scale=scale, **masks)
+        mass = mass_on_prefix(query, key, columns, rows=rows, scale=scale, mask=mask)
         seen = self.watch.seen.setdefault(id(self), Observed(self.layer, id(self.pass_state), self.is_cross))
         seen.mass = seen.mass + mass.transpose(1, 2)[is_text].double().sum(dim=0).cpu()
         seen.queries += int(is_text.sum())
@@ -175,7 +174,7 @@ class ObservedAdapter(AttentionAdapter):
 
     def in_text(self, query: Tensor) -> Tensor:
         """Tell the text's positions from those of rows and of padding, (B, N) bool."""
-        text, first = self.watch.text, 0 if self.is_cross else self.rows_here
+        text, first = self.watch.text, 0 if self.is_cross else self.prefix_length
         is_text = query.new_zeros(query.shape[0], query.shape[2], dtype=torch.bool)
         self.watch.stack = id(self.pass_state) if self.watch.stack is None else self.watch.stack
         if self.watch.stack != id(self.pass_state) or text is None:
@@ -189,7 +188,7 @@ class ObservedAdapter(AttentionAdapter):
 def observing(model: nn.Module) -> Iterator[Watch]:
     """Watch the attentions of a model that runs on batches whose mask ``text`` is told; it computes what it did."""
     watch = Watch()
-    ports = [port for module in model.modules() if isinstance(port := port_of(module), AttentionAdapter)]
+    ports = [port for module in model.modules() if isinstance(port := ADAPTER.get(module), AttentionAdapter)]
     for port in ports:
         port.__class__ = ObservedAdapter
         port.__dict__["watch"] = watch
@@ -203,7 +202,7 @@ def observing(model: nn.Module) -> Iterator[Watch]:
 
 
 def mass_on_prefix(
-    query: Tensor, key: Tensor, columns: list[Columns], *, rows: int, scale: float, **masks: Any
+    query: Tensor, key: Tensor, columns: list[Columns], *, rows: int, scale: float, mask: Mask
 ) -> Tensor:
     """Return the share (B, H, N) of each query's softmax on the first ``rows`` keys and on the columns.
 
@@ -213,8 +212,8 @@ def mass_on_prefix(
     on_rows = torch.zeros_like(key)
     on_rows[:, :, :rows, 0] = 1.0
     scores = [part.scores(query, scale) for part in columns]
-    extra = torch.cat(scores, dim=-1) if scores else None
-    out, p_extra = attend(query, key, on_rows, scale=scale, extra_scores=extra, **masks)
+    extra = ExtraColumns(torch.cat(scores, dim=-1) if scores else None)
+    out, p_extra = attend(query, key, on_rows, scale=scale, mask=mask, columns=extra)
     return out[..., 0] if p_extra is None else out[..., 0] + p_extra.sum(dim=-1)
 
 

@@ -14,10 +14,10 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from foretoken.attention import attend, own_weights
+from foretoken.attention import Mask, Weighting, attend, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
-from foretoken.backbones.base import PORT
+from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class AttentionProbe:
     acts = True
     rests = False
     has_part = True
-    rows_in_front = None
-    rows_here = 0
+    prefix_mask = None
+    prefix_length = 0
     mixed_size = None
     needs_keys = True
     text_is_frozen = False
@@ -68,11 +68,11 @@ class AttentionProbe:
         return torch.cat([x[0, :, :length].transpose(0, 1).flatten(1) for x in (key, value)], dim=-1)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """Plain attention; the first call of a pass has the ordinary projections, a second one global tokens' own."""
         self.seen = self.seen or (key, value)
-        return attend(query, key, value, scale=scale, dropout=dropout, **masks)[0], None
+        return attend(query, key, value, scale=scale, mask=mask, weighting=Weighting(dropout=dropout))[0], None
 
     def deliver(self, vector: Tensor | None) -> None:
         """Take nothing: there is no vector."""
@@ -87,9 +87,9 @@ class AttentionProbe:
         """Go on as before: what it listens to is padded, as ``needs_keys`` says."""
         return nullcontext()
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
         """Return the (1, H, N, M) weights."""
-        return own_weights(query, key, scale=scale, **masks)
+        return own_weights(query, key, scale=scale, mask=mask)
 
 
 def frozen_states(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
@@ -158,18 +158,19 @@ def listening(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
     """Put a listener in the place of every attention's port for a while."""
     attentions = model_hooks.backbone.attention_modules(model_hooks.body)
     declared = [attention for _, attention, _ in model_hooks.backbone.attentions(model_hooks.body)]
-    ports = [attention.__dict__[PORT] for attention in attentions]
+    ports = [ADAPTER.get(attention) for attention in attentions]
     listeners = [AttentionProbe() for _ in attentions]
     handles = []
     try:
         for attention, at, listener in zip(attentions, declared, listeners, strict=True):
-            attention.__dict__[PORT] = listener
+            ADAPTER.set(attention, listener)  # type: ignore[arg-type] # needs_keys: it is given keys
             if at.is_rotary:
                 handles.append(attention.register_forward_pre_hook(listener.note_rotation, with_kwargs=True))
         yield listeners
     finally:
         for attention, port in zip(attentions, ports, strict=True):
-            attention.__dict__[PORT] = port
+            if port is not None:
+                ADAPTER.set(attention, port)
         for handle in handles:
             handle.remove()
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
-from foretoken.backbones.packing import watch
+from foretoken.backbones.packing import note_head_inputs
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.model_hooks import HOOKS
 from foretoken.tuner.forward.plan import FAST
@@ -40,7 +40,7 @@ def speed_up(model: Model) -> Model:
     inner, backbone, body = found(model)
     if body.__dict__.get(HOOKS) is None and FAST not in body.__dict__:
         backbone.attach_attention(body, backbone.attention_modules(body))
-        body.__dict__[FAST] = watch(inner, body, backbone)
+        body.__dict__[FAST] = note_head_inputs(inner, body, backbone)
     return model
 
 

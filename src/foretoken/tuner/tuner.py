@@ -16,7 +16,7 @@ from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from foretoken.backbones import BACKBONES, find_backbone
-from foretoken.backbones.packing import watch
+from foretoken.backbones.packing import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
 from foretoken.methods.stack import StackConfig, StackedEdit
@@ -133,7 +133,10 @@ class ForetokenModel(BaseTuner):
         check_heads_apart(model, config.modules_to_save or ())
         if body.__dict__.get(HOOKS) is None:
             body.__dict__[HOOKS] = model_hooks = ModelHooks(body, backbone, dimensions)
-            model_hooks.handles += [add_to_loss(model, model_hooks.auxiliary_loss), *watch(model, body, backbone)]
+            model_hooks.handles += [
+                add_to_loss(model, model_hooks.auxiliary_loss),
+                *note_head_inputs(model, body, backbone),
+            ]
         self.__dict__["_built"] = built
         self.__dict__["_pending"] = pending(built, self.model_hooks, {m: path for path, m in model.named_modules()})
 

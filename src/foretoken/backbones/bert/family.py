@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foretoken.backbones.attention_interface import (
     attach_interface,
     detach_interface,
     interface_dimensions,
     is_attached,
 )
-from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.base import Attention, Backbone, Stack, offset_after_padding
 from foretoken.backbones.bert.packed import attach_bert, detach_bert
 from foretoken.backbones.masks import extend_text_mask
 
 HEADS = ("classifier", "pre_classifier", "sequence_summary", "qa_outputs")
 
 BERT = Backbone(
-    model_types=("bert", "roberta", "xlm-roberta", "camembert", "electra"),
+    model_types=("bert",),
     stacks=(
         Stack(
             layers="encoder.layer",
@@ -35,6 +37,9 @@ BERT = Backbone(
     detach_attention=detach_bert,
     is_attached=is_attached,
 )
+
+ROBERTA = replace(BERT, model_types=("roberta", "xlm-roberta", "camembert"), position_offset=offset_after_padding)
+ELECTRA = replace(BERT, model_types=("electra",))
 
 DISTILBERT = Backbone(
     model_types=("distilbert",),

@@ -1,11 +1,11 @@
 """BERT-type encoders over a run of documents without padding.
 
-Linear maps and norms see the run; attention is padded for the while, as it is a small part at these lengths and every
-method's columns, rows and masks work there as they do otherwise. Hooks of the encoder pack and unpack; only the layers
-are of our classes, so that the last one can be asked for one token of each document.
+Linear maps and norms run without padding. Attention runs with it: it is a small part at these lengths, and the columns,
+prefixes and masks of every method work there as they do otherwise. Hooks of the encoder pack and unpack; only the
+layers are of our classes, so that the last one can compute one token of each document alone.
 
-Shapes: B documents, P rows in front of each, N tokens of the padded texts, S tokens of all with their rows, H heads, K
-head width, D model width.
+Shapes: B documents, P prefix length, N tokens of the padded texts, S tokens of all documents with their prefixes, H
+heads, K head width, D model width.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaLayer
 from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.attention_interface import attach_interface, detach_interface, packed_attention
-from foretoken.backbones.base import port_of
-from foretoken.backbones.packing import entered, is_watched, may_pack, padded_front, reading_of, rows_of
-
-HOOKS = "_foretoken_packing"  # where an encoder keeps its hooks
+from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
+from foretoken.backbones.packing import (
+    HEAD_INPUTS,
+    is_watched,
+    may_pack,
+    prefix_length_of,
+    unpack_first_tokens,
+    while_packed,
+)
 
 
 class FirstTokenLayer(nn.Module):
-    """A layer that may be asked for the states of one token of each document."""
+    """A layer that computes the states of one token of each document alone where the packed batch says so."""
 
     attention: Any
     feed_forward_chunk: Any
@@ -40,11 +46,11 @@ class FirstTokenLayer(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
     ) -> Tensor:
-        """(1, S, D) -> (1, S, D), or (1, B, D) where the stream wants one token of each document."""
-        if not isinstance(attention_mask, PackedBatch) or attention_mask.only is None:
+        """(1, S, D) -> (1, S, D), or (1, B, D) where the batch wants one token of each document."""
+        if not isinstance(attention_mask, PackedBatch) or attention_mask.wanted is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
-        stream, own = attention_mask, self.attention.self
-        chosen = stream.split(hidden_states)[1].index_select(1, attention_mask.only)
+        batch, own = attention_mask, self.attention.self
+        chosen = batch.split(hidden_states)[1].index_select(1, attention_mask.wanted)
 
         def heads(x: Tensor) -> Tensor:
             return x.unflatten(-1, (own.num_attention_heads, own.attention_head_size)).transpose(1, 2)
@@ -54,7 +60,7 @@ class FirstTokenLayer(nn.Module):
             heads(own.query(chosen)),
             heads(own.key(hidden_states)),
             heads(own.value(hidden_states)),
-            stream,
+            batch,
             scaling=own.scaling,
             dropout=own.dropout.p if own.training else 0.0,
         )
@@ -95,13 +101,13 @@ class EncoderHooks:
 
     def __init__(self, encoder: nn.Module) -> None:
         self.encoder = encoder
-        self.stream: PackedBatch | None = None
+        self.batch: PackedBatch | None = None
         self.context: AbstractContextManager[None] | None = None
         last = self.layers()[-1]
         self.handles = [
             encoder.register_forward_pre_hook(self.before, with_kwargs=True),
             last.register_forward_pre_hook(self.before_last, with_kwargs=True),
-            # before the tuner's hook, which takes the rows away from padded states
+            # before the tuner's hook, which removes the prefix from padded states
             encoder.register_forward_hook(self.after, prepend=True, always_call=True),
         ]
 
@@ -109,76 +115,80 @@ class EncoderHooks:
         """Return the layers."""
         return list(self.encoder.get_submodule("layer").children())
 
-    def before(self, encoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Pack the hidden states, and hand the stream down in the place of the mask."""
-        reading, layers = reading_of(encoder), self.layers()
-        if reading is None or not reading.is_plain or not args or layers[0].chunk_size_feed_forward:
+    def before(self, encoder: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
+        """Pack the hidden states, and pass the packed batch on in the place of the mask."""
+        inputs, layers = HEAD_INPUTS.get(encoder), self.layers()
+        if inputs is None or not inputs.last_layer_only or not args or layers[0].chunk_size_feed_forward:
             return None
         hidden, mask, own = args[0], kwargs.get("attention_mask"), layers[0].attention.self
-        port, first = port_of(own), reading.first and not is_watched(layers[-1])
-        if not may_pack(encoder, port, hidden) or (mask is None and not first):
+        adapter, last = ADAPTER.get(own), layers[-1]
+        first = inputs.first_token_only and isinstance(last, FirstTokenLayer) and not is_watched(last)
+        if not may_pack(encoder, adapter, hidden) or (mask is None and not first):
             return None
-        rows = rows_of(port)
-        stream = self.stream = packed_batch_of(*text_masks(mask, hidden, rows), rows=rows)
-        if first and (only := stream.first_tokens()) is not None:
-            self.stream = replace(stream, only=only)
-        self.context = entered(port, stream)
+        length = prefix_length_of(adapter)
+        batch = self.batch = packed_batch_of(*text_masks(mask, hidden, length), prefix_length=length)
+        if first and (wanted := batch.first_tokens()) is not None:
+            self.batch = replace(batch, wanted=wanted)
+        self.context = while_packed(adapter, batch)
         self.context.__enter__()
-        return (stream.pack(hidden), *args[1:]), {**kwargs, "attention_mask": stream}
+        return (batch.pack(hidden), *args[1:]), {**kwargs, "attention_mask": batch}
 
-    def before_last(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before_last(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
         """Tell the last layer what is wanted."""
-        if self.stream is None or self.stream.only is None:
+        if self.batch is None or self.batch.wanted is None:
             return None
         if len(args) > 1:
-            return (args[0], self.stream, *args[2:]), kwargs
-        return args, {**kwargs, "attention_mask": self.stream}
+            return (args[0], self.batch, *args[2:]), kwargs
+        return args, {**kwargs, "attention_mask": self.batch}
 
     def after(self, encoder: nn.Module, args: Any, output: Any) -> Any:
         """Unpack the last hidden states; after a failed pass there are none."""
-        stream, self.stream = self.stream, None
+        batch, self.batch = self.batch, None
         if self.context is not None:
             context, self.context = self.context, None
             context.__exit__(None, None, None)
-        if stream is None or output is None:
+        if batch is None or output is None:
             return output
         packed = output["last_hidden_state"]
         output["last_hidden_state"] = (
-            stream.unpack(packed) if stream.only is None else padded_front(packed, stream.rows)
+            batch.unpack(packed) if batch.wanted is None else unpack_first_tokens(packed, batch.prefix_length)
         )
         return output
 
     def remove(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for handle in self.handles:
             handle.remove()
 
 
-def text_masks(mask: Tensor | None, hidden: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")
+
+
+def text_masks(mask: Tensor | None, hidden: Tensor, prefix_length: int) -> tuple[Tensor, Tensor]:
     """Return (B, N) bool masks of the texts, masked and global (none is), from the (B, 1, *, P + N) mask of a layer."""
-    size, length = hidden.shape[0], hidden.shape[1] - rows
+    size, length = hidden.shape[0], hidden.shape[1] - prefix_length
     nowhere = torch.zeros(size, length, dtype=torch.bool, device=hidden.device)
     if mask is None:
         return nowhere, nowhere
-    return ~seen_by(mask)[:, 0, 0, rows:].expand(size, -1), nowhere
+    return ~seen_by(mask)[:, 0, 0, prefix_length:].expand(size, -1), nowhere
 
 
 def attach_bert(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let attention ask its branch, and the encoder pack its batches; a decoder's stays as it is."""
+    """Let attention ask its adapter, and the encoder pack its batches; a decoder's stays as it is."""
     attach_interface(body, attentions)
     encoder: Any = body.get_submodule("encoder")
-    if HOOKS in encoder.__dict__ or body.config.is_decoder:  # type: ignore[union-attr]
+    if HOOKS.get(encoder) is not None or body.config.is_decoder:  # type: ignore[union-attr]
         return
     for layer in encoder.layer:
         layer.__class__ = OURS.get(type(layer), type(layer))
-    encoder.__dict__[HOOKS] = EncoderHooks(encoder)
+    HOOKS.set(encoder, EncoderHooks(encoder))
 
 
 def detach_bert(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     detach_interface(body, attentions)
     encoder: Any = body.get_submodule("encoder")
-    hooks = encoder.__dict__.pop(HOOKS, None)
+    hooks = HOOKS.pop(encoder)
     if hooks is None:
         return
     hooks.remove()

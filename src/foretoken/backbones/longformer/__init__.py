@@ -1,1 +1,1 @@
-"""Longformer: the declaration with its attention module, and the packed encoder."""
+"""Longformer: the declaration, its attention module, and both over documents without padding."""

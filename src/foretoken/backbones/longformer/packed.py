@@ -1,13 +1,13 @@
 """Longformer's encoder over a run of documents without padding, and its attention there.
 
-Shapes: B documents, P rows in front of each, N tokens of the padded texts, T real tokens of all, S = B P + T, G global
+Shapes: B documents, P prefix length, N tokens of the padded texts, T real tokens of all, S = B P + T, G global
 queries of a document, H heads, K head width, D model width.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,19 @@ from transformers.models.longformer.modeling_longformer import (
     LongformerLayer,
 )
 
-from foretoken.attention import Packed
-from foretoken.attention.attend import PACKED
-from foretoken.attention.choose import choose_engine
+from foretoken.attention import Packed, Weighting, choose
 from foretoken.attention.packed import PackedBatch, packed_batch_of
-from foretoken.backbones.base import port_of
-from foretoken.backbones.packing import entered, is_watched, may_pack, padded_front, reading_of, rows_of, trains
-
-if TYPE_CHECKING:
-    from foretoken.backbones.longformer.attention import WindowedSelfAttention
+from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.longformer.attention import WindowedSelfAttention
+from foretoken.backbones.packing import (
+    HEAD_INPUTS,
+    is_watched,
+    may_pack,
+    prefix_length_of,
+    trains,
+    unpack_first_tokens,
+    while_packed,
+)
 
 
 class PackingEncoder(LongformerEncoder):
@@ -46,26 +50,26 @@ class PackingEncoder(LongformerEncoder):
     ) -> Any:
         """(B, P + N, D) -> (B, P + N - padding_len, D); the mask is below 0 for padding, above 0 for global tokens."""
         attentions = self.attentions()
-        port = port_of(attentions[0])
-        if output_attentions or attention_mask is None or not may_pack(self, port, hidden_states):
+        adapter = ADAPTER.get(attentions[0])
+        if output_attentions or attention_mask is None or not may_pack(self, adapter, hidden_states):
             return super().forward(
                 hidden_states, attention_mask, padding_len, output_attentions, output_hidden_states, return_dict
             )
-        rows = rows_of(port)
-        text = attention_mask[:, rows:]
-        stream = packed_batch_of(text < 0, text > 0, rows=rows)
+        length = prefix_length_of(adapter)
+        text = attention_mask[:, length:]
+        batch = packed_batch_of(text < 0, text > 0, prefix_length=length)
         recorded = []
-        with entered(port, stream):
-            hidden = stream.pack(hidden_states)
-            last = self.for_last_layer(stream, attentions[-1]) if not output_hidden_states else stream
+        with while_packed(adapter, batch):
+            hidden = batch.pack(hidden_states)
+            last = self.for_last_layer(batch, attentions[-1]) if not output_hidden_states else batch
             for number, layer in enumerate(self.layer):
                 if output_hidden_states:
-                    recorded.append(stream.unpack(hidden))
-                hidden = layer(hidden, attention_mask=last if number == len(self.layer) - 1 else stream)[0]
-        if last.only is not None:
-            states = padded_front(hidden, rows)
+                    recorded.append(batch.unpack(hidden))
+                hidden = layer(hidden, attention_mask=last if number == len(self.layer) - 1 else batch)[0]
+        if last.wanted is not None:
+            states = unpack_first_tokens(hidden, length)
         else:
-            states = stream.unpack(hidden)
+            states = batch.unpack(hidden)
             recorded = [state[:, : state.shape[1] - padding_len] for state in (*recorded, states)]
             states = recorded[-1]
         found = tuple(recorded) if output_hidden_states else None
@@ -78,30 +82,30 @@ class PackingEncoder(LongformerEncoder):
         layers: Any = self.layer
         return [layer.attention.self for layer in layers]
 
-    def for_last_layer(self, stream: PackedBatch, attention: WindowedSelfAttention) -> PackedBatch:
-        """Return the stream with what is wanted of the last layer's states: those that the head reads."""
-        reading, local = reading_of(self), (attention.query, attention.key, attention.value)
-        if reading is None or not reading.first or not packs_natively(attention) or is_watched(self.layer[-1]):
-            return stream
+    def for_last_layer(self, batch: PackedBatch, attention: WindowedSelfAttention) -> PackedBatch:
+        """Return the batch with what is wanted of the last layer's states: those that the head reads."""
+        inputs, local = HEAD_INPUTS.get(self), (attention.query, attention.key, attention.value)
+        if inputs is None or not inputs.first_token_only or not packs_natively(attention) or is_watched(self.layer[-1]):
+            return batch
         if torch.is_grad_enabled() and trains(local):
-            return stream
-        only = stream.first_tokens()
-        return stream if only is None else replace(stream, only=only)
+            return batch
+        wanted = batch.first_tokens()
+        return batch if wanted is None else replace(batch, wanted=wanted)
 
 
 class PackingLayer(LongformerLayer):
-    """Longformer's layer, which may be asked for the states of a few tokens alone."""
+    """Longformer's layer, which computes the states of a few tokens alone where the packed batch says so."""
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """(1, S, D) -> ((1, S, D),), or ((1, B, D),) where the stream wants one token of each document."""
+        """(1, S, D) -> ((1, S, D),), or ((1, B, D),) where the batch wants one token of each document."""
         if not isinstance(attention_mask, PackedBatch):
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
-        if attention_mask.only is None:
+        if attention_mask.wanted is None:
             return (self.fed_forward(self.attention(hidden_states, attention_mask=attention_mask)[0]),)
         attended = self.attention.self(hidden_states, attention_mask=attention_mask)[0]
-        states = attention_mask.split(hidden_states)[1].index_select(1, attention_mask.only)
+        states = attention_mask.split(hidden_states)[1].index_select(1, attention_mask.wanted)
         return (self.fed_forward(self.attention.output(attended, states)),)
 
     def fed_forward(self, attended: Tensor) -> Tensor:
@@ -112,20 +116,20 @@ class PackingLayer(LongformerLayer):
 
 def packs_natively(attention: WindowedSelfAttention) -> bool:
     """Tell whether an engine computes this attention packed; otherwise it is padded for the while."""
-    port = port_of(attention)
-    if port is not None and port.needs_keys:
+    adapter = ADAPTER.get(attention)
+    if adapter is not None and adapter.needs_keys:
         return False
     dropout = attention.dropout if attention.training else 0.0
-    return choose_engine((*PACKED, "gather-sdpa"), attention.query.weight.device, dropout=dropout) in PACKED
+    return choose.packs_natively(attention.query.weight.device, Weighting(dropout=dropout))
 
 
 @dataclass(frozen=True)
-class Question:
-    """Queries of one document that ask all, or some, of its tokens.
+class DocumentQueries:
+    """Queries of one document that attend to all, or some, of its tokens.
 
     Attributes:
         queries: (G, D) hidden states.
-        hidden: (1, M_i, D) what they ask.
+        hidden: (1, M_i, D) each: the hidden states that they attend to.
         mask: (1, M) bool, True for what is seen; None: all.
     """
 
@@ -137,130 +141,143 @@ class Question:
 class PackedAttention:
     """The self-attention of one layer over a run of documents."""
 
-    def __init__(self, attention: WindowedSelfAttention, stream: PackedBatch) -> None:
+    def __init__(self, attention: WindowedSelfAttention, batch: PackedBatch) -> None:
         self.attention = attention
-        self.stream = stream
+        self.batch = batch
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
         """(1, S, D) -> (1, S, D), or (1, B, D) of the tokens that are wanted."""
         if not packs_natively(self.attention):
             return self.padded(hidden_states)
-        rows, text = self.stream.split(hidden_states)
-        port = port_of(self.attention)
-        if port is not None and port.text_is_frozen:  # it was put side by side with rows that are trained
+        prefix, text = self.batch.split(hidden_states)
+        adapter = ADAPTER.get(self.attention)
+        if adapter is not None and adapter.text_is_frozen:  # it was put side by side with a prefix that is trained
             text = text.detach()
-        if self.stream.only is not None:
-            out, after = self.chosen(rows, text, self.stream.only)
+        if self.batch.wanted is not None:
+            out, after = self.of_wanted(prefix, text, self.batch.wanted)
         else:
-            out, after = self.everything(rows, text)
+            out, after = self.of_all(prefix, text)
         self.attention.deliver(after)
         return out
 
     def padded(self, hidden_states: Tensor) -> Tensor:
         """Compute it with padding, and pack the result."""
-        stream, port = self.stream, port_of(self.attention)
-        spread = stream.unpack(hidden_states)
-        masked, is_global = stream.masks()
+        batch, adapter = self.batch, ADAPTER.get(self.attention)
+        spread = batch.unpack(hidden_states)
+        masked, is_global = batch.masks()
         out = self.attention(spread, is_index_masked=masked, is_index_global_attn=is_global)[0]
-        if port is not None:
-            port.redeliver(stream.pack)
-        return stream.pack(out)
+        if adapter is not None:
+            adapter.redeliver(batch.pack)
+        return batch.pack(out)
 
-    def everything(self, rows: Tensor, text: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the attention of all rows and tokens (1, S, D), and what is for after W_o."""
-        attention, stream = self.attention, self.stream
+    def of_all(self, prefix: Tensor, text: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the attention of the prefix and all tokens (1, S, D), and what is for after W_o."""
+        attention, stream = self.attention, self.batch
         pair = None
-        if stream.rows:
-            pair = attention.heads(attention.key(rows)), attention.heads(attention.value(rows))
-        packed = Packed(attention.one_sided_attn_window_size, stream, pair)
-        out, after = attention.attended(*attention.projected(text), packed=packed)
-        everywhere = torch.cat([document.everywhere for document in stream.documents])
-        if not stream.rows and not len(everywhere):
+        if stream.prefix_length:
+            pair = attention.heads(attention.key(prefix)), attention.heads(attention.value(prefix))
+        mask = Packed(attention.one_sided_attn_window_size, stream, pair)
+        out, after = attention.attended(*attention.projected(text), mask=mask)
+        global_index = torch.cat([document.global_index for document in stream.documents])
+        if not stream.prefix_length and not len(global_index):
             return out, after
-        questions = [self.asked_by_globals(number, rows, text) for number in range(stream.size)]
-        answers, extra = self.answered(questions, is_global=True)
-        return self.placed(out, answers, everywhere), None if after is None else self.placed(after, extra, everywhere)
+        queries = [self.global_queries(number, prefix, text) for number in range(stream.size)]
+        found, extra = self.attended(queries, is_global=True)
+        return self.placed(out, found, global_index), None if after is None else self.placed(after, extra, global_index)
 
-    def placed(self, text: Tensor, answers: list[Tensor], everywhere: Tensor) -> Tensor:
-        """Put the answers of rows and global tokens, (G, D) of each document, to where they belong: (1, S, D)."""
-        rows = torch.stack([answer[: self.stream.rows] for answer in answers])
-        if len(everywhere):
-            found = torch.cat([answer[self.stream.rows :] for answer in answers])
-            text = text.index_copy(1, everywhere, found[None].to(text.dtype))
-        return self.stream.join(rows.to(text.dtype), text)
+    def placed(self, text: Tensor, found: list[Tensor], global_index: Tensor) -> Tensor:
+        """Put what prefix and global tokens get, (P + G, D) of each document, to where they stand: (1, S, D)."""
+        length = self.batch.prefix_length
+        prefix = torch.stack([states[:length] for states in found])
+        if len(global_index):
+            states = torch.cat([states[length:] for states in found])
+            text = text.index_copy(1, global_index, states[None].to(text.dtype))
+        return self.batch.join(prefix.to(text.dtype), text)
 
-    def chosen(self, rows: Tensor, text: Tensor, only: Tensor) -> tuple[Tensor, Tensor | None]:
+    def of_wanted(self, prefix: Tensor, text: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the attention of one token of each document (1, B, D), and what is for after W_o."""
-        documents = list(enumerate(self.stream.documents))
+        documents = list(enumerate(self.batch.documents))
         out: list[Any] = [None] * len(documents)
         after: list[Any] = [None] * len(documents)
         for is_global in (True, False):
             mine = [number for number, document in documents if document.opens_global is is_global]
-            make = self.asked_by_global_first if is_global else self.asked_by_first
-            questions = [make(number, rows, text, only[number : number + 1]) for number in mine]
-            for number, answer, extra in zip(mine, *self.answered(questions, is_global=is_global), strict=True):
-                out[number], after[number] = answer, extra
+            make = self.global_first_query if is_global else self.local_first_query
+            queries = [make(number, prefix, text, wanted[number : number + 1]) for number in mine]
+            for number, states, extra in zip(mine, *self.attended(queries, is_global=is_global), strict=True):
+                out[number], after[number] = states, extra
         return torch.cat(out)[None], None if after[0] is None else torch.cat(after)[None]
 
-    def asked_by_globals(self, number: int, rows: Tensor, text: Tensor) -> Question:
-        """Return what the rows and the global tokens of a document ask."""
-        document = self.stream.documents[number]
-        queries = torch.cat([rows[number], text[0].index_select(0, document.everywhere)])
-        return Question(queries, *self.whole(number, rows, text))
+    def global_queries(self, number: int, prefix: Tensor, text: Tensor) -> DocumentQueries:
+        """Return the queries of a document's prefix and global tokens, which see all of it."""
+        document = self.batch.documents[number]
+        queries = torch.cat([prefix[number], text[0].index_select(0, document.global_index)])
+        return DocumentQueries(queries, *self.whole(number, prefix, text))
 
-    def asked_by_global_first(self, number: int, rows: Tensor, text: Tensor, only: Tensor) -> Question:
-        """Return what a document's first token asks where it is global."""
-        return Question(text[0].index_select(0, only), *self.whole(number, rows, text))
+    def global_first_query(self, number: int, prefix: Tensor, text: Tensor, wanted: Tensor) -> DocumentQueries:
+        """Return the query of a document's first token where it is global."""
+        return DocumentQueries(text[0].index_select(0, wanted), *self.whole(number, prefix, text))
 
-    def asked_by_first(self, number: int, rows: Tensor, text: Tensor, only: Tensor) -> Question:
-        """Return what a document's first token asks where it sees its window, the rows and the global tokens."""
-        document = self.stream.documents[number]
+    def local_first_query(self, number: int, prefix: Tensor, text: Tensor, wanted: Tensor) -> DocumentQueries:
+        """Return the query of a document's first token where it sees its window, the prefix and the global tokens."""
+        document = self.batch.documents[number]
         stop = min(document.stop, document.start + self.attention.one_sided_attn_window_size + 1)
-        beyond = document.everywhere[document.everywhere >= stop]
+        beyond = document.global_index[document.global_index >= stop]
         parts = (text[:, document.start : stop], text.index_select(1, beyond))
         masked = None if document.masked is None else document.masked[: stop - document.start]
         mask = masked if masked is None else torch.cat([masked, masked.new_zeros(len(beyond))])
-        return Question(text[0].index_select(0, only), *self.with_rows(number, rows, parts, mask))
+        return DocumentQueries(text[0].index_select(0, wanted), *self.with_prefix(number, prefix, parts, mask))
 
-    def whole(self, number: int, rows: Tensor, text: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    def whole(self, number: int, prefix: Tensor, text: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """Return all hidden states of a document and which of them are seen."""
-        document = self.stream.documents[number]
-        return self.with_rows(number, rows, (text[:, document.start : document.stop],), document.masked)
+        document = self.batch.documents[number]
+        return self.with_prefix(number, prefix, (text[:, document.start : document.stop],), document.masked)
 
-    def with_rows(
-        self, number: int, rows: Tensor, parts: tuple[Tensor, ...], masked: Tensor | None
+    def with_prefix(
+        self, number: int, prefix: Tensor, parts: tuple[Tensor, ...], masked: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """Put a document's rows before some of its hidden states, and turn (M,) ``masked`` into what is seen."""
-        hidden = (rows[number : number + 1], *parts) if self.stream.rows else parts
+        """Put a document's prefix before some of its hidden states, and turn (M,) ``masked`` into what is seen."""
+        hidden = (prefix[number : number + 1], *parts) if self.batch.prefix_length else parts
         if masked is None:
             return hidden, None
-        return hidden, torch.cat([masked.new_ones(self.stream.rows), ~masked])[None]
+        return hidden, torch.cat([masked.new_ones(self.batch.prefix_length), ~masked])[None]
 
-    def answered(self, questions: list[Question], *, is_global: bool) -> tuple[list[Tensor], list[Any]]:
-        """Return each question's answer (G, D), and its vector (G, D) for after W_o or None."""
+    def attended(self, documents: list[DocumentQueries], *, is_global: bool) -> tuple[list[Tensor], list[Any]]:
+        """Return what each document's queries get (G, D), and its vector (G, D) for after W_o or None."""
         attention = self.attention
         names = ("query_global", "key_global", "value_global") if is_global else ("query", "key", "value")
         query, key, value = (getattr(attention, name) for name in names)
-        if not questions:
+        if not documents:
             return [], []
-        sizes = [question.queries.shape[0] for question in questions]
-        queries = attention.heads(query(torch.cat([question.queries for question in questions])[None]))
+        sizes = [document.queries.shape[0] for document in documents]
+        queries = attention.heads(query(torch.cat([document.queries for document in documents])[None]))
         out, after = [], []
-        for part, question in zip(queries.split(sizes, dim=2), questions, strict=True):
-            answer, extra = attention.answered(part, question.hidden, question.mask, key, value)
-            out.append(answer[0])
+        for part, document in zip(queries.split(sizes, dim=2), documents, strict=True):
+            states, extra = attention.attended_all(part, document.hidden, document.mask, key, value)
+            out.append(states[0])
             after.append(None if extra is None else extra[0])
         return out, after
 
 
-def swap_encoder(encoder: nn.Module) -> None:
+class PackingSelfAttention(WindowedSelfAttention):
+    """Longformer's self-attention, over a padded batch or a packed one."""
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor]:
+        """(B, N, D) -> ((B, N, D),), or packed (1, S, D) -> ((1, S, D),)."""
+        if isinstance(attention_mask, PackedBatch):
+            return (PackedAttention(self, attention_mask)(hidden_states),)
+        return super().forward(hidden_states, attention_mask, *args, **kwargs)
+
+
+def attach_encoder(encoder: nn.Module) -> None:
     """Let Longformer's encoder and its layers be of our classes: the same objects, names and weights."""
     encoder.__class__ = PackingEncoder
     for layer in encoder.layer:  # type: ignore[union-attr]
         layer.__class__ = PackingLayer
 
 
-def restore_encoder(encoder: nn.Module) -> None:
+def detach_encoder(encoder: nn.Module) -> None:
     """Let them be transformers' own again."""
     encoder.__class__ = LongformerEncoder
     for layer in encoder.layer:  # type: ignore[union-attr]

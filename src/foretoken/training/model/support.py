@@ -70,8 +70,6 @@ def small_config(family: str, **options: Any) -> PretrainedConfig:
     layer_types = getattr(config, "layer_types", None)
     if layer_types is not None:
         config.layer_types = list(layer_types)[:2]
-    if family == "longformer":
-        config.attention_window = [16, 16]
     return config
 
 

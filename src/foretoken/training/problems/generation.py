@@ -11,6 +11,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from foretoken.backbones import BACKBONES
 from foretoken.data.problems import GENERATION
 from foretoken.data.tasks.generation import Markers
 from foretoken.data.tasks.generation_tasks import MARKERS
@@ -18,7 +19,6 @@ from foretoken.errors import BackboneError, ConfigError
 from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem
 from foretoken.training.problems.generating import generate
 from foretoken.training.problems.generation_texts import (
-    GLOBAL_START,
     GenerationCollator,
     decoder_frame,
     encode_sources,
@@ -31,7 +31,6 @@ from foretoken.training.recipe.recipe import GenerationOptions
 from foretoken.training.tokens.encode import PaddingCollator, Truncation
 
 TARGET = "<target>"  # the marker before the target, where the task names none
-SEGMENTED = ("gpt2",)  # families whose token types are looked up in the table of the tokens
 _TER_WORDS = 100  # of a reference on average; the edits of longer texts take minutes to find
 _LEAVE_ONE_OUT = ("coqa",)  # scored as people are, who have one reference fewer
 
@@ -73,10 +72,11 @@ class Generation(Problem):
         return posed
 
     def _check_segments(self, config: PretrainedConfig) -> None:
-        if config.model_type not in SEGMENTED:
+        segmented = [model_type for model_type, backbone in BACKBONES.items() if backbone.segments_are_tokens]
+        if config.model_type not in segmented:
             raise ConfigError(
                 f"generation.segment_embeddings: {config.model_type} models have no token types that are looked up "
-                f"among the tokens; leave it out, or take {' or '.join(SEGMENTED)}"
+                f"among the tokens; leave it out, or take {' or '.join(segmented)}"
             )
         if not self.markers.source:
             raise ConfigError(
@@ -144,10 +144,11 @@ class Generation(Problem):
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad on the right; what is generated from is padded on the left when it comes to that."""
         config: Any = model.config
+        backbone = BACKBONES.get(config.model_type)
         return GenerationCollator(
             PaddingCollator(int(tokenizer.pad_token_id)),
             in_sequence=self.in_sequence,
-            global_start=config.model_type in GLOBAL_START,
+            global_start=backbone is not None and backbone.first_token_is_global,
         )
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:

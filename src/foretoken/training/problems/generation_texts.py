@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from foretoken.training.problems.base import EncodeSettings
 
 IGNORED = -100  # a label that no loss is computed of
-GLOBAL_START = ("led",)  # families whose encoder asks which tokens every other one sees: the first
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,19 @@ from typing import Any, NamedTuple
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from foretoken.attention.attend import DENSE
+from foretoken.attention import engines
 from foretoken.backbones import BACKBONES
 from foretoken.backbones.base import Backbone
 from foretoken.methods import METHODS
 from foretoken.metrics.table import METRICS
 from foretoken.options import Values
-from foretoken.processes import processes
+from foretoken.processes import num_processes
 from foretoken.training.model.adapter import MEMBERS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.prepare import Prepared
 
 log = logging.getLogger(__name__)
-_BLOCK_SPARSE = ("big_bird",)
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class Run:
     @property
     def is_dense(self) -> bool:
         """Whether every token of the model sees every other one, without windows or blocks."""
-        stacks = self.backbone.stacks if self.backbone else ()
-        return self.config.model_type not in _BLOCK_SPARSE and not any(stack.attention.has_global for stack in stacks)
+        attentions = [stack.attention for stack in (self.backbone.stacks if self.backbone else ())]
+        return not any(attention.has_global or attention.is_block_sparse for attention in attentions)
 
     @property
     def is_rotary(self) -> bool:
@@ -78,7 +77,7 @@ OPTIONS = (
     Idle("training.batch_size", lambda run: run.training.tokens_per_batch is not None, "tokens_per_batch is given"),
     Idle(
         "training.eval_batch_size",
-        lambda run: run.training.eval_budget is not None and processes() == 1,
+        lambda run: run.training.eval_budget is not None and num_processes() == 1,
         "eval_tokens_per_batch takes its place, which is tokens_per_batch where it is left out",
     ),
     Idle(
@@ -113,7 +112,7 @@ OPTIONS = (
     ),
     Idle(
         "training.attention_engine",
-        lambda run: run.is_dense and run.training.attention_engine not in DENSE,
+        lambda run: run.is_dense and run.training.attention_engine not in engines(),
         "models of the family {run.config.model_type} have no windows or blocks that it could compute",
     ),
     Idle(

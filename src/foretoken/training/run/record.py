@@ -23,7 +23,7 @@ from foretoken.files import write_json
 from foretoken.malloc import malloc_is_tuned
 from foretoken.options import flatten, to_dict
 from foretoken.processes import is_main_process as is_main_process
-from foretoken.processes import processes as processes
+from foretoken.processes import num_processes as processes
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.folder import RECORD as FILE
 

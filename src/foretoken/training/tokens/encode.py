@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from foretoken.backbones import position_offset
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.tokens.beginnings import beginnings
 
@@ -82,7 +83,7 @@ def token_rules(config: PretrainedConfig) -> TokenRules:
 def position_limit(config: PretrainedConfig) -> int | None:
     """Return how many tokens have a position in this model; None for a family without such a number, like T5."""
     positions = getattr(config, "max_position_embeddings", None)
-    return positions - _position_offset(config) if positions else None
+    return positions - position_offset(config) if positions else None
 
 
 def reads_beyond(config: PretrainedConfig) -> bool:
@@ -293,18 +294,3 @@ def refuse_without_embedding(documents: Iterable[Sequence[int]], rules: TokenRul
             f"the tokenizer made token {highest}, but the model has {rules.vocab_size} embeddings; "
             "they do not belong together, or the model wants resize_token_embeddings()"
         )
-
-
-def _position_offset(config: PretrainedConfig) -> int:
-    """Positions that RoBERTa's family keeps for padding: they start at pad_token_id + 1."""
-    shifted = (
-        "roberta",
-        "longformer",
-        "camembert",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "led",
-        "mpnet",
-        "data2vec-text",
-    )
-    return (config.pad_token_id or 0) + 1 if config.model_type in shifted else 0

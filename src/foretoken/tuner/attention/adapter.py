@@ -1,4 +1,4 @@
-"""What the adapters at work add to one attention: the tuner's side of a backbone's ``Branch``.
+"""What the adapters at work add to one attention: the tuner's side of a backbone's ``AttentionAdapter``.
 
 Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head width, X extra columns, D model width.
 """
@@ -14,12 +14,12 @@ import torch
 from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
-from foretoken.attention import own_weights
+from foretoken.attention import ExtraColumns, Mask, Weighting, own_weights
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import PORT
+from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
 from foretoken.methods.base import SeparatePrefix
-from foretoken.tuner.attention.columns import Part, RowPart, attend_columns
+from foretoken.tuner.attention.columns import Columns, Part, RowPart, attend_columns
 from foretoken.tuner.attention.decomposition import SeparateColumns, attend_apart
 from foretoken.tuner.attention.rotation import Rotation
 from foretoken.tuner.forward.plan import PassState, Phase, Plan
@@ -36,7 +36,7 @@ class AttentionAdapter:
         self.delivered: Tensor | None = None
         self.rotation: Rotation | None = None
         self.module = module
-        module.__dict__[PORT] = self
+        ADAPTER.set(module, self)
 
     @property
     def plan(self) -> Plan | None:
@@ -46,7 +46,7 @@ class AttentionAdapter:
     @property
     def acts(self) -> bool:
         """Tell whether the attention must do anything else than without adapters."""
-        return self.rows_in_front is not None or self.has_part
+        return self.prefix_mask is not None or self.has_part
 
     @property
     def rests(self) -> bool:
@@ -63,7 +63,7 @@ class AttentionAdapter:
         return rows or next(self.parts(plan), None) is not None
 
     @property
-    def rows_in_front(self) -> PrefixMask | None:
+    def prefix_mask(self) -> PrefixMask | None:
         """Rows for which the attention must extend its masks itself."""
         plan = self.plan
         if plan is None or self.is_cross or not plan.late or plan.phase is not Phase.JOINT:
@@ -71,7 +71,7 @@ class AttentionAdapter:
         return PrefixMask(plan.row_mask(), plan.text_mask, plan.memo)
 
     @property
-    def rows_here(self) -> int:
+    def prefix_length(self) -> int:
         """How many of the hidden states, from the front, are rows."""
         return 0 if self.plan is None else self.plan.rows_here
 
@@ -132,9 +132,9 @@ class AttentionAdapter:
         return RowPart(key, value, hidden, self.rotation if free is True else replace(self.rotation, documents=free))
 
     def attend(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention with every part's columns in one softmax; see :class:`foretoken.backbones.base.Branch`."""
+        """Attention with every part's columns in one softmax; see ``AttentionAdapter`` in backbones."""
         plan = self.plan
         assert plan is not None
         if plan.phase is Phase.PREFIX_ONLY and not self.is_cross:
@@ -144,12 +144,15 @@ class AttentionAdapter:
         found, rows = list(self.parts(plan)), self.row_part(plan)
         parts = [part for part in found if isinstance(part, Part)]
         apart = [part for part in found if isinstance(part, SeparateColumns)]
-        options = {"scale": scale, "dropout": dropout, **masks}
+        weighting = Weighting(dropout=dropout)
         if apart:
             assert key is not None
             assert value is not None
-            return attend_apart(plan, rows, parts, apart, query, key, value, **options)
-        return attend_columns([*([] if rows is None else [rows]), *parts], query, key, value, **options)
+            return attend_apart(
+                plan, rows, parts, apart, query, key, value, scale=scale, mask=mask, weighting=weighting
+            )
+        columns: list[Columns] = [*([] if rows is None else [rows]), *parts]
+        return attend_columns(columns, query, key, value, scale=scale, mask=mask, weighting=weighting)
 
     def note_rotation(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note how queries are about to be rotated: a forward pre-hook of attention with rotary positions."""
@@ -169,7 +172,7 @@ class AttentionAdapter:
         vector, self.delivered = self.delivered, None
         return output if vector is None else output + vector.to(output.dtype)
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
         """Return the (B, H, N, M) weights of the own keys: the attention of one-hot values, columns included."""
         plan = self.plan
         assert plan is not None
@@ -177,8 +180,8 @@ class AttentionAdapter:
         parts = [part for part in self.parts(plan) if isinstance(part, Part) and not part.outside_softmax]
         columns = [part.scores(query, scale) for part in ([] if rows is None else [rows])]
         columns += [part.scores(query, scale) for part in parts]
-        extra = torch.cat(columns, dim=-1) if columns else None
-        return own_weights(query, key, scale=scale, extra_scores=extra, **masks)
+        extra = ExtraColumns(torch.cat(columns, dim=-1) if columns else None)
+        return own_weights(query, key, scale=scale, mask=mask, columns=extra)
 
 
 def hooks_of(module: nn.Module) -> Iterable[Any]:

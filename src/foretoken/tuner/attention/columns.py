@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from foretoken.attention import attend
-from foretoken.attention.engines.dense import repeat_heads
+from foretoken.attention import ExtraColumns, Mask, Weighting, attend, repeat_heads
 from foretoken.methods.base import ScoreColumns
 from foretoken.tuner.attention.rotation import Rotation, met_by
 from foretoken.tuner.forward.plan import Group
@@ -118,11 +117,11 @@ def attend_columns(
     value: Tensor | None,
     *,
     scale: float,
-    dropout: float,
-    **masks: Any,
+    mask: Mask,
+    weighting: Weighting,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the parts' columns in its softmax, and a (B, N, D) vector for after W_o or None."""
-    documents = masks["packed"].stream.size if "packed" in masks else query.shape[0]
+    documents = mask.num_documents(query)
     keys = [part.keys(query, documents) for part in parts]
     plain = [pair for pair in keys if pair is not None]
     others = [part for part, pair in zip(parts, keys, strict=True) if pair is None]
@@ -130,17 +129,12 @@ def attend_columns(
     keeping = [part for part in others if part.outside_softmax]
     shared = [part.scores(query, scale) for part in sharing]
     kept = [part.scores(query, scale) for part in keeping]
-    out, p = attend(
-        query,
-        key,
-        value,
-        scale=scale,
-        dropout=dropout,
-        front=in_front(plain),
-        extra_scores=torch.cat([*shared, *kept], dim=-1) if others else None,
-        kept=sum(column.shape[-1] for column in kept),
-        **masks,
+    extra = ExtraColumns(
+        scores=torch.cat([*shared, *kept], dim=-1) if others else None,
+        num_outside=sum(column.shape[-1] for column in kept),
+        prefix_kv=in_front(plain),
     )
+    out, p = attend(query, key, value, scale=scale, mask=mask, columns=extra, weighting=weighting)
     out, after = combined(sharing, shared, out, p, query)
     width = sum(column.shape[-1] for column in shared)
     out, more = combined(keeping, kept, out, None if p is None else p[..., width:], query)

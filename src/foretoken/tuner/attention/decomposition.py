@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretoken.attention import Blocks, Window
-from foretoken.attention.engines.dense import causal_mask, repeat_heads
-from foretoken.attention.engines.window import gathered, is_global
+from foretoken.attention import Mask, Weighting, Window, causal_mask, repeat_heads
 from foretoken.attention.kernels import kernel_attention
-from foretoken.errors import AdapterError
 from foretoken.methods.base import SeparatePrefix
 from foretoken.tuner.attention.columns import Columns, Part, RowPart, attend_columns
 from foretoken.tuner.attention.rotation import Rotation, met_by
@@ -85,12 +81,19 @@ def attend_apart(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    **options: Any,
+    *,
+    scale: float,
+    mask: Mask,
+    weighting: Weighting,
 ) -> tuple[Tensor, Tensor | None]:
     """Let the documents of ``apart`` attend to text and rows separately, all others as they do otherwise."""
     if all(part.group.index is None for part in apart):
-        return attend_separately(plan, rows, list(parts), [part.branch for part in apart], query, key, value, **options)
-    out, after = attend_columns([*([] if rows is None else [rows]), *parts], query, key, value, **options)
+        branches = [part.branch for part in apart]
+        return attend_separately(
+            plan, rows, list(parts), branches, query, key, value, scale=scale, mask=mask, dropout=weighting.dropout
+        )
+    columns: list[Columns] = [*([] if rows is None else [rows]), *parts]
+    out, after = attend_columns(columns, query, key, value, scale=scale, mask=mask, weighting=weighting)
     for adapter in dict.fromkeys(part.group.adapter for part in apart):
         mine = [part for part in apart if part.group.adapter == adapter]
         group = mine[0].group
@@ -101,7 +104,9 @@ def attend_apart(
             inner,
             [part.branch for part in mine],
             *(group.take(x) for x in (query, key, value)),
-            **{name: taken(x, group) for name, x in options.items()},
+            scale=scale,
+            mask=mask if group.index is None else mask.take(group.index),
+            dropout=weighting.dropout,
         )
         out = group.put(out, new)
         if more is not None:
@@ -119,25 +124,19 @@ def attend_separately(
     value: Tensor,
     *,
     scale: float,
+    mask: Mask,
     dropout: float,
-    **masks: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the attention to the text, with the branches' attentions to rows and global keys added."""
-    here, text_kernel = plan.rows_here, branches[0].text_kernel
+    text_kernel = branches[0].text_kernel
     seen = rows_seen(plan, rows, key, value)
-    if "window" in masks:  # queries and keys share their positions: rows are masked, not cut away
-        masks = {**masks, "window": text_window(masks["window"], here)}
-    elif "blocks" in masks:
-        masks = {**masks, "blocks": replace(masks["blocks"], key_mask=text_keys(masks["blocks"].key_mask, here))}
-    else:
-        key, value, masks = key[:, :, here:], value[:, :, here:], text_masks(masks, here)
+    mask, key, value = mask.without_prefix(plan.rows_here, key, value)
     columns = [*parts, *(LambdaColumn(seen, scale) for branch in branches if branch.weight(query) is None)]
     after: Tensor | None = None
     if key.shape[2] or parts:
-        local = without_globals(masks) if branches[0].global_alpha is not None else masks
-        out, after = attend_columns(
-            columns, query, key, value, scale=scale, dropout=dropout, kernel=text_kernel, **local
-        )
+        local = mask.without_globals() if branches[0].global_alpha is not None and isinstance(mask, Window) else mask
+        weighting = Weighting(text_kernel, dropout)
+        out, after = attend_columns(columns, query, key, value, scale=scale, mask=local, weighting=weighting)
     elif any(branch.weight(query) is None for branch in branches):  # nothing but rows: lambda is 1
         out = seen.attended(query, kernel="exponential", scale=scale, dropout=dropout)
     else:
@@ -145,9 +144,9 @@ def attend_separately(
     for branch in branches:
         if (weight := branch.weight(query)) is not None:
             out = out + weight * seen.attended(query, kernel=branch.kernel, scale=scale, dropout=dropout)
-        if branch.global_alpha is not None and "window" in masks:
-            options = {"kernel": text_kernel, "scale": scale, "dropout": dropout}
-            out = out + branch.global_alpha * global_attention(query, key, value, masks["window"], **options)
+        if branch.global_alpha is not None and isinstance(mask, Window):
+            weighting = Weighting(text_kernel, dropout)
+            out = out + branch.global_alpha * global_attention(query, key, value, mask, scale, weighting)
     return out, after
 
 
@@ -164,45 +163,13 @@ def rows_seen(plan: Plan, rows: RowPart | None, key: Tensor, value: Tensor) -> R
     return Rows(key[:, :, :here], value[:, :, :here], mask)
 
 
-def text_masks(masks: dict[str, Any], here: int) -> dict[str, Any]:
-    """Return an attention's masks for the keys of the text alone.
-
-    Raises:
-        AdapterError: a kind of mask that cannot be divided.
-    """
-    if not here:
-        return masks
-    if unknown := set(masks) - {"mask", "is_causal"}:
-        raise AdapterError(f"this family's attention cannot be divided into text and rows: it has {min(unknown)}")
-    mask = masks.get("mask")
-    return {"mask": mask if mask is None or mask.shape[-1] == 1 else mask[..., here:]}
-
-
-def text_window(window: Window, here: int) -> Window:
-    """Return the window with the rows seen by nobody; the rows' own queries are answered elsewhere, as global ones."""
-    key_mask = text_keys(window.key_mask, here)
-    return replace(window, key_mask=key_mask, global_mask=window.global_mask & (window.global_index >= here))
-
-
-def text_keys(key_mask: Tensor, here: int) -> Tensor:
-    """Return the (B, M) mask with the rows seen by nobody."""
-    return key_mask & (torch.arange(key_mask.shape[1], device=key_mask.device) >= here)
-
-
-def without_globals(masks: dict[str, Any]) -> dict[str, Any]:
-    """Return the masks with the global keys seen by nobody."""
-    window: Window | None = masks.get("window")
-    if window is None:
-        return masks
-    key_mask = window.key_mask & ~is_global(window)
-    local = replace(window, key_mask=key_mask, global_mask=torch.zeros_like(window.global_mask))
-    return {**masks, "window": local}
-
-
-def global_attention(query: Tensor, key: Tensor, value: Tensor, window: Window, **options: Any) -> Tensor:
+def global_attention(
+    query: Tensor, key: Tensor, value: Tensor, window: Window, scale: float, weighting: Weighting
+) -> Tensor:
     """Return the attention to the text's global keys alone: (B, H, N, K)."""
-    key, value = gathered(key, window.global_index), gathered(value, window.global_index)
-    return kernel_attention(query, key, value, mask=window.global_mask[:, None, None], **options)
+    key, value, mask = window.global_keys(key), window.global_keys(value), window.global_mask[:, None, None]
+    kernel, dropout = weighting.kernel, weighting.dropout
+    return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=mask, dropout=dropout)
 
 
 def of_group(plan: Plan, group: Group) -> Plan:
@@ -222,19 +189,3 @@ def taken_rows(rows: RowPart, group: Group) -> RowPart:
     hidden = None if rows.hidden is None else group.take(rows.hidden)
     rotation = None if rows.rotation is None else rows.rotation.of(group)
     return RowPart(group.take(rows.key), group.take(rows.value), hidden, rotation)
-
-
-def taken(option: Any, group: Group) -> Any:
-    """Return one group's documents of a mask; anything else stays as it is."""
-    if isinstance(option, Window):
-        return Window(
-            option.one_sided,
-            group.take(option.key_mask),
-            group.take(option.global_index),
-            group.take(option.global_mask),
-        )
-    if isinstance(option, Blocks):
-        return replace(option, key_mask=group.take(option.key_mask))
-    if isinstance(option, Tensor) and option.dim() == 4 and option.shape[0] > 1:
-        return group.take(option)
-    return option

@@ -12,7 +12,7 @@ from typing import Any
 from peft import PeftModel
 from torch import Tensor, nn
 
-from foretoken.backbones.base import PORT, Attention, Backbone, Stack
+from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
 from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
@@ -61,7 +61,7 @@ class ModelHooks:
             BackboneError: one that takes no masks.
         """
         if not self.backbone.is_attached(self.body):
-            self.backbone.dimensions(self.body.config)
+            self.backbone.dimensions(self.body.config)  # type: ignore[arg-type]
             self.backbone.attach_attention(self.body, self.backbone.attention_modules(self.body))
 
     def open_port(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[Any]:
@@ -175,7 +175,7 @@ class ModelHooks:
             delattr(target, NAME)
         attentions = self.backbone.attention_modules(self.body)
         for attention in attentions:
-            attention.__dict__.pop(PORT, None)
+            ADAPTER.pop(attention)
         if FAST not in self.body.__dict__:
             self.backbone.detach_attention(self.body, attentions)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack, unchanged
-from foretoken.backbones.masks import rows_without_positions, with_positions
+from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.tuner.checks import check_positions_agree
 from foretoken.tuner.forward.plan import PassState, Phase, Plan, make_groups
 from foretoken.tuner.forward.replay import CheckpointReplay
@@ -165,7 +165,7 @@ class StackHooks:
         shape = (size, plan.num_rows, self.model_hooks.dimensions.hidden_size)
         given = {"inputs_embeds": torch.zeros(shape, dtype=dtype, device=plan.device), "use_cache": False}
         if self.stack.takes_positions:
-            given |= rows_without_positions(size, plan.num_rows, plan.device)
+            given |= prefix_without_positions(size, plan.num_rows, plan.device)
         for name in ("encoder_hidden_states", "encoder_attention_mask"):
             if kwargs.get(name) is not None:
                 given[name] = kwargs[name]
