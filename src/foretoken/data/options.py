@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from foretoken.data.problems import (
     CANDIDATES,
@@ -15,6 +15,7 @@ from foretoken.data.problems import (
 )
 from foretoken.data.readers.rows import CHOICES, ColumnNames
 from foretoken.errors import ConfigError, did_you_mean, quoted
+from foretoken.options import check_fields, option
 
 CLEAN = "clean"  # nothing that is trained on, or selected by, is in the test
 REMOVABLE = ("headers", "footers", "quotes")
@@ -33,70 +34,50 @@ class DataOptions:
     0.1
     """
 
-    task: str | None = field(
-        default=None,
-        metadata={"help": "A built-in task (`foretoken tasks` lists them). Leave empty to read your own data."},
+    task: str | None = option(
+        "A built-in task (`foretoken tasks` lists them). Leave empty to read your own data.", None
     )
-    path: str | None = field(
-        default=None,
-        metadata={
-            "help": "A file (csv, tsv, jsonl, json, parquet), a folder, a hub name (owner/name, or "
-            "hub:name); "
-            "with a task: its raw data, or 'hub'."
-        },
+    path: str | None = option(
+        "A file (csv, tsv, jsonl, json, parquet), a folder, a hub name (owner/name, or hub:name); with a task: its raw "
+        "data, or 'hub'.",
+        None,
     )
-    train: str | None = field(default=None, metadata={"help": "The training file or folder, instead of path."})
-    validation: str | None = field(default=None, metadata={"help": "The validation file or folder, beside train."})
-    test: str | None = field(default=None, metadata={"help": "The test file or folder, beside train."})
-    problem: str = field(
-        default=CLASSIFICATION,
-        metadata={"help": f"What is to be learned from your own data: {', '.join(PROBLEMS)}. Tasks know theirs."},
+    train: str | None = option("The training file or folder, instead of path.", None)
+    validation: str | None = option("The validation file or folder, beside train.", None)
+    test: str | None = option("The test file or folder, beside train.", None)
+    problem: str = option(
+        f"What is to be learned from your own data: {', '.join(PROBLEMS)}. Tasks know theirs.", CLASSIFICATION
     )
-    text_column: str = field(
-        default="text", metadata={"help": "The column that holds the text; for generation, the source."}
+    text_column: str = option("The column that holds the text; for generation, the source.", "text")
+    text_pair_column: str | None = option("The column that holds the second text, where there are pairs of them.", None)
+    label_column: str = option("The column that holds the label; for generation, the target.", "label")
+    config_name: str | None = option("The configuration of a hub data set.", None)
+    split: str = option(
+        "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is both validation "
+        "and test, as most papers report it. longformer (hyperpartisan): the published split, which leaks.",
+        CLEAN,
     )
-    text_pair_column: str | None = field(
-        default=None, metadata={"help": "The column that holds the second text, where there are pairs of them."}
+    remove: tuple[str, ...] = option(
+        "For 20newsgroups: what to strip from the posts, among headers, footers, quotes.", REMOVABLE
     )
-    label_column: str = field(
-        default="label", metadata={"help": "The column that holds the label; for generation, the target."}
+    join_documents: bool = option(
+        "For token classification: one row per document, its sentences joined, not per sentence.", False
     )
-    config_name: str | None = field(default=None, metadata={"help": "The configuration of a hub data set."})
-    split: str = field(
-        default=CLEAN,
-        metadata={
-            "help": "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is "
-            "both validation and test, as most papers report it. longformer (hyperpartisan): the published split, "
-            "which leaks."
-        },
+    validation_fraction: float = option(
+        "Share of the documents for validation, where the source has no such split.", 0.1, above=0, below=1
     )
-    remove: tuple[str, ...] = field(
-        default=REMOVABLE,
-        metadata={"help": "For 20newsgroups: what to strip from the posts, among headers, footers, quotes."},
+    test_fraction: float = option(
+        "Share of the documents for the test, where the source has no such split.", 0.1, above=0, below=1
     )
-    join_documents: bool = field(
-        default=False,
-        metadata={"help": "For token classification: one row per document, its sentences joined, not per sentence."},
+    split_seed: int = option("Seed of the splits and subsamples made here.", 0)
+    max_train: int | None = option(
+        "Keep at most this many training documents, classes in proportion.", None, at_least=1
     )
-    validation_fraction: float = field(
-        default=0.1,
-        metadata={"help": "Share of the documents for validation, where the source has no such split."},
+    max_validation: int | None = option(
+        "Keep at most this many validation documents, classes in proportion.", None, at_least=1
     )
-    test_fraction: float = field(
-        default=0.1,
-        metadata={"help": "Share of the documents for the test, where the source has no such split."},
-    )
-    split_seed: int = field(default=0, metadata={"help": "Seed of the splits and subsamples made here."})
-    max_train: int | None = field(
-        default=None, metadata={"help": "Keep at most this many training documents, classes in proportion."}
-    )
-    max_validation: int | None = field(
-        default=None, metadata={"help": "Keep at most this many validation documents, classes in proportion."}
-    )
-    max_test: int | None = field(
-        default=None, metadata={"help": "Keep at most this many test documents, classes in proportion."}
-    )
-    labels: tuple[str, ...] | None = field(default=None, metadata={"help": "Keep only documents of these classes."})
+    max_test: int | None = option("Keep at most this many test documents, classes in proportion.", None, at_least=1)
+    labels: tuple[str, ...] | None = option("Keep only documents of these classes.", None)
 
     @property
     def columns(self) -> ColumnNames:
@@ -108,10 +89,12 @@ class DataOptions:
         return name in given_options({name: getattr(self, name)})
 
     def __post_init__(self) -> None:
-        for name in ("remove", "labels"):  # recipes bring lists; a frozen value must not be changed from outside
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        problems = [*_source(self), *_unused(self), *_choices(self), *_numbers(self)]
+        """Refuse what contradicts itself."""
+        check_fields(self)
+        problems = [*_source(self), *_unused(self), *_choices(self)]
+        if self.validation_fraction + self.test_fraction >= 1:
+            total = self.validation_fraction + self.test_fraction
+            problems.append(f"validation_fraction + test_fraction must be below 1, got {total:g}")
         if problems:
             raise ConfigError("; ".join(problems))
 
@@ -202,8 +185,6 @@ def _columns(options: DataOptions) -> list[str]:
 
 
 def _remove(options: DataOptions) -> list[str]:
-    if isinstance(options.remove, str):
-        return [f"remove must be a list among {', '.join(REMOVABLE)}, got the string {quoted(options.remove)}"]
     return [
         f"remove: {quoted(part)} is not known{did_you_mean(str(part), REMOVABLE)}; choose among {', '.join(REMOVABLE)}"
         for part in options.remove
@@ -211,39 +192,7 @@ def _remove(options: DataOptions) -> list[str]:
     ]
 
 
-def _labels(labels: tuple[str, ...] | str) -> list[str]:
-    if isinstance(labels, str):
-        return [f"labels must be a list of class names, got the string {quoted(labels)}"]
-    if not all(isinstance(label, str) for label in labels):
-        return [f"labels must be class names (strings), got {quoted(list(labels))}: put numbers in quotes"]
+def _labels(labels: tuple[str, ...]) -> list[str]:
     if len(set(labels)) < max(2, len(labels)):
         return [f"labels must name at least two different classes, each once; got {quoted(list(labels))}"]
     return []
-
-
-def _numbers(options: DataOptions) -> list[str]:
-    problems: list[str] = []
-    fractions = {name: getattr(options, name) for name in ("validation_fraction", "test_fraction")}
-    bad = {name: value for name, value in fractions.items() if not _is_number(value) or not 0 < value < 1}
-    problems.extend(
-        f"{name} must lie between 0 and 1 (both excluded), got {quoted(value)}" for name, value in bad.items()
-    )
-    if not bad and sum(fractions.values()) >= 1:
-        problems.append(f"validation_fraction + test_fraction must be below 1, got {sum(fractions.values()):g}")
-    if not _is_integer(options.split_seed):
-        problems.append(f"split_seed must be an integer, got {quoted(options.split_seed)}")
-    for item in fields(options):
-        value = getattr(options, item.name)
-        if item.name.startswith("max_") and value is not None and not (_is_integer(value) and value >= 1):
-            problems.append(
-                f"{item.name} must be an integer of at least 1, got {quoted(value)}: leave it out to keep all"
-            )
-    return problems
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
