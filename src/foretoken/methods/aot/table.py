@@ -52,7 +52,7 @@ class FusedTable:
             )
         self.ahead = ReadAhead(self.path, TENSOR, shape, self.values.itemsize) if KNOWN else None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # copies and other processes map the same file: a pickled or copied tensor would be the whole table in memory
         return type(self), (self.path, self.shape)
 
