@@ -120,7 +120,7 @@ PATCHED: tuple[Patch, ...] = (
         f"{MODELS}.t5.modeling_t5.eager_attention_forward",
         "read",
         "where T5 has it, the mask is no part of the position bias",
-        since="5.11",
+        since="5.15",
     ),
     Patch(
         f"{MODELS}.bert.modeling_bert.BertLayer",
