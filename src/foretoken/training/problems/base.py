@@ -13,22 +13,11 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import ConfigError
-from foretoken.training.recipe.recipe import ChunkOptions
-from foretoken.training.tokens.encode import TokenRules, Truncation, chosen_max_length
+from foretoken.training.tokens.encode import EncodeSettings, Truncation, chosen_max_length
 
 FILL = -100  # where rows have unequal numbers of labels or logits; the Trainer fills with it between batches, too
 Inputs = dict[str, Any]
 Collator = Callable[[Sequence[Mapping[str, Any]]], Inputs]
-
-
-@dataclass(frozen=True)
-class EncodeSettings:
-    """How documents become tokens: whose tokens, how many at most, what is done with longer ones."""
-
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
-    rules: TokenRules
-    chunks: ChunkOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ class Problem(ABC):
         """Tokens that the problem adds to the vocabulary, and whose embeddings are trained."""
         return ()
 
-    def longest(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    def max_length(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
         """Return the tokens that a document may have, given the recipe's number."""
         return chosen_max_length(wanted, config, tokenizer)
 
@@ -132,7 +121,7 @@ class Problem(ABC):
         """Return what a file of predictions says of the rows, besides their ids."""
 
     @abstractmethod
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
         """Return what `foretoken predict` says of each row, beside its id."""
 
 

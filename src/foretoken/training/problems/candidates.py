@@ -20,11 +20,12 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from foretoken.backbones import BACKBONES
 from foretoken.data.problems import CANDIDATES
 from foretoken.errors import BackboneError, DataError
-from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs
+from foretoken.training.problems.base import FILL, Collator, Inputs
 from foretoken.training.problems.choice import Choosing
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.chunks import ChunkCollator, pooled, spans
 from foretoken.training.tokens.encode import (
+    EncodeSettings,
     PaddingCollator,
     Truncation,
     count_lengths,
@@ -37,7 +38,7 @@ QUESTION, QUESTION_END, CANDIDATE, CANDIDATE_END = "[question]", "[/question]", 
 
 
 @dataclass(frozen=True)
-class Candidates(Choosing):
+class CandidateChoice(Choosing):
     """One of the candidates, by the scores of their ``[ent]`` tokens, pooled over the chunks of the documents."""
 
     name: ClassVar[str] = CANDIDATES
@@ -50,7 +51,7 @@ class Candidates(Choosing):
         """The marks around the question and around each candidate."""
         return QUESTION, QUESTION_END, CANDIDATE, CANDIDATE_END
 
-    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Candidates:
+    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> CandidateChoice:
         """Refuse decoders: what they compute at an ``[ent]`` knows nothing of the candidate after it."""
         backbone = BACKBONES.get(config.model_type)
         if backbone is not None and backbone.stacks[0].is_causal:

@@ -14,9 +14,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import MULTIPLE_CHOICE
-from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs, Problem
+from foretoken.training.problems.base import FILL, Collator, Inputs, Problem
 from foretoken.training.problems.metrics import probabilities_of
-from foretoken.training.tokens.encode import PaddingCollator, Truncation, count_lengths, label_tensor, padded
+from foretoken.training.tokens.encode import (
+    EncodeSettings,
+    PaddingCollator,
+    Truncation,
+    count_lengths,
+    label_tensor,
+    padded,
+)
 from foretoken.training.tokens.texts import cut_pairs
 
 
@@ -70,7 +77,7 @@ class Choosing(Problem):
             "probabilities": [[float(value) for value in row] for row in outputs],
         }
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
         """Return the choice, its number from 0, its probability, and all probabilities."""
         return [_answer(row, names) for row, names in zip(outputs, rows[self.choices_column], strict=True)]
 

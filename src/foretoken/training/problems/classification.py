@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.metrics import classification_metrics
-from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem, head_of
+from foretoken.training.problems.base import Collator, Inputs, Problem, head_of
 from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.tokens.chunks import ChunkCollator, pooled
-from foretoken.training.tokens.encode import PaddingCollator, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, Truncation
 from foretoken.training.tokens.texts import encode_texts
 
 
@@ -100,7 +100,7 @@ class Classification(TextProblem):
             "prediction": [self.labels[index] for index in outputs.argmax(axis=1)],
         } | {f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)}
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
         """Return label, its probability, and all probabilities."""
         return [self._answer(row) for row in np.asarray(outputs).tolist()]
 
@@ -142,6 +142,6 @@ class Regression(TextProblem):
         """Return the right and the predicted number."""
         return {"label": [float(value) for value in labels], "prediction": [float(value) for value in outputs]}
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
         """Return the predicted number."""
         return [{"value": round(float(value), 6)} for value in outputs]

@@ -1,24 +1,29 @@
-"""A text that follows a source text: by encoder-decoders (LED, BART, T5), or by decoders (GPT-2, Llama)."""
+"""A text that follows a source text: by encoder-decoders (LED, BART, T5), or by decoders (GPT-2, Llama).
+
+Shapes: B batch, N tokens of the longest source, T generated tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.data.problems import GENERATION
 from foretoken.data.tasks.generation import Markers
 from foretoken.data.tasks.generation_tasks import MARKERS
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem
-from foretoken.training.problems.generating import generate
+from foretoken.quiet import quiet_transformers
+from foretoken.training.problems.base import Collator, Inputs, Problem
 from foretoken.training.problems.generation_texts import (
     GLOBAL_START,
+    IGNORED,
     GenerationCollator,
     decoder_frame,
     encode_sources,
@@ -28,7 +33,7 @@ from foretoken.training.problems.generation_texts import (
     source_length,
 )
 from foretoken.training.recipe.recipe import GenerationOptions
-from foretoken.training.tokens.encode import PaddingCollator, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, Truncation
 
 TARGET = "<target>"  # the marker before the target, where the task names none
 SEGMENTED = ("gpt2",)  # families whose token types are looked up in the table of the tokens
@@ -37,7 +42,7 @@ _LEAVE_ONE_OUT = ("coqa",)  # scored as people are, who have one reference fewer
 
 
 @dataclass(frozen=True)
-class Generation(Problem):
+class TextGeneration(Problem):
     """A text per source text; the family of the model decides what it reads.
 
     Encoder-decoders read the source and learn the target. Decoders read ``source <target marker> target <end>`` and
@@ -56,7 +61,7 @@ class Generation(Problem):
         """Return what peft calls the problem, which depends on the family."""
         return "SEQ_2_SEQ_LM" if config.is_encoder_decoder else "CAUSAL_LM"
 
-    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Generation:
+    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> TextGeneration:
         """Return the problem as this model reads it.
 
         Raises:
@@ -109,7 +114,7 @@ class Generation(Problem):
         number: Any = ids(marker) if marker else self.tokenizer.eos_token_id
         return int(number)
 
-    def longest(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    def max_length(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
         """Return the tokens of a source, which leave a decoder room to generate."""
         return source_length(wanted, config, tokenizer, self.options.max_new_tokens)
 
@@ -186,6 +191,73 @@ class Generation(Problem):
         """Return the references and the generated text."""
         return {"label": [list(texts) for texts in labels], "prediction": list(outputs)}
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
         """Return the generated text."""
         return [{"text": text} for text in outputs]
+
+
+@torch.no_grad()
+def generate(model: Any, inputs: Mapping[str, Tensor], options: GenerationOptions, *, pad: int, end: int) -> Tensor:
+    """Return the (B, T) tokens that follow the sources of a batch; -100 from the end on.
+
+    Args:
+        model: with or without an adapter.
+        inputs: a batch, padded on the right; with ``labels``, which are not looked at.
+        options: how to search.
+        pad: number of the padding token.
+        end: number of the token that ends a text.
+    """
+    is_decoder = not model.config.is_encoder_decoder
+    given = left_padded(inputs, pad) if is_decoder else {k: v for k, v in inputs.items() if k != "labels"}
+    with quiet_transformers():  # which says at every call what it leaves out of the model's own settings
+        found = model.generate(**given, generation_config=search(options, pad=pad, end=end))
+    new = found[:, given["input_ids"].shape[1] if is_decoder else 1 :]
+    return ended(new, end)
+
+
+def search(options: GenerationOptions, *, pad: int, end: int) -> GenerationConfig:
+    """Return transformers' settings; what is not said here would be the model's own."""
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=options.num_beams,
+        max_new_tokens=options.max_new_tokens,
+        min_length=0,
+        length_penalty=options.length_penalty,
+        no_repeat_ngram_size=options.no_repeat_ngram_size,
+        repetition_penalty=1.0,
+        num_return_sequences=1,
+        pad_token_id=pad,
+        eos_token_id=end,
+        use_cache=True,
+    )
+
+
+def left_padded(inputs: Mapping[str, Tensor], pad: int) -> dict[str, Tensor]:
+    """Return a batch without its targets, padded on the left as decoders go on from the last token.
+
+    >>> ids, mask = torch.tensor([[5, 6, 7], [8, 7, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    >>> labels = torch.tensor([[-100, -100, 7], [-100, 7, -100]])
+    >>> left_padded({"input_ids": ids, "attention_mask": mask, "labels": labels}, 0)["input_ids"].tolist()
+    [[5, 6], [0, 8]]
+    """
+    kept = inputs["attention_mask"].bool()
+    if "labels" in inputs:
+        kept = kept & (inputs["labels"] == IGNORED)
+    lengths = kept.sum(1)
+    width = int(lengths.max())
+    here = torch.arange(width, device=lengths.device) >= width - lengths[:, None]
+    fills = {"input_ids": pad, "attention_mask": 0, "token_type_ids": 0}
+    return {
+        name: torch.full_like(here, fill, dtype=inputs[name].dtype).masked_scatter(here, inputs[name][kept])
+        for name, fill in fills.items()
+        if name in inputs
+    }
+
+
+def ended(tokens: Tensor, end: int) -> Tensor:
+    """Return (B, T) tokens with -100 from the first end on.
+
+    >>> ended(torch.tensor([[5, 2, 0], [5, 6, 7]]), 2).tolist()
+    [[5, -100, -100], [5, 6, 7]]
+    """
+    return tokens.masked_fill((tokens == end).cumsum(1) > 0, IGNORED)

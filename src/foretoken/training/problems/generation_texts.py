@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -12,6 +12,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import ConfigError, DataError
 from foretoken.training.tokens.encode import (
+    EncodeSettings,
     PaddingCollator,
     Truncation,
     chosen_max_length,
@@ -22,9 +23,6 @@ from foretoken.training.tokens.encode import (
     token_sequences,
 )
 from foretoken.training.tokens.texts import special_frame
-
-if TYPE_CHECKING:
-    from foretoken.training.problems.base import EncodeSettings
 
 IGNORED = -100  # a label that no loss is computed of
 GLOBAL_START = ("led",)  # families whose encoder asks which tokens every other one sees: the first

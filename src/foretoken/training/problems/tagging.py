@@ -16,8 +16,9 @@ from transformers import PreTrainedTokenizerBase
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.tags import OUTSIDE
 from foretoken.errors import BackboneError, ConfigError, DataError
-from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs, Problem, head_of
+from foretoken.training.problems.base import FILL, Collator, Inputs, Problem, head_of
 from foretoken.training.tokens.encode import (
+    EncodeSettings,
     PaddingCollator,
     Truncation,
     count_lengths,
@@ -118,7 +119,7 @@ class TokenClassification(Problem):
         """Return the right and the predicted tags."""
         return {"label": list(labels), "prediction": list(outputs)}
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
         """Return words, tags, and the entities with their first word and the one after their last, from 0."""
         return [
             {"words": words, "tags": tags, "entities": entities(words, tags)}

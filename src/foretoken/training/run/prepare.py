@@ -23,10 +23,10 @@ from foretoken.training.model.adapter import attach
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
-from foretoken.training.problems import EncodeSettings, Problem, make_problem
+from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.fingerprint import of_data, of_model
-from foretoken.training.tokens.encode import Truncation, describe, token_rules
+from foretoken.training.tokens.encode import EncodeSettings, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def prepare(recipe: Recipe) -> Prepared:
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
     fingerprint = of_data(data.splits) | of_model(model, tokenizer)  # before the one is adapted and the other used
-    max_length = problem.longest(recipe.max_length, model.config, tokenizer)
+    max_length = problem.max_length(recipe.max_length, model.config, tokenizer)
     problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import BackboneError, ConfigError, DataError
+from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.beginnings import beginnings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from foretoken.training.problems.base import EncodeSettings
 
 log = logging.getLogger(__name__)
 PER_TOKEN = ("token_type_ids", "global_attention_mask")  # inputs of some models beside the ids
@@ -69,6 +65,16 @@ class TokenRules:
 
     end_token: int | None = None
     vocab_size: int | None = None
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    """How documents become tokens: whose tokens, how many at most, what is done with longer ones."""
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    rules: TokenRules
+    chunks: ChunkOptions | None = None
 
 
 def token_rules(config: PretrainedConfig) -> TokenRules:

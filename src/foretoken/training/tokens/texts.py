@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foretoken.errors import ConfigError
 from foretoken.training.tokens.beginnings import Beginnings, beginnings
 from foretoken.training.tokens.chunks import spans
-from foretoken.training.tokens.encode import Truncation, count_lengths, encode, token_sequences
-
-if TYPE_CHECKING:
-    from foretoken.training.problems.base import EncodeSettings
+from foretoken.training.tokens.encode import EncodeSettings, Truncation, count_lengths, encode, token_sequences
 
 
 def encode_texts(
