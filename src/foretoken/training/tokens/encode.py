@@ -40,6 +40,11 @@ class Truncation:
     length_quantiles: tuple[int, ...] = ()
     partly: int = 0
 
+    @classmethod
+    def of(cls, counts: Mapping[str, Any]) -> Truncation:
+        """Return the counts that were written as JSON."""
+        return cls(**{**counts, "length_quantiles": tuple(counts["length_quantiles"])})
+
 
 def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) -> Truncation:
     """Return the counts for documents of these untruncated lengths; what is beyond the limit is cut off.
