@@ -70,7 +70,7 @@ def encode_sources(
     room = settings.max_length - len(frame.before) - len(frame.after)
     if room < 1:
         raise ConfigError(f"max_length is {settings.max_length}, which leaves no room for a source; raise it")
-    whole = [row["input_ids"] for row in token_sequences(texts, settings, special=False)]
+    whole = token_sequences(texts, settings)
     rows = [[*frame.before, *shortened(ids, room, frame.markers), *frame.after] for ids in whole]
     columns: dict[str, list[Any]] = {"input_ids": rows}
     if segments:
@@ -81,8 +81,7 @@ def encode_sources(
 
 def encode_targets(texts: Sequence[str], settings: EncodeSettings, frame: Frame, *, at_most: int) -> list[list[int]]:
     """Return the targets with what begins and ends them; a longer one is cut, its end included."""
-    rows = token_sequences(texts, settings, special=False)
-    return [[*frame.begin, *row["input_ids"], *frame.end][:at_most] for row in rows]
+    return [[*frame.begin, *ids, *frame.end][:at_most] for ids in token_sequences(texts, settings)]
 
 
 def shortened(ids: Sequence[int], room: int, markers: Collection[int]) -> list[int]:
