@@ -7,7 +7,7 @@ before every chunk of the documents, and a linear layer scores the token before 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,6 +27,8 @@ from foretoken.training.tokens.chunks import ChunkCollator, pooled, spans
 from foretoken.training.tokens.encode import (
     EncodeSettings,
     PaddingCollator,
+    TableRow,
+    TokenColumns,
     Truncation,
     count_lengths,
     padded,
@@ -61,7 +63,7 @@ class CandidateChoice(Choosing):
             )
         return self
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences``, one per chunk, ``places`` of the ``[ent]`` tokens, ``front`` and ``length``.
 
         ``front`` is how many tokens stand before the documents in every chunk: question and candidates.
@@ -100,7 +102,7 @@ class CandidateCollator:
     chunks: ChunkCollator
     has_global: bool
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
         """Return the batch of the chunks, and ``places`` [B, K], the same in every chunk of a row."""
         batch = self.chunks(rows) | {"places": padded([row["places"] for row in rows], FILL)}
         if self.has_global:

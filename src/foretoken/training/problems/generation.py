@@ -20,10 +20,11 @@ from foretoken.data.tasks.generation import Markers
 from foretoken.data.tasks.generation_tasks import MARKERS
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.quiet import quiet_transformers
-from foretoken.training.problems.base import Collator, Inputs, Problem
+from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem
 from foretoken.training.problems.generation_texts import (
     GLOBAL_START,
     IGNORED,
+    Frame,
     GenerationCollator,
     decoder_frame,
     encode_sources,
@@ -33,7 +34,7 @@ from foretoken.training.problems.generation_texts import (
     source_length,
 )
 from foretoken.training.recipe.recipe import GenerationOptions
-from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
 
 TARGET = "<target>"  # the marker before the target, where the task names none
 SEGMENTED = ("gpt2",)  # families whose token types are looked up in the table of the tokens
@@ -125,7 +126,7 @@ class TextGeneration(Problem):
         """Return one row per reference."""
         return row_per_reference(split)
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``input_ids`` of the sources and, where there are references, those and the first as ``labels``."""
         frame = self._frame(settings)
         texts = list(split["source" if "source" in split.column_names else "text"])
@@ -139,7 +140,7 @@ class TextGeneration(Problem):
             columns["length"] = [one + len(ids) for one, ids in zip(columns["length"], columns["labels"], strict=True)]
         return columns, truncation
 
-    def _frame(self, settings: EncodeSettings) -> Any:
+    def _frame(self, settings: EncodeSettings) -> Frame:
         numbers: Any = settings.tokenizer.convert_tokens_to_ids
         sources = [int(numbers(token)) for token in self.markers.source]
         if not self.in_sequence:
@@ -169,17 +170,17 @@ class TextGeneration(Problem):
         """Return how many tokens the targets have."""
         return int((inputs["labels"] >= 0).sum())
 
-    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any]:
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return the generated texts; no labels, as batches have one reference of each row alone."""
         assert self.tokenizer is not None
         rows = [[int(token) for token in row if token >= 0] for row in logits]
         return [text.strip() for text in self.tokenizer.batch_decode(rows, skip_special_tokens=True)], None
 
-    def labels_of(self, split: Dataset) -> Any:
+    def labels_of(self, split: Dataset) -> Outputs:
         """Return the references of every row."""
         return [list(texts) for texts in split["references"]]
 
-    def measure(self, outputs: Any, labels: Any, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of generated texts, CoQA's as its script has them."""
         from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
 
@@ -187,11 +188,11 @@ class TextGeneration(Problem):
         which = [name for name in GENERATION_METRICS if name != "ter" or words <= _TER_WORDS]
         return generation_metrics(outputs, labels, which=which, leave_one_out=self.task in _LEAVE_ONE_OUT)
 
-    def columns(self, outputs: Any, labels: Any) -> dict[str, Any]:
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the references and the generated text."""
         return {"label": [list(texts) for texts in labels], "prediction": list(outputs)}
 
-    def to_json(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return the generated text."""
         return [{"text": text} for text in outputs]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from foretoken.errors import ConfigError, DataError
 from foretoken.training.tokens.encode import (
     EncodeSettings,
     PaddingCollator,
+    TableRow,
+    TokenColumns,
     Truncation,
     chosen_max_length,
     count_lengths,
@@ -61,7 +63,7 @@ def decoder_frame(settings: EncodeSettings, markers: Sequence[int], target: int,
 
 def encode_sources(
     texts: Sequence[str], settings: EncodeSettings, frame: Frame, *, segments: bool
-) -> tuple[dict[str, list[Any]], Truncation]:
+) -> tuple[TokenColumns, Truncation]:
     """Return ``input_ids`` of the sources, with ``segments`` also ``token_type_ids``, and what was cut.
 
     Raises:
@@ -72,7 +74,7 @@ def encode_sources(
         raise ConfigError(f"max_length is {settings.max_length}, which leaves no room for a source; raise it")
     whole = token_sequences(texts, settings)
     rows = [[*frame.before, *shortened(ids, room, frame.markers), *frame.after] for ids in whole]
-    columns: dict[str, list[Any]] = {"input_ids": rows}
+    columns: TokenColumns = {"input_ids": rows}
     if segments:
         columns["token_type_ids"] = [segments_of(ids, (*frame.markers, *frame.after)) for ids in rows]
     fixed = settings.max_length - room
@@ -184,7 +186,7 @@ class GenerationCollator:
     in_sequence: bool
     global_start: bool = False
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, torch.Tensor]:
         """Return input_ids, attention_mask and what else is one number per token [B, N]; labels [B, M] if any."""
         plain = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
         labels = [row["labels"] for row in rows] if "labels" in rows[0] else None
@@ -200,7 +202,7 @@ class GenerationCollator:
         return batch | ({} if labels is None else {"labels": padded(labels, IGNORED)})
 
 
-def joined(row: Mapping[str, Any], target: Sequence[int]) -> dict[str, Any]:
+def joined(row: TableRow, target: Sequence[int]) -> dict[str, Any]:
     """Return a row with the target after its source, all of it in the source's last segment."""
     both = dict(row) | {"input_ids": [*row["input_ids"], *target]}
     if "token_type_ids" in row:

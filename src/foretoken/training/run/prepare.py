@@ -29,7 +29,7 @@ from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import GenerationOptions, Recipe
 from foretoken.training.run.fingerprint import of_data, of_model
 from foretoken.training.tokens.cache import Content, cached
-from foretoken.training.tokens.encode import EncodeSettings, Truncation, describe, token_rules
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.ingredients import of_encoding, of_source
 from foretoken.training.tokens.new_tokens import add_new_tokens
 
@@ -181,7 +181,7 @@ def _tokenised(
     return tables, truncations
 
 
-def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
     """Return a split's tokens with the labels, ids, parts and groups that it has."""
     columns, truncation = problem.encode(split, settings)
     columns |= {name: list(split[name]) for name in SHARED if name in split.column_names and name not in columns}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.beginnings import beginnings
 
 log = logging.getLogger(__name__)
-TokenRow = dict[str, list[int]]  # input_ids, and token_type_ids of pairs where the model reads them
+TableRow: TypeAlias = Mapping[str, Any]  # of a table of tokens: what its problem has put there
+TokenColumns: TypeAlias = dict[str, list[Any]]  # of such a table
+TokenRow: TypeAlias = dict[str, list[int]]  # input_ids, and token_type_ids of pairs where the model reads them
 PER_TOKEN = ("token_type_ids", "global_attention_mask")  # inputs of some models beside the ids
 _NO_LIMIT = 10**9  # tokenizers that know no maximum report a huge number
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1000, 4_000_000
@@ -290,7 +292,7 @@ class PaddingCollator:
 
     pad_token_id: int
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, torch.Tensor]:
         """Return input_ids, attention_mask and what else is one number per token [B, N], and labels [B] if any."""
         tensors = self._pad([row["input_ids"] for row in rows])
         for name in PER_TOKEN:
@@ -317,7 +319,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
     return filled
 
 
-def label_tensor(rows: Sequence[Mapping[str, Any]]) -> torch.Tensor:
+def label_tensor(rows: Sequence[TableRow]) -> torch.Tensor:
     """Return the labels of rows: class numbers, or floats for regression."""
     values = [row["labels"] for row in rows]
     return torch.tensor(values, dtype=torch.float32 if isinstance(values[0], float) else torch.long)

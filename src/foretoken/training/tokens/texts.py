@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from foretoken.errors import ConfigError
 from foretoken.training.tokens.beginnings import Beginnings, beginnings
 from foretoken.training.tokens.chunks import spans
 from foretoken.training.tokens.encode import (
     EncodeSettings,
+    TokenColumns,
     TokenRow,
     Truncation,
     count_lengths,
@@ -21,7 +21,7 @@ from foretoken.training.tokens.encode import (
 
 def encode_texts(
     texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings
-) -> tuple[dict[str, list[Any]], Truncation]:
+) -> tuple[TokenColumns, Truncation]:
     """Return the columns of texts: ``input_ids`` (``token_type_ids``), or ``sequences`` of chunks, and ``length``.
 
     Raises:
@@ -50,9 +50,7 @@ def cut_pairs(
     return rows, lengths, first.cut | second.cut
 
 
-def _pairs(
-    texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
-) -> tuple[dict[str, list[Any]], Truncation]:
+def _pairs(texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
     rows, lengths, partly = cut_pairs(texts, pairs, settings)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     counts = count_lengths(lengths, settings.max_length, len(partly))
@@ -61,7 +59,7 @@ def _pairs(
 
 def _in_chunks(
     texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings
-) -> tuple[dict[str, list[Any]], Truncation]:
+) -> tuple[TokenColumns, Truncation]:
     options = settings.chunks
     assert options is not None
     before, after = special_frame(settings, texts[0])
@@ -82,7 +80,7 @@ def _in_chunks(
         [{"input_ids": [*before, *ids[start:end], *after]} for start, end in places]
         for ids, places in zip(bare, cuts, strict=True)
     ]
-    columns: dict[str, list[Any]] = {
+    columns: TokenColumns = {
         "sequences": sequences,
         "length": [sum(len(chunk["input_ids"]) for chunk in row) for row in sequences],
     }
