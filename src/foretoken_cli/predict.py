@@ -53,7 +53,7 @@ def run(words: Sequence[str]) -> int:
         scaled=not options.unscaled,
     )
     log.info(describe(truncation, predictor.max_length))
-    answers = zip(rows["id"], predictor.problem.answers(outputs, rows), strict=True)
+    answers = zip(rows["id"], predictor.problem.to_json(outputs, rows), strict=True)
     lines = (json_line({"id": name} | answer, to_stdout=options.output is None) for name, answer in answers)
     if options.output is None:
         for line in lines:

@@ -44,7 +44,6 @@ from foretoken.training.recipe.recipe import build_recipe
         ({"path": "a", "problem": "regression", "labels": ["x", "y"]}, "labels is for classification"),
         ({"task": "20newsgroups", "remove": ["header"]}, "'header' is not known (did you mean 'headers'?)"),
         ({"task": "20newsgroups", "remove": "headers"}, "remove: got 'headers' (a text), expected a list"),
-        ({"path": "a", "remove": []}, "remove is for task '20newsgroups'"),
         ({"path": "a", "validation_fraction": 0}, "validation_fraction: got 0.0, expected above 0"),
         ({"path": "a", "test_fraction": "0.1"}, "test_fraction: got '0.1' (a text), expected a number"),
         ({"path": "a", "test_fraction": 0.5, "validation_fraction": 0.5}, "must be below 1, got 1"),

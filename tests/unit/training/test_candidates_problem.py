@@ -193,6 +193,6 @@ def test_a_decoder_is_refused_as_it_scores_before_it_has_read():
 
 def test_answers_name_the_candidate():
     problem, _, _ = setting()
-    answer = problem.answers([np.array([0.25, 0.75])], ROWS.select([1]))
+    answer = problem.to_json([np.array([0.25, 0.75])], ROWS.select([1]))
     assert answer == [{"choice": "yz", "number": 1, "probability": 0.75, "probabilities": [0.25, 0.75]}]
     assert problem.labels_of(ROWS).tolist() == [1, 0, 3]

@@ -112,7 +112,7 @@ def test_outputs_of_unequal_width_are_measured_as_rows():
 def test_answers_name_the_choice():
     problem = make_problem(MULTIPLE_CHOICE, [])
     rows = Dataset.from_dict({"id": ["1"], "text": ["x"], "choices": [["yes", "no"]]})
-    assert problem.answers([np.array([0.25, 0.75])], rows) == [
+    assert problem.to_json([np.array([0.25, 0.75])], rows) == [
         {"choice": "no", "number": 1, "probability": 0.75, "probabilities": [0.25, 0.75]}
     ]
 

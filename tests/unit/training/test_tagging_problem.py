@@ -234,7 +234,7 @@ def test_texts_are_split_at_blanks_and_answered_with_entities():
     columns, _ = problem.encode(texts, how)
     assert len(columns["place"][0]) == 3
     assert "labels" not in columns
-    assert problem.answers([["B-PER", "I-PER", "O"]], texts) == [
+    assert problem.to_json([["B-PER", "I-PER", "O"]], texts) == [
         {
             "words": ["ada", "lovelace", "wrote"],
             "tags": ["B-PER", "I-PER", "O"],
