@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 from foretoken.errors import AdapterError, ForetokenError, SaveError, cut, quoted
 
 PathLike: TypeAlias = str | os.PathLike[str]
+JsonObject: TypeAlias = dict[str, Any]
 
 _FREE_SPACE = "free some space or choose another place"
 _PERMISSION = "choose a folder that you may write to"
@@ -223,7 +224,7 @@ def refuse_pickles(folder: PathLike) -> None:
             )
 
 
-def read_object(path: PathLike) -> dict[str, Any]:
+def read_object(path: PathLike) -> JsonObject:
     """Return the JSON object in a file of a saved adapter or model.
 
     Raises :class:`~foretoken.errors.AdapterError` when it cannot be read, or is something else.
@@ -243,6 +244,17 @@ def read_object(path: PathLike) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise AdapterError(f"{path} holds {quoted(values)}; expected a JSON object")
     return values
+
+
+def readable_object(path: PathLike) -> JsonObject | None:
+    """Return the JSON object in a file; None where there is none that can be read.
+
+    >>> readable_object(getfixture("tmp_path") / "run.json")
+    """
+    try:
+        return read_object(path)
+    except AdapterError:
+        return None
 
 
 def _finite(obj: Any) -> Any:

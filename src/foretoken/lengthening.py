@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import BackboneError, ConfigError, SaveError, did_you_mean, quoted
 from foretoken.files import PathLike, atomic_directory, check_writable
-from foretoken.memory_limits import check_memory
+from foretoken.limits import check_memory
 
 if TYPE_CHECKING:
     import torch

@@ -18,6 +18,7 @@ from typing import Any
 
 from foretoken.errors import SaveError, cut, printable
 from foretoken.files import save_error
+from foretoken.processes import is_main_process
 
 LONGEST_LINE = 500  # characters
 _OURS = r"foretoken(_cli)?(\.|$)"
@@ -114,11 +115,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def is_main_process() -> bool:
-    """Tell whether this process is the one that speaks (`torchrun` and `accelerate launch` start several)."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def log_to_stderr(*, debug: bool = False) -> None:

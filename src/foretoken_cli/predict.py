@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.files import write_text
-    from foretoken.inference.predict_rows import predict_rows
+    from foretoken.inference.predictor import predict_rows
     from foretoken.training.tokens.encode import describe
 
     predictor = load(options)
@@ -56,7 +56,7 @@ def _rows(options: argparse.Namespace, predictor: Predictor) -> Dataset:
     """Return the rows to predict: texts of the command line or stdin, or whatever the problem reads from a file."""
     import datasets
 
-    from foretoken.inference.predict_rows import refuse_unusable_texts
+    from foretoken.inference.predictor import refuse_unusable_texts
 
     texts = _typed(options)
     if texts is not None:

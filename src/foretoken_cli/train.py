@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretoken.errors import ForetokenError
-from foretoken_cli.console import fail, is_main_process, say, table
+from foretoken.processes import is_main_process
+from foretoken_cli.console import fail, say, table
 from foretoken_cli.parser import Parser
 
 _SHOWN = {

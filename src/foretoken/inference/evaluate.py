@@ -14,8 +14,7 @@ from datasets import Dataset
 from foretoken.data.load import load_data
 from foretoken.errors import ConfigError
 from foretoken.files import atomic_file
-from foretoken.inference.predict_rows import predict_rows
-from foretoken.inference.predictor import Predictor, load_for_inference
+from foretoken.inference.predictor import Predictor, load_for_inference, predict_rows
 from foretoken.training.recipe.recipe import Recipe, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foretoken.names import plain_name
+from foretoken.outputs import plain_name
 
 LONGEST = 60  # characters of a candidate's name before it is cut
 _UNSAFE = re.compile(r"[^\w.,=+-]+")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import BackboneError, ForetokenError, cut
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.sizes import check_model_fits
-from foretoken.training.problems import Problem, make_problem
+from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import LengthenOptions, Recipe
 from foretoken.training.tokens.encode import token_rules
 from foretoken.tuner import head_names
@@ -106,13 +105,6 @@ def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTr
             f"and the model has {embeddings} embeddings; {_SET_PADDING}"
         )
     return tokenizer
-
-
-def load_classifier(
-    source: str, label_names: Sequence[str], *, attention_dropout: Literal["model"] | float = "model"
-) -> PreTrainedModel:
-    """Load a model that classifies texts into the labels; see :func:`load_model`."""
-    return load_model(source, make_problem(CLASSIFICATION, label_names), attention_dropout=attention_dropout)
 
 
 def load_model(

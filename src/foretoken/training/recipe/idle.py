@@ -18,11 +18,11 @@ from foretoken.backbones import BACKBONES
 from foretoken.backbones.base import Backbone
 from foretoken.methods import METHODS
 from foretoken.metrics.table import METRICS
+from foretoken.processes import num_processes
 from foretoken.training.model.adapter import MEMBERS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.prepare import Prepared
-from foretoken.training.run.record import processes
 
 log = logging.getLogger(__name__)
 _BLOCK_SPARSE = ("big_bird",)
@@ -77,7 +77,7 @@ OPTIONS = (
     Idle("training.batch_size", lambda run: run.training.tokens_per_batch is not None, "tokens_per_batch is given"),
     Idle(
         "training.eval_batch_size",
-        lambda run: run.training.eval_budget is not None and processes() == 1,
+        lambda run: run.training.eval_budget is not None and num_processes() == 1,
         "eval_tokens_per_batch takes its place, which is tokens_per_batch where it is left out",
     ),
     Idle(

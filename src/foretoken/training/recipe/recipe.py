@@ -18,8 +18,8 @@ from foretoken.limits import (
     MOST_THREADS,
     MOST_TOKENS,
 )
-from foretoken.names import check_name, plain_name
 from foretoken.options import Errors, build, option, to_dict
+from foretoken.outputs import check_name, plain_name
 from foretoken.training.recipe.plain_values import add_plain_errors
 from foretoken.training.recipe.reading import apply_overrides, parse_overrides, read_yaml
 
