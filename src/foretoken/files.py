@@ -66,7 +66,7 @@ def write_text(path: PathLike, text: str) -> None:
         temporary.write_bytes(text.encode("utf-8"))
 
 
-def write_json(path: PathLike, obj: Any) -> None:
+def write_json(path: PathLike, obj: object) -> None:
     """Write ``obj`` to ``path`` as indented JSON; NaN and infinities, which JSON does not have, become null.
 
     Raises :class:`~foretoken.errors.SaveError` when it cannot be written, ``TypeError`` for other objects.
@@ -257,7 +257,7 @@ def readable_object(path: PathLike) -> JsonObject | None:
         return None
 
 
-def _finite(obj: Any) -> Any:
+def _finite(obj: object) -> object:
     """Replace the floats that JSON cannot say by None, at any depth."""
     if isinstance(obj, float) and not math.isfinite(obj):
         return None

@@ -73,6 +73,17 @@ def check_output(output: PathLike, reads: Iterable[PathLike], *, overwrite: bool
         _check(target, reads, overwrite=overwrite)
 
 
+def check_new_folder(output: PathLike) -> None:
+    """Raise SaveError unless a folder can be made at ``output``, where there is nothing yet, or an empty folder.
+
+    >>> check_new_folder(getfixture("tmp_path") / "fused")
+    """
+    path = Path(output)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise SaveError(f"{path} already exists and is not an empty folder; remove it or choose another name")
+    check_writable(path.parent)
+
+
 def refuse_foreign(file: PathLike, mark: str, *, beside: Iterable[Path] = ()) -> None:
     """Raise unless a file begins with a mark, as the one that it is to replace does, or is not there.
 

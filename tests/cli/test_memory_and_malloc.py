@@ -57,7 +57,7 @@ def test_a_run_records_and_says_its_peak(finished, tiny, tmp_path, cli, record):
     ],
 )
 def test_every_verb_can_leave_the_allocator_alone(words, variable, said):
-    command = [sys.executable, "-m", "foretoken", "lengthen", "nowhere", "out", "--debug", *words]
+    command = [sys.executable, "-m", "foretoken", "lengthen", "./nowhere", "out", "--debug", *words]
     done = subprocess.run(command, env=os.environ | {"FORETOKEN_MALLOC": variable}, capture_output=True, text=True)
     assert done.returncode == 2
     assert f"foretoken: {said}" in done.stderr

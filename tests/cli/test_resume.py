@@ -13,7 +13,7 @@ import pytest
 
 from foretoken_cli import main
 
-SLOW = {"epochs": 24, "early_stopping_patience": 24, "learning_rate": 0.01}
+SLOW = {"epochs": 12, "early_stopping_patience": 12, "learning_rate": 0.01}
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from foretoken.training.model.load import (
 )
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import EncodeSettings, Problem, make_problem
+from foretoken.training.problems.base import Inputs
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
 from foretoken.training.run.folder import RECORD, SAVED
@@ -138,7 +139,7 @@ def predict_rows(
 
 
 @torch.inference_mode()
-def predict_batch(predictor: Predictor, rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
+def predict_batch(predictor: Predictor, rows: Sequence[Inputs]) -> Sequence[Any]:
     """Return the outputs for encoded rows that are run together.
 
     Raises:
@@ -206,7 +207,7 @@ def _load_model(folder: Path) -> Predictor:
     return _ready(model, folder, card)
 
 
-def _check_whole(info: dict[str, Any], card: Card) -> None:
+def _check_whole(info: Mapping[str, Iterable[str]], card: Card) -> None:
     """Refuse a model some of whose tensors are random, or whose file has others than its config asks for."""
     if info["missing_keys"]:
         missing = cut(", ".join(sorted(info["missing_keys"])[:3]), 200)

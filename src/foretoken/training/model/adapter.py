@@ -5,22 +5,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, TypeAlias, get_type_hints
 
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from foretoken.errors import ConfigError, ForetokenError, did_you_mean, quoted
+from foretoken.files import JsonObject
 from foretoken.methods import METHODS, option_names
 from foretoken.options import Errors, convert, unknown_keys
 from foretoken.training.tokens.new_tokens import with_trained_rows
 from foretoken.tuner import completed_lora, use_fast_attention  # registers our methods with peft on the way
 
+MethodGroup: TypeAlias = Mapping[str, Any]  # `name` and options, as a recipe has them
 MEMBERS = "configs"  # the option of a stack that holds methods
 NO_MEMBERS = ("stack", "full")
 
 
-def method_errors(method: Mapping[str, Any], key: str = "method") -> Errors:
+def method_errors(method: MethodGroup, key: str = "method") -> Errors:
     """Return one line per problem of a recipe's method group, or of a member of a stack."""
     name = method.get("name")
     if not isinstance(name, str):
@@ -48,7 +50,7 @@ def option_types(name: str) -> dict[str, Any]:
     return {option: hints.get(option, Any) for option in option_names(config)}
 
 
-def build_config(method: Mapping[str, Any], task_type: str = "SEQ_CLS") -> PeftConfig | None:
+def build_config(method: MethodGroup, task_type: str = "SEQ_CLS") -> PeftConfig | None:
     """Return the peft config of a recipe's method group; None for full fine-tuning."""
     config = METHODS[method["name"]].config
     if config is None:
@@ -57,7 +59,7 @@ def build_config(method: Mapping[str, Any], task_type: str = "SEQ_CLS") -> PeftC
 
 
 def attach(
-    model: PreTrainedModel, method: Mapping[str, Any], task_type: str = "SEQ_CLS", *, new_tokens: Sequence[int] = ()
+    model: PreTrainedModel, method: MethodGroup, task_type: str = "SEQ_CLS", *, new_tokens: Sequence[int] = ()
 ) -> PreTrainedModel | PeftModel:
     """Return the model with the method's adapter and trained heads; the model itself for full fine-tuning.
 
@@ -81,11 +83,11 @@ def attach(
     return adapted
 
 
-def _options(method: Mapping[str, Any]) -> dict[str, Any]:
+def _options(method: MethodGroup) -> JsonObject:
     return {key: value for key, value in method.items() if key != "name"}
 
 
-def _converted(method: Mapping[str, Any]) -> dict[str, Any]:
+def _converted(method: MethodGroup) -> JsonObject:
     """Return the options of a method, or of a stack's members, as the types that their config declares."""
     known = option_types(method["name"])
     options = {key: convert(value, known[key], key, []) for key, value in _options(method).items()}
@@ -95,7 +97,7 @@ def _converted(method: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _dropout_errors(options: Mapping[str, Any], prefix: str) -> Errors:
+def _dropout_errors(options: JsonObject, prefix: str) -> Errors:
     """Refuse what drops everything; peft's own configs take any number."""
     return [
         f"{prefix}{option}: got {quoted(value)}, expected a number from 0 up to, but below, 1"
@@ -104,7 +106,7 @@ def _dropout_errors(options: Mapping[str, Any], prefix: str) -> Errors:
     ]
 
 
-def _members_errors(members: Any, key: str) -> Errors:
+def _members_errors(members: object, key: str) -> Errors:
     if not isinstance(members, list | tuple) or not members:
         return [
             f"{key}: got {quoted(members)}, expected a list of methods, e.g. [prefix-propagation, {{name: lora, r: 4}}]"
@@ -144,7 +146,7 @@ def _type_hints(config: type[PeftConfig]) -> dict[str, Any]:
         return {}
 
 
-def _construction_errors(method: Mapping[str, Any], key: str) -> Errors:
+def _construction_errors(method: MethodGroup, key: str) -> Errors:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said again, once, when the run builds its config

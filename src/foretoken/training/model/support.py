@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from transformers import (
@@ -64,7 +63,7 @@ def small_model(family: str) -> PreTrainedModel:
     return auto.from_config(config)
 
 
-def small_config(family: str, **options: Any) -> PretrainedConfig:
+def small_config(family: str, **options: object) -> PretrainedConfig:
     """Return a family's default config with two layers."""
     config = AutoConfig.for_model(family, num_hidden_layers=2, **options)
     layer_types = getattr(config, "layer_types", None)

@@ -71,7 +71,7 @@ class RunRecord:
             },
         )
 
-    def update(self, **values: Any) -> None:
+    def update(self, **values: object) -> None:
         """Change some values and write the whole record."""
         self.values |= values
         if is_main_process():
@@ -130,7 +130,7 @@ def recipe_to_json(recipe: Recipe) -> JsonObject:
     return json.loads(json.dumps(to_dict(recipe)))
 
 
-def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Return the dotted keys, with both values, in which two recipes differ."""
     old, new = flatten(before), flatten(now)
     keys = [key for key in {**old, **new} if key not in _FREE]

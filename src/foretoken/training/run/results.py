@@ -59,11 +59,8 @@ class Prediction:
     def by_part(self) -> dict[str, dict[str, float]]:
         """Return the metrics of every part, by its name."""
         names = sorted({part for part in self.parts or () if part is not None})
-        return {name: self.of_part(name).metrics() for name in names}
-
-    def of_part(self, name: str) -> Prediction:
-        """Return the rows of one part."""
-        return self.rows([row for row, part in enumerate(self.parts or ()) if part == name])
+        rows = {name: [row for row, part in enumerate(self.parts or ()) if part == name] for name in names}
+        return {name: self.rows(found).metrics() for name, found in rows.items()}
 
     def rows(self, order: Sequence[int]) -> Prediction:
         """Return some rows, in the order given."""

@@ -16,7 +16,6 @@ from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import negative_log_likelihood
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.model.load import quiet_transformers
-from foretoken.training.recipe.idle import SayIdle
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions, checked
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, last_whole, newest_first
 from foretoken.training.run.fingerprint import refuse_changes
@@ -31,6 +30,7 @@ from foretoken.training.run.folder import (
     remove_own_below,
     set_aside,
 )
+from foretoken.training.run.idle import SayIdle
 from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
 from foretoken.training.run.record import (
     FINISHED,

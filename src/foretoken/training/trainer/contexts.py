@@ -40,11 +40,11 @@ class Float32Attention(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable,
         types: Sequence[type],
         args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         options = kwargs or {}
         if func is not _SDPA or len(args) < 3 or options.get("dropout_p") or not _is_slow(*args[:3]):
             return func(*args, **options)

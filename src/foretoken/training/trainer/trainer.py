@@ -1,4 +1,4 @@
-"""The Trainer as every run uses it: bucketed batches, a learning rate for the head, honest save errors."""
+"""The Trainer as every run uses it: batches by length or tokens, a learning rate for the head, sealed checkpoints."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 
 from foretoken.errors import SaveError
+from foretoken.files import JsonObject
 from foretoken.training.model.load import is_head
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Inputs
@@ -61,6 +62,7 @@ def make_trainer(
     options = recipe.training
     if options.early_stopping_patience is not None:
         callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
+    needs_loss_alone = problem.generates and options.metric == "loss"  # generating takes many times as long
     trainer = RecipeTrainer(
         options,
         problem,
@@ -69,7 +71,7 @@ def make_trainer(
         data_collator=problem.collator(tokenizer, model),
         train_dataset=tables["train"],
         eval_dataset=tables["validation"],
-        compute_metrics=None if by_loss_alone(options, problem) else metrics_function(problem, tables["validation"]),
+        compute_metrics=None if needs_loss_alone else metrics_function(problem, tables["validation"]),
         callbacks=[AuxiliaryLossCallback(), _BestByStep(), *callbacks],  # the first adds to the log that others see
     )
     trainer.remove_callback(ProgressCallback)  # ours draws on stderr and leaves stdout to results
@@ -361,7 +363,7 @@ class _BestByStep(TrainerCallback):
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}")
 
 
-def _schedule(eval_every: str | int) -> dict[str, Any]:
+def _schedule(eval_every: str | int) -> JsonObject:
     """Log, evaluate and save at the same steps: the best checkpoint must be one that was measured."""
     names = ("logging", "eval", "save")
     if eval_every == "epoch":
@@ -369,18 +371,13 @@ def _schedule(eval_every: str | int) -> dict[str, Any]:
     return {f"{name}_strategy": "steps" for name in names} | {f"{name}_steps": eval_every for name in names}
 
 
-def _checkpointing(wanted: bool) -> dict[str, Any]:
+def _checkpointing(wanted: bool) -> JsonObject:
     """Turn gradient checkpointing on under the name that this transformers has for it."""
     if not wanted:
         return {}
     known = {item.name for item in fields(TrainingArguments)}
     name = "activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"
     return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
-
-
-def by_loss_alone(options: TrainingOptions, problem: Problem) -> bool:
-    """Tell whether validation needs no predictions: generating texts takes many times as long as their loss."""
-    return problem.generates and options.metric == "loss"
 
 
 def metrics_function(problem: Problem, table: Dataset) -> Callable[[EvalPrediction], dict[str, float]]:
