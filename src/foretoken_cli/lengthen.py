@@ -13,7 +13,7 @@ def run(arguments: Sequence[str]) -> int:
     """Lengthen a model into a new folder and print where it is."""
     options = _parser().parse_args(arguments)
     from foretoken.lengthening import lengthen
-    from foretoken.training.model.load import quiet_transformers
+    from foretoken.quiet import quiet_transformers
 
     with quiet_transformers():
         lengthen(

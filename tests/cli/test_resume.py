@@ -32,7 +32,7 @@ def start(recipe):
 
 def wait_for_checkpoint(process, run, number):
     wanted = run / "checkpoints" / f"checkpoint-{number}" / "trainer_state.json"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not wanted.exists():
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline

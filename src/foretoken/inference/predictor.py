@@ -24,12 +24,12 @@ from foretoken.inference.saved_weights import adapter_file, check_adapter, check
 from foretoken.lengthening import resolve_source
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
+from foretoken.quiet import quiet_transformers
 from foretoken.training.model.load import (
     load_config,
     load_tokenizer,
     load_weights,
     load_with_new_head,
-    quiet_transformers,
     reason,
 )
 from foretoken.training.model.precision import hold_frozen

@@ -18,7 +18,7 @@ from foretoken.backbones import BACKBONES
 from foretoken.errors import ForetokenError
 from foretoken.methods import METHODS
 from foretoken.methods.base import ForetokenConfig
-from foretoken.training.model.load import quiet_transformers
+from foretoken.quiet import quiet_transformers
 from foretoken.tuner import new_sites
 
 TASKS = {

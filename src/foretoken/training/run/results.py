@@ -16,7 +16,7 @@ from peft import PeftModel
 
 from foretoken.files import JsonObject, atomic_directory, atomic_file, write_json
 from foretoken.metrics.scaling import Scaling
-from foretoken.training.model.load import quiet_transformers
+from foretoken.quiet import quiet_transformers
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values

@@ -15,7 +15,7 @@ from foretoken.files import JsonObject, check_writable
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import negative_log_likelihood
 from foretoken.processes import is_main_process, num_processes
-from foretoken.training.model.load import quiet_transformers
+from foretoken.quiet import quiet_transformers
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions, checked
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, last_whole, newest_first
 from foretoken.training.run.fingerprint import refuse_changes
