@@ -27,7 +27,7 @@ from foretoken.bench.machine import hardware
 from foretoken.bench.measure import Effort, compare
 from foretoken.files import write_json
 from foretoken.training.model.precision import hold_frozen
-from foretoken.training.trainer.short_attention import Float32Attention
+from foretoken.training.trainer.contexts import Float32Attention
 
 SHAPES = {32: 32, 64: 32, 128: 16, 256: 8, 512: 4, 1024: 2}  # tokens of a document: documents
 

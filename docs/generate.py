@@ -225,7 +225,7 @@ def family_tasks() -> Iterator[str]:
 
 def efficiency() -> Iterator[str]:
     """Count every method's parameters on models of well-known shapes; no weights are made."""
-    from foretoken.training.model.efficiency import rows
+    from efficiency import rows  # beside this file
 
     shown = (
         (model, f"`{method}`", f"{count:,}" if count else reason, f"{100 * share:.3f} %" if count else "", _bytes(size))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from peft import LoraConfig as LoraConfig
 
     from foretoken.lengthening import lengthen as lengthen
-    from foretoken.malloc import tune_malloc as tune_malloc
+    from foretoken.memory import tune_malloc as tune_malloc
     from foretoken.methods import METHODS as METHODS
     from foretoken.methods import make_config as make_config
     from foretoken.methods.aot.config import AoTPTuningConfig as AoTPTuningConfig
@@ -73,7 +73,7 @@ _PUBLIC = {
     "from_peft": "foretoken.tuner.checkpoints.from_peft",
     "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
-    "tune_malloc": "foretoken.malloc",
+    "tune_malloc": "foretoken.memory",
 }
 __all__ = list(_PUBLIC)
 

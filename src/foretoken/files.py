@@ -30,6 +30,7 @@ from foretoken.errors import AdapterError, ForetokenError, SaveError, cut, quote
 PathLike: TypeAlias = str | os.PathLike[str]
 CACHE_VARIABLE = "FORETOKEN_CACHE"
 _CACHE_OFF = ("0", "off", "no", "false", "none")
+JsonObject: TypeAlias = dict[str, Any]
 
 _FREE_SPACE = "free some space or choose another place"
 _PERMISSION = "choose a folder that you may write to"
@@ -67,7 +68,7 @@ def write_text(path: PathLike, text: str) -> None:
         temporary.write_bytes(text.encode("utf-8"))
 
 
-def write_json(path: PathLike, obj: Any) -> None:
+def write_json(path: PathLike, obj: object) -> None:
     """Write ``obj`` to ``path`` as indented JSON; NaN and infinities, which JSON does not have, become null.
 
     Raises :class:`~foretoken.errors.SaveError` when it cannot be written, ``TypeError`` for other objects.
@@ -241,7 +242,7 @@ def refuse_pickles(folder: PathLike) -> None:
             )
 
 
-def read_object(path: PathLike) -> dict[str, Any]:
+def read_object(path: PathLike) -> JsonObject:
     """Return the JSON object in a file of a saved adapter or model.
 
     Raises :class:`~foretoken.errors.AdapterError` when it cannot be read, or is something else.
@@ -263,7 +264,18 @@ def read_object(path: PathLike) -> dict[str, Any]:
     return values
 
 
-def _finite(obj: Any) -> Any:
+def readable_object(path: PathLike) -> JsonObject | None:
+    """Return the JSON object in a file; None where there is none that can be read.
+
+    >>> readable_object(getfixture("tmp_path") / "run.json")
+    """
+    try:
+        return read_object(path)
+    except AdapterError:
+        return None
+
+
+def _finite(obj: object) -> object:
     """Replace the floats that JSON cannot say by None, at any depth."""
     if isinstance(obj, float) and not math.isfinite(obj):
         return None

@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from foretoken.errors import BackboneError, ConfigError, SaveError, did_you_mean, quoted
-from foretoken.files import PathLike, atomic_directory, check_writable
-from foretoken.memory_limits import check_memory
+from foretoken.errors import BackboneError, ConfigError, did_you_mean, quoted
+from foretoken.files import PathLike, atomic_directory
+from foretoken.limits import check_memory
+from foretoken.outputs import check_new_folder
 
 if TYPE_CHECKING:
     import torch
-    from transformers import LongformerConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import LongformerConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def lengthen(
     """
     folder = resolve_source(source)
     if output is not None:
-        _check_output(Path(output))
+        check_new_folder(output)
     config, tokenizer = _load_config(folder), _load_tokenizer(folder)
     family, padding_id = _family(config), _padding_id(config, tokenizer)
     first = padding_id + 1 if family.counts_from_padding else 0
@@ -152,12 +153,6 @@ def _demo_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
-def _check_output(path: Path) -> None:
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise SaveError(f"{path} already exists and is not an empty folder; remove it or choose another name")
-    check_writable(path.parent)
-
-
 @contextmanager
 def _loading(source: str) -> Iterator[None]:
     """Say in one line why ``source`` cannot be loaded: each library below has error kinds of its own."""
@@ -168,7 +163,7 @@ def _loading(source: str) -> Iterator[None]:
         raise BackboneError(f"cannot load {source}: {reason}") from error
 
 
-def _load_config(source: str) -> Any:
+def _load_config(source: str) -> PretrainedConfig:
     from transformers import AutoConfig
 
     with _loading(source):
@@ -200,7 +195,7 @@ def _load_model(source: str, task: str) -> tuple[PreTrainedModel, bool]:
     return model, not task and not missing and "pooler" in dict(model.named_children())
 
 
-def _family(config: Any) -> _Family:
+def _family(config: PretrainedConfig) -> _Family:
     """Return the family of ``config``, or say why Longformer cannot compute what it does."""
     kind = config.model_type
     if kind not in _FAMILIES:
@@ -216,7 +211,7 @@ def _family(config: Any) -> _Family:
     return _FAMILIES[kind]
 
 
-def _task(config: Any, family: _Family) -> str:
+def _task(config: PretrainedConfig, family: _Family) -> str:
     """Return what the architecture's name says of its head, such as "ForMaskedLM"; "" for the body alone."""
     name = next(iter(config.architectures or []), "")
     task = name[name.find("For") :] if "For" in name else ""
@@ -229,7 +224,7 @@ def _task(config: Any, family: _Family) -> str:
     return ""
 
 
-def _padding_id(config: Any, tokenizer: PreTrainedTokenizerBase) -> int:
+def _padding_id(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
     padding_id = tokenizer.pad_token_id if config.pad_token_id is None else config.pad_token_id
     if not isinstance(padding_id, int):
         raise BackboneError("the source has no padding token, from which Longformer counts its positions")
@@ -256,7 +251,9 @@ def _windows(attention_window: int | Sequence[int], layers: int, max_length: int
     return windows
 
 
-def _new_config(config: Any, windows: list[int], max_length: int, **token_ids: int | None) -> LongformerConfig:
+def _new_config(
+    config: PretrainedConfig, windows: list[int], max_length: int, **token_ids: int | None
+) -> LongformerConfig:
     from transformers import LongformerConfig
 
     shared = LongformerConfig().to_dict().keys() - _OWN_TO_A_FAMILY
@@ -279,7 +276,7 @@ def _check_size(config: LongformerConfig) -> None:
     check_memory(3 * 4 * rows * width, what=what, remedy="lower max_length")
 
 
-def _copy_weights(source: Any, target: Any, first: int, head: Mapping[str, str]) -> None:
+def _copy_weights(source: PreTrainedModel, target: PreTrainedModel, first: int, head: Mapping[str, str]) -> None:
     """Fill every weight of ``target``, strictly; the source's text positions begin at row ``first``."""
     state = source.base_model.state_dict()
     state |= {_LOCAL_PROJECTION.sub(r"\1_global.", name): tensor for name, tensor in state.items()}
@@ -290,7 +287,7 @@ def _copy_weights(source: Any, target: Any, first: int, head: Mapping[str, str])
         target.get_submodule(ours).load_state_dict(source.get_submodule(theirs).state_dict())
 
 
-def _repeat_positions(table: torch.Tensor, first: int, config: LongformerConfig) -> torch.Tensor:
+def _repeat_positions(table: torch.Tensor, first: int, config: PretrainedConfig) -> torch.Tensor:
     """Return the new table: pad_token_id + 1 rows that no text reads, then the text's rows over and over."""
     import torch
 

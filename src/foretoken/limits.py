@@ -1,4 +1,16 @@
-"""The largest numbers that recipes and commands take: far beyond any use, and near enough to catch a slip."""
+"""The largest numbers and sizes that are taken: of options, and of what is put into memory.
+
+The numbers are far beyond any use, and near enough to catch a slip. What does not fit into memory is refused with its
+size before it is made. Without that, Linux may hand out memory that it does not have, and kill the process later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from foretoken.errors import ConfigError
 
 MOST_DOCUMENTS = 100_000  # of a forward pass
 MOST_TOKENS = 100_000_000  # of a forward pass
@@ -7,3 +19,96 @@ MOST_STEPS = 1_000_000_000
 MOST_EPOCHS = 1_000_000
 MOST_BINS = 10_000
 MOST_THREADS = 1024
+
+_PROC = Path("/proc")
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+
+
+def check_memory(needed: int, *, what: str, remedy: str) -> None:
+    """Raise :class:`~foretoken.errors.ConfigError` where ``needed`` bytes are more than this process may still take.
+
+    >>> check_memory(10**18, what="the adapter", remedy="lower its rank")
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.ConfigError: the adapter would take 1,000,000,000 GB of memory and ... GB are free; lower its rank
+    """
+    free = free_memory()
+    if free is not None and needed > free:
+        raise ConfigError(f"{what} would take {gigabytes(needed)} of memory and {gigabytes(free)} are free; {remedy}")
+
+
+def gigabytes(size: int) -> str:
+    """Say a size.
+
+    >>> gigabytes(25 * 10**11), gigabytes(12 * 10**7)
+    ('2,500 GB', '0.12 GB')
+    """
+    if size >= 10**24:
+        return "more than 10^15 GB"
+    return f"{size / 1e9:,.0f} GB" if size >= 10**10 else f"{size / 1e9:,.2f} GB"
+
+
+def free_memory() -> int | None:
+    """Return the bytes that this process may still take, by whichever limit is the nearest; None where nobody says."""
+    known = [size for size in (_machine(), _address_space(), *_groups()) if size is not None]
+    return max(0, min(known)) if known else None
+
+
+def _machine() -> int | None:
+    """Return what the machine can give without swapping; where it does not tell, all that it has."""
+    available = _fields(_PROC / "meminfo").get("MemAvailable:")
+    if available is not None:
+        return available * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, others do not know these names
+        return None
+
+
+def _address_space() -> int | None:
+    """Return what `ulimit -v` leaves."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _fields(_PROC / "self/status").get("VmSize:")
+    return None if limit == resource.RLIM_INFINITY or used is None else limit - used * 1024
+
+
+def _groups() -> Iterator[int | None]:
+    """Return what the limits of the process's control groups leave, as containers and batch systems set them."""
+    for line in _lines(_PROC / "self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # the second version of control groups has one for everything
+            yield from _up(_CONTROL_GROUPS, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _up(_CONTROL_GROUPS / "memory", path, *names)
+
+
+def _up(root: Path, path: str, limit: str, used: str, cache: str) -> Iterator[int | None]:
+    """Return what each group from this one up to the root leaves; cached files give way to whoever needs memory."""
+    parts = [part for part in path.split("/") if part]
+    for depth in range(len(parts), -1, -1):
+        folder = root.joinpath(*parts[:depth])
+        most, now = _number(folder / limit), _number(folder / used)
+        if most is not None and now is not None:
+            yield most - now + _fields(folder / "memory.stat").get(cache, 0)
+
+
+def _fields(file: Path) -> dict[str, int]:
+    """Return the lines of a name and a number in a file of the kernel's."""
+    words = (line.split() for line in _lines(file))
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) > 1 and pair[1].isdigit()}
+
+
+def _number(file: Path) -> int | None:
+    lines = _lines(file)
+    return int(lines[0]) if lines and lines[0].isdigit() else None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []

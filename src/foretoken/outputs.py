@@ -1,13 +1,52 @@
-"""The file that a user names for results: never one that the command reads, and another one only if told to."""
+"""Where results go: folder names that every system takes, and files that are never what the command reads."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from foretoken.errors import SaveError
+from foretoken.errors import ConfigError, SaveError, quoted
 from foretoken.files import PathLike, check_writable, is_stream, os_errors_as_save_error
+
+LONGEST_NAME = 150  # characters, counted as bytes of UTF-8: file systems end at 255, and files beside it add to a name
+_FORBIDDEN = '<>:"/\\|?*'
+_OF_WINDOWS = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # devices, whatever they end in
+
+
+def check_name(name: str, *, what: str) -> None:
+    r"""Refuse a name that cannot be one folder's on every system.
+
+    Letters, digits, spaces and other printable characters are welcome, except for ``< > : " / \ | ? *``.
+
+    Args:
+        name: the name of one folder, not a path.
+        what: the key or option that holds it, for the message.
+
+    Raises:
+        ConfigError: the name cannot be used.
+
+    >>> check_name("learning_rate=0.001,seed=1", what="name")
+    >>> check_name("../elsewhere", what="name")
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.ConfigError: name: got '../elsewhere', which begins with a dot; expected a plain folder name
+    """
+    problem = _problem(name)
+    if problem:
+        raise ConfigError(f"{what}: got {quoted(name)}, which {problem}; expected a plain folder name")
+
+
+def plain_name(text: str) -> str:
+    """Return the text as a name that `check_name` takes: what it refuses becomes ``_``, and the end is cut off.
+
+    >>> plain_name("what? me (2)"), plain_name("..")
+    ('what_ me (2)', '_')
+    """
+    name = "".join("_" if _is_forbidden(character) else character for character in text)
+    name = name.encode()[:LONGEST_NAME].decode(errors="ignore").lstrip(" .").rstrip(" .")
+    return f"_{name}" if not name or _problem(name) else name
 
 
 def check_output(output: PathLike, reads: Iterable[PathLike], *, overwrite: bool = False) -> None:
@@ -32,6 +71,17 @@ def check_output(output: PathLike, reads: Iterable[PathLike], *, overwrite: bool
     target = Path(output)
     with os_errors_as_save_error(target):
         _check(target, reads, overwrite=overwrite)
+
+
+def check_new_folder(output: PathLike) -> None:
+    """Raise SaveError unless a folder can be made at ``output``, where there is nothing yet, or an empty folder.
+
+    >>> check_new_folder(getfixture("tmp_path") / "fused")
+    """
+    path = Path(output)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise SaveError(f"{path} already exists and is not an empty folder; remove it or choose another name")
+    check_writable(path.parent)
 
 
 def refuse_foreign(file: PathLike, mark: str, *, beside: Iterable[Path] = ()) -> None:
@@ -59,6 +109,24 @@ def refuse_foreign(file: PathLike, mark: str, *, beside: Iterable[Path] = ()) ->
         found = None if is_own else next((path for path in (own, *beside) if path.exists()), None)
     if found is not None:
         raise SaveError(f"{found} exists and was not written by this command; choose another folder")
+
+
+def _problem(name: str) -> str | None:
+    forbidden = next(filter(_is_forbidden, name), None)
+    checks = {
+        "is empty": not name,
+        "begins with a dot": name.startswith("."),
+        f"holds the character {forbidden!r}": forbidden is not None,
+        "begins or ends with a space": name != name.strip(),
+        "ends with a dot": name.endswith("."),
+        "is the name of a device on Windows": _OF_WINDOWS.fullmatch(name) is not None,
+        f"is longer than {LONGEST_NAME} characters": len(name.encode(errors="replace")) > LONGEST_NAME,
+    }
+    return next((problem for problem, is_so in checks.items() if is_so), None)
+
+
+def _is_forbidden(character: str) -> bool:
+    return character in _FORBIDDEN or not character.isprintable()
 
 
 def _check(target: Path, reads: Iterable[PathLike], *, overwrite: bool) -> None:

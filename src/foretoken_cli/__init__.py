@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from foretoken.errors import ForetokenError, did_you_mean, quoted
-from foretoken.malloc import tune_malloc
+from foretoken.memory import tune_malloc
 from foretoken_cli.console import (
     ReaderGone,
     fail,

@@ -39,7 +39,7 @@ def run(words: Sequence[str]) -> int:
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.files import write_text
-    from foretoken.inference.predict_rows import predict_rows
+    from foretoken.inference.predictor import predict_rows
     from foretoken.training.tokens.encode import describe
 
     predictor = options.load()
@@ -80,7 +80,7 @@ def _rows(options: PredictCommand, predictor: Predictor) -> Dataset:
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
     import datasets
 
-    from foretoken.inference.predict_rows import refuse_unusable_texts
+    from foretoken.inference.predictor import refuse_unusable_texts
 
     if options.input is None or options.input == "-":
         typed = [(str(number), text) for number, text in enumerate(options.texts or (), 1)]

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from foretoken.malloc import malloc_is_tuned
+from foretoken.memory import malloc_is_tuned
 from foretoken.training.trainer.memory import PeakMemory
 
 ON_LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -30,11 +30,11 @@ def test_the_peak_is_of_this_run_not_of_an_earlier_one():
 
 
 def test_a_peak_that_cannot_be_told_from_an_earlier_one_is_not_claimed(monkeypatch):
-    monkeypatch.setattr("foretoken.training.trainer.memory._reset_mark", lambda: False)
-    monkeypatch.setattr("foretoken.training.trainer.memory._mark", lambda: 5_000)
+    monkeypatch.setattr("foretoken.training.trainer.memory.reset_peak", lambda: False)
+    monkeypatch.setattr("foretoken.training.trainer.memory.peak_bytes", lambda: 5_000)
     memory = PeakMemory()
     assert memory.measured()["rss_peak_bytes"] is None
-    monkeypatch.setattr("foretoken.training.trainer.memory._mark", lambda: 6_000)
+    monkeypatch.setattr("foretoken.training.trainer.memory.peak_bytes", lambda: 6_000)
     assert memory.measured()["rss_peak_bytes"] == 6_000
 
 
@@ -57,7 +57,7 @@ def test_a_run_records_and_says_its_peak(finished, tiny, tmp_path, cli, record):
     ],
 )
 def test_every_verb_can_leave_the_allocator_alone(words, variable, said):
-    command = [sys.executable, "-m", "foretoken", "lengthen", "nowhere", "out", "--debug", *words]
+    command = [sys.executable, "-m", "foretoken", "lengthen", "./nowhere", "out", "--debug", *words]
     done = subprocess.run(command, env=os.environ | {"FORETOKEN_MALLOC": variable}, capture_output=True, text=True)
     assert done.returncode == 2
     assert f"foretoken: {said}" in done.stderr
@@ -70,7 +70,7 @@ def test_without_debug_the_allocator_is_not_mentioned(cli):
 @pytest.mark.slow
 def test_the_public_function_says_whether_it_worked():
     code = (
-        "import foretoken as f; from foretoken.malloc import malloc_is_tuned; print(f.tune_malloc(), malloc_is_tuned())"
+        "import foretoken as f; from foretoken.memory import malloc_is_tuned; print(f.tune_malloc(), malloc_is_tuned())"
     )
     run = {
         value: subprocess.run(

@@ -5,9 +5,9 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -38,19 +38,31 @@ def train(crashes, tiny_files):
     return SimpleNamespace(case=case, start=start, undisturbed=crashes.undisturbed(case))
 
 
-@pytest.fixture
-def killed(crashes, train, tmp_path):
-    """Run and kill before the first call of a kind on a path that ends so; return the folder it ran in."""
+@pytest.fixture(scope="module")
+def killed_runs(crashes, train, tmp_path_factory):
+    """Run and kill before the first call of a kind on a path that ends so; the same kill is done once."""
 
-    def kill(end_of_path, *, call="", **changes):
-        train.start(tmp_path, **changes)
+    @cache
+    def kill(end_of_path, call, **changes):
+        folder = tmp_path_factory.mktemp("killed")
+        train.start(folder, **changes)
         calls = [line.split(" ", 2) for line in train.undisturbed.calls]
         at = next(n for n, (_, kind, path) in enumerate(calls) if call in kind and path.endswith(end_of_path))
-        ended = crashes.forked(*train.case.words, cwd=tmp_path, fault=(str(tmp_path), at, "kill-before", ""))
+        ended = crashes.forked(*train.case.words, cwd=folder, fault=(str(folder), at, "kill-before", ""))
         assert ended.code == -signal.SIGKILL, ended.err
-        return tmp_path
+        return folder
 
     return kill
+
+
+@pytest.fixture
+def killed(killed_runs, tmp_path):
+    """A copy of what a killed run left; return the folder that it is in."""
+
+    def copied(end_of_path, *, call="", **changes):
+        return shutil.copytree(killed_runs(end_of_path, call, **changes), tmp_path, symlinks=True, dirs_exist_ok=True)
+
+    return copied
 
 
 @pytest.fixture
@@ -63,11 +75,18 @@ def go_on(crashes, tmp_path):
     return run
 
 
+@pytest.fixture(scope="module")
+def finished_run(crashes, train, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    train.start(folder)
+    assert crashes.forked("train", "recipe.yaml", cwd=folder).code == 0
+    return folder
+
+
 @pytest.fixture
-def finished(train, tmp_path, go_on):
-    """A finished run, and its files."""
-    train.start(tmp_path)
-    assert go_on().code == 0
+def finished(finished_run, tmp_path):
+    """A copy of a finished run, and its files."""
+    shutil.copytree(finished_run, tmp_path, symlinks=True, dirs_exist_ok=True)
     return SimpleNamespace(folder=tmp_path / "runs" / "run", left=left(tmp_path / "runs"))
 
 
@@ -199,7 +218,7 @@ def test_other_data_than_before_the_kill_are_said(change, killed, go_on, tmp_pat
 
 def test_another_model_or_version_than_before_the_kill_is_said(killed, go_on, tmp_path, tiny_files):
     model = shutil.copytree(tiny_files.model, tmp_path / "model")
-    killed("/checkpoints/checkpoint-4", model="model")
+    killed("/checkpoints/checkpoint-4", model=str(model))
     weights = model / "model.safetensors"
     values = load_file(weights)
     name = next(name for name in values if name.endswith("word_embeddings.weight"))
@@ -256,26 +275,25 @@ def test_killed_after_it_was_finished_a_run_is_tidied_up(killed, go_on, tmp_path
     assert left(tmp_path / "runs") == of_run(train.undisturbed)
 
 
-def test_two_processes_do_not_train_one_run(train, tmp_path, go_on):
+def test_two_processes_do_not_train_one_run(train, forked, tmp_path, go_on):
     train.start(tmp_path)
-    words = ["train", "recipe.yaml", "--training.max_steps", "100000", "--training.eval_every", "1000"]
-    first = subprocess.Popen(
-        [sys.executable, "-m", "foretoken", *words], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while not (tmp_path / "runs/run/.foretoken-holder.json").exists():
-            assert time.monotonic() < deadline
-            assert first.poll() is None
+    more_steps = ("--training.max_steps", "100000", "--training.eval_every", "1000")
+    holder = tmp_path / "runs/run/.foretoken-holder.json"
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(forked, "train", "recipe.yaml", *more_steps, cwd=tmp_path, seconds=120)
+        while not holder.exists():
+            assert not first.done(), first.result().err
             time.sleep(0.05)
-        for more in ((), ("--restart",)):
-            ended = go_on(*words[2:], *more)
-            assert ended.code == 2
-            assert f"runs/run: process {first.pid} on {os.uname().nodename} (since " in ended.error[0]
-        assert first.poll() is None
-    finally:
-        first.kill()
-        first.communicate()
+        process = json.loads(holder.read_text())["process"]
+        try:
+            for words in ((), ("--restart",)):
+                ended = go_on(*more_steps, *words)
+                assert ended.code == 2
+                assert f"runs/run: process {process} on {os.uname().nodename} (since " in ended.error[0]
+            assert not first.done()
+        finally:
+            os.kill(process, signal.SIGKILL)
+    assert first.result().code == -signal.SIGKILL
     assert go_on().code in (0, 2)  # another recipe, where it came to a checkpoint; held by nobody in any case
 
 
@@ -301,7 +319,7 @@ def test_a_damaged_record_is_said_and_a_restart_helps(text, finished, go_on):
     assert len(ended.error) == 1
     assert ended.error[0].startswith("runs/run/run.json is damaged (")
     assert ended.error[0].endswith("or begin anew with --restart")
-    assert go_on("--restart").code == 0
+    assert go_on("--restart", "--training.max_steps", "1", "--training.eval_every", "1").code == 0
 
 
 PARTS = [

@@ -58,7 +58,8 @@ pytestmark = [
 ]
 
 
-def load_generator():
+def load_generator(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -183,16 +184,16 @@ def test_a_broken_example_fails(broken, folder, pretrained):
         run_page(broken, pretrained, {})
 
 
-def test_generated_parts_are_fresh():
+def test_generated_parts_are_fresh(monkeypatch):
     """Compared word by word: argparse breaks its lines differently from one Python to the next."""
-    generate = load_generator()
+    generate = load_generator(monkeypatch)
     pages = {page.name: (page.read_text().split(), text.split()) for page, text in generate.stale()}
     different = [name for name, (is_now, should_be) in pages.items() if is_now != should_be]
     assert not different, f"run `python docs/generate.py`: {different}"
 
 
 def test_a_stale_part_is_noticed(tmp_path, monkeypatch):
-    generate = load_generator()
+    generate = load_generator(monkeypatch)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: metrics -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(generate, "FOLDER", tmp_path)

@@ -20,7 +20,7 @@ from foretoken.bench.measure import prefixed
 from foretoken.bench.plan import Options, Part
 from foretoken.errors import ConfigError
 from foretoken.files import check_writable, write_json
-from foretoken.malloc import OFF_SWITCH
+from foretoken.memory import OFF_SWITCH
 
 log = logging.getLogger(__name__)
 FORMAT = 1

@@ -37,7 +37,7 @@ def measured(part: Part, notify: Callable[[str], object] = lambda note: None) ->
     """Return what a part measured, with what it was."""
     import torch
 
-    from foretoken.malloc import malloc_is_tuned
+    from foretoken.memory import malloc_is_tuned
 
     if part.settings.get("threads"):
         torch.set_num_threads(part.settings["threads"])

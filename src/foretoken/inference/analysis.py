@@ -20,7 +20,7 @@ from foretoken.inference.observe import SCORE_EDGES, Observed, Selected, Watch, 
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.training.problems.base import Inputs
 from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.run.record import FILE as RUN_FILE
+from foretoken.training.run.folder import RECORD
 from foretoken.training.run.record import read_record
 from foretoken.training.tokens.encode import describe
 from foretoken.training.trainer.progress import progress_bar
@@ -134,7 +134,7 @@ def _record(folder: Path) -> Json:
     record = read_record(folder)
     if record is None or not record.get("recipe"):
         raise AdapterError(
-            f"{folder}: no readable {RUN_FILE} with a recipe; give the folder of a run of `foretoken train`"
+            f"{folder}: no readable {RECORD} with a recipe; give the folder of a run of `foretoken train`"
         )
     return record
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset
 
 from foretoken.errors import ConfigError
-from foretoken.files import atomic_file
-from foretoken.inference.predict_rows import predict_rows
-from foretoken.inference.predictor import Predictor, load_for_inference
+from foretoken.files import JsonObject, atomic_file
+from foretoken.inference.predictor import Predictor, load_for_inference, predict_rows
 from foretoken.training.recipe.recipe import Recipe, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
@@ -34,7 +32,7 @@ def evaluate(
     tokens_per_batch: int | None = None,
     scaled: bool = True,
     predictions: Path | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the metrics on a table of labelled rows; write the predictions if a file is named."""
     outcome = predicted(predictor, documents, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled)
     if predictions is not None:
@@ -56,7 +54,7 @@ def predicted(
     return prediction_of(predictor.problem, table, outputs, labels, time.perf_counter() - began)
 
 
-def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> dict[str, Any]:
+def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> JsonObject:
     """Measure the test split of a finished run that left it out; a second call returns the record as it is.
 
     Raises:
@@ -71,7 +69,7 @@ def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> dict[str, A
         return _measure_test(recipe, accept_changed=accept_changed)
 
 
-def _measure_test(recipe: Recipe, *, accept_changed: bool) -> dict[str, Any]:
+def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
     record = records.read_record(recipe.run_folder)
     if record is None or record["status"] != records.FINISHED:
         raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")

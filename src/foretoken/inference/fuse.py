@@ -8,9 +8,10 @@ from shutil import copyfile
 import torch
 from peft import PeftModel
 
-from foretoken.errors import AdapterError, SaveError
+from foretoken.errors import AdapterError
 from foretoken.files import atomic_directory
 from foretoken.inference.predictor import adapter_folder, load_for_inference
+from foretoken.outputs import check_new_folder
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.tuner.fuse import fuse
 
@@ -22,15 +23,14 @@ def fuse_folder(source: Path, output: Path, *, dtype: torch.dtype) -> None:
         AdapterError: there is no adapter, or nothing in it to fuse.
         SaveError: ``output`` exists, or cannot be written.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise SaveError(f"{output} already exists and is not an empty folder; remove it or choose another name")
-    classifier = load_for_inference(source)
-    if not isinstance(classifier.model, PeftModel):
+    check_new_folder(output)
+    model = load_for_inference(source).model
+    if not isinstance(model, PeftModel):
         raise AdapterError(f"{source} holds a whole model, not an adapter; there is nothing to fuse")
     with atomic_directory(output) as temporary:
         for file in adapter_folder(source).iterdir():
             if file.is_file() and not file.name.startswith("adapter_"):
                 copyfile(file, temporary / file.name)
-        fuse(classifier.model, temporary, dtype=dtype)
-        with rows_alone(classifier.model):
-            classifier.model.save_pretrained(str(temporary))
+        fuse(model, temporary, dtype=dtype)
+        with rows_alone(model):
+            model.save_pretrained(str(temporary))

@@ -1,41 +1,49 @@
-"""What training wrote, ready to predict: an adapter, a run folder or a whole model."""
+"""What training wrote, loaded to predict: an adapter, a run folder or a whole model."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from datasets import Dataset
 from peft import PeftConfig, PeftModel
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.errors import AdapterError, cut, quoted
+from foretoken.data.readers.rows import text_value
+from foretoken.errors import AdapterError, DataError, cut, quoted
 from foretoken.files import read_object, refuse_pickles
+from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
 from foretoken.lengthening import resolve_source
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
+from foretoken.quiet import quiet_transformers
 from foretoken.training.model.load import (
     load_config,
     load_tokenizer,
     load_weights,
     load_with_new_head,
-    quiet_transformers,
     reason,
 )
 from foretoken.training.model.precision import hold_frozen
-from foretoken.training.model.saved_weights import adapter_file, check_adapter, check_model, model_files
 from foretoken.training.problems import Problem, make_problem
+from foretoken.training.problems.base import Inputs
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
-from foretoken.training.run.record import FILE as RUN_FILE
+from foretoken.training.run.folder import RECORD, SAVED
 from foretoken.training.run.record import read_record
-from foretoken.training.tokens.encode import EncodeSettings, token_rules
+from foretoken.training.tokens.batches import by_length
+from foretoken.training.tokens.batches import cut as cut_by_length
+from foretoken.training.tokens.encode import EncodeSettings, Truncation, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
+from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
 
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
@@ -88,6 +96,73 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32") -> Predic
     return replace(predictor, precision=precision)
 
 
+def refuse_unusable_texts(texts: Sequence[str]) -> None:
+    """Raise a DataError for the first text without anything besides white space, or with bytes that are no UTF-8."""
+    for number, text in enumerate(texts, 1):
+        text_value(f"document {number} of {len(texts)}", text, "text")
+        if not text.strip():
+            raise DataError(f"document {number} of {len(texts)} is empty; expected some text")
+
+
+def predict_rows(
+    predictor: Predictor,
+    table: Dataset,
+    *,
+    batch_size: int = 16,
+    tokens_per_batch: int | None = None,
+    scaled: bool = True,
+) -> tuple[Any, Truncation, list[int]]:
+    """Return what the problem predicts for every row of a table, in its order, what truncation cost, and the lengths.
+
+    Args:
+        predictor: what predicts.
+        table: rows with the columns of the problem (see :func:`foretoken.data.schemas.table`); no labels are needed.
+        batch_size: documents per forward pass.
+        tokens_per_batch: tokens per forward pass, padding included, in place of ``batch_size``.
+        scaled: apply the predictor's scaling, if it has one.
+    """
+    columns, truncation = predictor.problem.encode(table, predictor.settings)
+    columns.pop("labels", None)
+    lengths = columns["length"]
+    found: list[Any] = [None] * len(lengths)
+    with progress_bar("predicting") as bar:
+        task = bar.add_task("", total=len(lengths), note="")
+        for rows in _batches(lengths, batch_size, tokens_per_batch):
+            batch = [{name: values[row] for name, values in columns.items()} for row in rows]
+            for row, output in zip(rows, predict_batch(predictor, batch), strict=True):
+                found[row] = output
+            bar.advance(task, len(rows))
+    outputs = np.stack(found) if predictor.problem.has_probabilities else found
+    if scaled and predictor.scaling is not None:
+        outputs = predictor.scaling.apply(outputs)
+    return outputs, truncation, lengths
+
+
+@torch.inference_mode()
+def predict_batch(predictor: Predictor, rows: Sequence[Inputs]) -> Sequence[Any]:
+    """Return the outputs for encoded rows that are run together.
+
+    Raises:
+        AdapterError: they are not finite: there is no prediction in them, whatever weight it was that is damaged.
+    """
+    batch = predictor.problem.collator(predictor.tokenizer, predictor.model)(rows)
+    device = next(predictor.model.parameters()).device
+    inputs = {name: value.to(device) for name, value in batch.items()}
+    with torch.autocast(device.type, torch.bfloat16, enabled=predictor.precision == "bf16"):
+        logits = predictor.problem.predict(predictor.model, inputs)
+    if not logits.isfinite().all():
+        raise AdapterError("the model's outputs are not finite numbers: its weights are damaged, train it again")
+    return predictor.problem.decode(logits.float().cpu().numpy(), None)[0]
+
+
+def _batches(lengths: Sequence[int], batch_size: int, tokens_per_batch: int | None) -> list[list[int]]:
+    """Return the documents in batches, the longest ones first: a memory that is too small shows at once."""
+    order = by_length(lengths)
+    if tokens_per_batch is not None:
+        return cut_by_length(order, lengths, tokens_per_batch)
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
 def _load(folder: Path) -> Predictor:
     place = adapter_folder(folder)
     for item in place.iterdir():
@@ -132,7 +207,7 @@ def _load_model(folder: Path) -> Predictor:
     return _ready(model, folder, card)
 
 
-def _check_whole(info: dict[str, Any], card: Card) -> None:
+def _check_whole(info: Mapping[str, Iterable[str]], card: Card) -> None:
     """Refuse a model some of whose tensors are random, or whose file has others than its config asks for."""
     if info["missing_keys"]:
         missing = cut(", ".join(sorted(info["missing_keys"])[:3]), 200)
@@ -167,8 +242,9 @@ def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: Car
     _check_head(problem, own)
     max_length = problem.max_length(card.max_length, config, tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
+    nn.Module.to(model, "cuda" if torch.cuda.is_available() else "cpu")
     return Predictor(
-        _on(model, "cuda" if torch.cuda.is_available() else "cpu"),
+        model.eval(),
         tokenizer,
         problem.for_model(config, tokenizer),
         max_length,
@@ -176,10 +252,6 @@ def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: Car
         chunks=card.recipe.chunks,
         scaling=card.scaling,
     )
-
-
-def _on(model: Any, device: str) -> Any:
-    return model.to(device).eval()
 
 
 def adapter_folder(folder: Path) -> Path:
@@ -190,9 +262,9 @@ def adapter_folder(folder: Path) -> Path:
     """
     if not folder.is_dir():
         raise AdapterError(f"{folder} is {'a file' if folder.exists() else 'not there'}; {EXPECTED}")
-    if not (folder / RUN_FILE).is_file():
+    if not (folder / RECORD).is_file():
         return folder
-    for name in ("adapter", "model"):
+    for name in SAVED:
         if (folder / name).is_dir():
             return folder / name
     status = (read_record(folder) or {}).get("status", "unreadable")

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from foretoken.errors import ConfigError, RecipeError, quoted
 from foretoken.limits import MOST_STEPS
-from foretoken.names import check_name, plain_name
 from foretoken.options import Errors, Values, build, option
+from foretoken.outputs import check_name, plain_name
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 MOST_RUNS = 100_000

@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from foretoken.names import plain_name
 from foretoken.options import Values
+from foretoken.outputs import plain_name
 
 LONGEST = 60  # characters of a candidate's name before it is cut
 _UNSAFE = re.compile(r"[^\w.,=+-]+")

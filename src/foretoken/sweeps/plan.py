@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.errors import ConfigError, RecipeError, quoted
-from foretoken.names import check_name
 from foretoken.options import Errors, Values
+from foretoken.outputs import check_name
 from foretoken.sweeps.config import MOST_RUNS, Rule, SweepConfig, read_sweep_config
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
 from foretoken.sweeps.space import FieldValues, Params, read_space, size_of

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.errors import ConfigError, quoted
-from foretoken.memory_limits import check_memory
+from foretoken.limits import check_memory
 from foretoken.methods.base import ForetokenConfig
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_int

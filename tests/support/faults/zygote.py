@@ -24,7 +24,6 @@ IMPORTED = (
     "foretoken.training.run.train",
     "foretoken.inference.evaluate",
     "foretoken.inference.predictor",
-    "foretoken.inference.predict_rows",
     "foretoken.data.load",
     "foretoken.tuner",
     "foretoken.lengthening",

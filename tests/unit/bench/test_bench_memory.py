@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from foretoken.bench.memory import peak_of, resident_bytes, saved_bytes
+from foretoken.bench.memory import peak_of, saved_bytes
+from foretoken.memory import resident_bytes
 
 MEGABYTE = 2**20
 

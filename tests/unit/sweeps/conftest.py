@@ -10,7 +10,7 @@ from foretoken.files import write_json
 from foretoken.sweeps.database import Database
 from foretoken.sweeps.plan import load_plan
 from foretoken.sweeps.sweep import Sweep
-from foretoken.training.run.record import plain, read_record
+from foretoken.training.run.record import read_record, recipe_to_json
 
 FILE = {
     "recipe": {"model": "tiny", "data": {"path": "mail.csv"}, "method": "bitfit"},
@@ -74,7 +74,7 @@ def runs(monkeypatch):
         done.trained.append(in_sweep(recipe))
         record = {
             "status": "finished",
-            "recipe": plain(recipe),
+            "recipe": recipe_to_json(recipe),
             "problem": "classification",
             "parameters": {"percent": 1.0},
             "timings": {"step_seconds_median": None},

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from foretoken.training.trainer.offload import OffloadedActivations
+from foretoken.training.trainer.contexts import OffloadedActivations
 
 from support import tiny
 from support.table import METHODS, adapted
@@ -46,8 +46,15 @@ def test_activations_are_offloaded_and_parameters_stay_where_they_are():
     model = adapted(tiny.model("bert"), "prefix-tuning", task_type="SEQ_CLS")
     model.train()
     context, moved = OffloadedActivations(model), []
-    pack = context.pack
-    context.pack = lambda tensor: moved.append(tensor.untyped_storage().data_ptr()) or pack(tensor)
+    pack = context.pack_hook
+
+    def noted(tensor):
+        held = pack(tensor)
+        if held is not tensor:
+            moved.append(tensor.untyped_storage().data_ptr())
+        return held
+
+    context.pack_hook = noted
     with context:
         loss = model(**tiny.batch("bert")).loss
     loss.backward()

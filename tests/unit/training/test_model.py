@@ -7,7 +7,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel, L
 
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.training.model.adapter import attach, method_errors, option_types
-from foretoken.training.model.load import count_parameters, is_head, load_classifier, load_tokenizer
+from foretoken.training.model.load import count_parameters, is_head, load_model, load_tokenizer
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.trainer.trainer import make_trainer
@@ -19,6 +19,10 @@ SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "in
 def bert(tmp_path):
     BertModel(BertConfig(**SIZES)).save_pretrained(tmp_path / "bert")
     return str(tmp_path / "bert")
+
+
+def load_classifier(source, labels, **options):
+    return load_model(source, make_problem("classification", labels), **options)
 
 
 def trainer_for(bert, tmp_path, method, **training):

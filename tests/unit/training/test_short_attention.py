@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from foretoken.training.recipe.recipe import TrainingOptions
-from foretoken.training.trainer.short_attention import MOST_KEYS, Float32Attention
+from foretoken.training.trainer.contexts import MOST_KEYS, Float32Attention
 from foretoken.training.trainer.trainer import RecipeTrainer
 
 

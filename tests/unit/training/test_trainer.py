@@ -13,8 +13,8 @@ from foretoken import AuxiliaryLossCallback, LoraConfig, SelectivePrefixTuningCo
 from foretoken.errors import ConfigError
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import TrainingOptions
+from foretoken.training.run.train import check_processes
 from foretoken.training.tokens.encode import PaddingCollator
-from foretoken.training.trainer.loaders import check_processes
 from foretoken.training.trainer.progress import StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer, training_arguments
 

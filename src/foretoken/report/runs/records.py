@@ -13,14 +13,14 @@ from foretoken.errors import DataError, printable, quoted
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, read_json, read_predictions
 from foretoken.report.tables.scores import PART
+from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, RECORD, SAVED
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
-RECORD, PREDICTIONS = "run.json", "predictions.parquet"
 FINISHED, UNREADABLE = "finished", "unreadable"
-_LEFT_BY_A_RUN = (PREDICTIONS, "checkpoints", "adapter", "model")
+_LEFT_BY_A_RUN = (PREDICTIONS, CHECKPOINTS, *SAVED)
 _OBJECTS = ("recipe", "best", "validation", "test", "parameters", "timings", "versions", "hardware")
 _OF_OBJECTS = ("documents", "validation_parts", "test_parts")
 _RIGHT_OR_WRONG = ("classification", "multiple-choice")  # problems whose accuracy is that of their predictions

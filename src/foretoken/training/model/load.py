@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +25,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import BackboneError, ForetokenError, cut
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.sizes import check_model_fits
-from foretoken.training.problems import Problem, make_problem
-from foretoken.training.recipe.recipe import LengthenOptions, Recipe
+from foretoken.training.problems import Problem
+from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.tokens.encode import token_rules
 from foretoken.tuner import head_names
 
@@ -71,15 +70,19 @@ class ParameterCount:
 
 def base_model_folder(recipe: Recipe) -> str:
     """Return what the model loads from; a lengthened one is made once and kept beside the runs."""
-    source = str(resolve_source(recipe.model))
+    source, options = resolve_source(recipe.model), recipe.lengthen
     source = str(Path(source).resolve()) if Path(source).is_dir() else source
-    if recipe.lengthen is None:
+    if options is None:
         return source
-    folder = _lengthened_folder(source, recipe)
+    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
+    name = f"{Path(recipe.model).name}-{options.max_length}-w{options.attention_window}-{digest}"
+    folder = Path(recipe.output).resolve().parent / "models" / name
     if (folder / "config.json").exists():
         log.info("lengthened model found in %s", folder)
-    else:
-        _lengthen_into(folder, source, recipe.lengthen)
+        return str(folder)
+    log.info("lengthening %s to %d tokens, window %d", source, options.max_length, options.attention_window)
+    with quiet_transformers():
+        lengthen(source, max_length=options.max_length, attention_window=options.attention_window, output=folder)
     return str(folder)
 
 
@@ -106,13 +109,6 @@ def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTr
             f"and the model has {embeddings} embeddings; {_SET_PADDING}"
         )
     return tokenizer
-
-
-def load_classifier(
-    source: str, label_names: Sequence[str], *, attention_dropout: Literal["model"] | float = "model"
-) -> PreTrainedModel:
-    """Load a model that classifies texts into the labels; see :func:`load_model`."""
-    return load_model(source, make_problem(CLASSIFICATION, label_names), attention_dropout=attention_dropout)
 
 
 def load_model(
@@ -142,7 +138,7 @@ def load_with_new_head(
     with load_errors(source, "model"), quiet_transformers():
         config = load_config(source, **(problem.head_options if problem else {}))
         if attention_dropout != "model":
-            _set_attention_dropout(config, attention_dropout)
+            config.update({name: attention_dropout for name in ATTENTION_DROPOUTS if hasattr(config, name)})
         task_type = problem.task_type_of(config) if problem else "SEQ_CLS"
         model, info = load_weights(
             source, task_type, config=config, ignore_mismatched_sizes=problem is not None, output_loading_info=True
@@ -151,7 +147,7 @@ def load_with_new_head(
     return model, sorted({*info["missing_keys"], *other_sizes})
 
 
-def load_config(source: str | Path, **options: Any) -> PretrainedConfig:
+def load_config(source: str | Path, **options: object) -> PretrainedConfig:
     """Load a model's config; code that lies beside it is never run, nor is anybody asked whether it may be."""
     return AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
 
@@ -175,16 +171,10 @@ def load_weights(source: str | Path, task_type: str = "SEQ_CLS", **options: Any)
 
 def count_parameters(model: nn.Module) -> ParameterCount:
     """Count what is trained and what there is, without the untrained originals of trained heads."""
-    adapter = head = total = 0
-    for name, parameter in model.named_parameters():
-        if ".original_module." in name:
-            continue
-        total += parameter.numel()
-        if parameter.requires_grad and is_head(name, model):
-            head += parameter.numel()
-        elif parameter.requires_grad:
-            adapter += parameter.numel()
-    return ParameterCount(adapter, head, total)
+    kept = {name: item for name, item in model.named_parameters() if ".original_module." not in name}
+    trained = {name: item.numel() for name, item in kept.items() if item.requires_grad}
+    head = sum(size for name, size in trained.items() if is_head(name, model))
+    return ParameterCount(sum(trained.values()) - head, head, sum(item.numel() for item in kept.values()))
 
 
 def is_head(name: str, model: nn.Module) -> bool:
@@ -195,32 +185,12 @@ def is_head(name: str, model: nn.Module) -> bool:
     return parts[0] != model.base_model_prefix or not head_names(model).isdisjoint(parts)
 
 
-def _lengthened_folder(source: str, recipe: Recipe) -> Path:
-    options = recipe.lengthen
-    assert options is not None
-    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
-    name = f"{Path(recipe.model).name}-{options.max_length}-w{options.attention_window}-{digest}"
-    return Path(recipe.output).resolve().parent / "models" / name
-
-
-def _lengthen_into(folder: Path, source: str, options: LengthenOptions) -> None:
-    log.info("lengthening %s to %d tokens, window %d", source, options.max_length, options.attention_window)
-    with quiet_transformers():
-        lengthen(source, max_length=options.max_length, attention_window=options.attention_window, output=folder)
-
-
 def _padding_of(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig | None) -> str | None:
     """Return the token to pad with where the tokenizer names none."""
     named: int | None = getattr(config, "pad_token_id", None)
     if named is None or not 0 <= named < len(tokenizer):
         return tokenizer.eos_token
     return str(tokenizer.convert_ids_to_tokens(named))
-
-
-def _set_attention_dropout(config: PretrainedConfig, probability: float) -> None:
-    for name in ATTENTION_DROPOUTS:
-        if hasattr(config, name):
-            setattr(config, name, probability)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from transformers import PreTrainedModel
 
 from foretoken.tuner.quantised import is_quantised
 
+_TRAINED = ("lora_", "modules_to_save.", "trainable_tokens_delta.")  # parts of the names of adapters and heads
+
 
 def hold_frozen(model: PreTrainedModel | PeftModel, dtype: torch.dtype = torch.bfloat16) -> int:
     """Hold the frozen float32 weights of an adapted model in another type; return how many parameters that are.
@@ -17,7 +19,10 @@ def hold_frozen(model: PreTrainedModel | PeftModel, dtype: torch.dtype = torch.b
     """
     if not isinstance(model, PeftModel):
         return 0
-    kept = _kept(model)
+    prefix = getattr(model.base_model, "prefix", "")
+    adapters = (*_TRAINED, prefix) if prefix else _TRAINED
+    # also of a model that is loaded to predict and trains nothing
+    kept = {id(item) for name, item in model.named_parameters() if any(part in name for part in adapters)}
     held = [
         parameter
         for parameter in model.parameters()
@@ -27,16 +32,3 @@ def hold_frozen(model: PreTrainedModel | PeftModel, dtype: torch.dtype = torch.b
     for parameter in held:
         parameter.data = parameter.data.to(dtype)
     return sum(parameter.numel() for parameter in held)
-
-
-_TRAINED = ("lora_", "modules_to_save.", "trainable_tokens_delta.")
-
-
-def _kept(model: PeftModel) -> set[int]:
-    """Return the parameters of adapters and heads, also of a model that is loaded to predict and trains nothing."""
-    prefix = getattr(model.base_model, "prefix", "")
-    return {
-        id(parameter)
-        for name, parameter in model.named_parameters()
-        if (prefix and prefix in name) or any(part in name for part in _TRAINED)
-    }

@@ -9,7 +9,7 @@ import torch
 from transformers import PretrainedConfig
 
 from foretoken.errors import BackboneError, quoted
-from foretoken.memory_limits import check_memory
+from foretoken.limits import check_memory
 
 MOST = {  # far beyond any model; a layer is a Python object, and a damaged number of them would be made one by one
     "num_hidden_layers": 1000,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from transformers import (
@@ -19,7 +18,7 @@ from foretoken.backbones import BACKBONES
 from foretoken.errors import ForetokenError
 from foretoken.methods import METHODS
 from foretoken.methods.base import ForetokenConfig
-from foretoken.training.model.load import quiet_transformers
+from foretoken.quiet import quiet_transformers
 from foretoken.tuner import new_sites
 
 TASKS = {
@@ -64,7 +63,7 @@ def small_model(family: str) -> PreTrainedModel:
     return auto.from_config(config)
 
 
-def small_config(family: str, **options: Any) -> PretrainedConfig:
+def small_config(family: str, **options: object) -> PretrainedConfig:
     """Return a family's default config with two layers."""
     config = AutoConfig.for_model(family, num_hidden_layers=2, **options)
     layer_types = getattr(config, "layer_types", None)

@@ -18,8 +18,8 @@ from foretoken.limits import (
     MOST_THREADS,
     MOST_TOKENS,
 )
-from foretoken.names import check_name, plain_name
 from foretoken.options import Errors, Values, build, option, to_dict
+from foretoken.outputs import check_name, plain_name
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 AUTO = "auto"

@@ -7,14 +7,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from foretoken import __version__
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
-from foretoken.files import read_object
+from foretoken.files import JsonObject, read_object
 from foretoken.metrics.scaling import Scaling
-from foretoken.options import Errors, build, option
+from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
-from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, LengthenOptions
+from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, LengthenOptions, Recipe
+from foretoken.training.run.prepare import Prepared
 
 CARD = "foretoken.json"
 
@@ -84,6 +86,20 @@ class Card:
         return ({"text_pair_column": "text_pair"} if self.pairs else {}) | self.recipe.columns
 
 
+def card_values(prepared: Prepared, recipe: Recipe, scaling: Scaling | None) -> JsonObject:
+    """Return what the card of a trained model says."""
+    values = {
+        "foretoken": __version__,
+        "problem": prepared.problem.name,
+        "labels": list(prepared.problem.labels),
+        "pairs": prepared.problem.pairs,
+        "max_length": prepared.max_length,
+        "base_model": prepared.base_model,
+        "recipe": to_dict(recipe),
+    }
+    return values if scaling is None else values | {"scaling": scaling.to_dict()}
+
+
 def read_card(folder: Path) -> Card:
     """Return the card in a folder; an empty one where there is none.
 
@@ -105,16 +121,16 @@ def read_card(folder: Path) -> Card:
     return card
 
 
-def _card(values: Mapping[str, Any], errors: Errors) -> Card | None:
+def _card(values: JsonObject, errors: Errors) -> Card | None:
     given = _known(Card, values)
     scaling = given.pop("scaling", None)
-    if isinstance(given.get("recipe"), Mapping):
+    if isinstance(given.get("recipe"), dict):
         given["recipe"] = _known(CardRecipe, given["recipe"])
     card = build(Card, given, errors)
     return card if card is None or scaling is None else replace(card, scaling=Scaling.from_dict(scaling))
 
 
-def _known(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _known(cls: type[Card | CardRecipe], values: JsonObject) -> JsonObject:
     names = {item.name for item in fields(cls)}
     return {name: value for name, value in values.items() if name in names}
 

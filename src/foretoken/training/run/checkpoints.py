@@ -7,34 +7,30 @@ best checkpoint is the one of the step that the Trainer's state names, in the ru
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import pickle
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from foretoken.errors import SaveError
-from foretoken.files import write_json
+from foretoken.files import JsonObject, readable_object, write_json
 from foretoken.training.run.folder import remove_own_below
 
 log = logging.getLogger(__name__)
 STATE = "trainer_state.json"
 CHECKSUMS = "checksums.json"
 KEPT = 2  # checkpoints beside the best: one that is damaged has another before it
-_BESIDES = ("optimizer.pt", "scheduler.pt")
+_PICKLED = ("optimizer.pt", "scheduler.pt")
 _UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError)
 
 
 def seal(checkpoint: Path) -> None:
     """Write the checksums of a checkpoint's files, which makes it whole."""
-    files = (path for path in checkpoint.rglob("*") if path.is_file() and path.name != CHECKSUMS)
-    lasting = [
-        path for path in files if not path.name.startswith(".")
-    ]  # others are what a killed process left half-written
-    write_json(checkpoint / CHECKSUMS, {path.relative_to(checkpoint).as_posix(): _sha256(path) for path in lasting})
+    # what a killed process left half-written has a hidden name
+    files = (path for path in checkpoint.rglob("[!.]*") if path.is_file() and path.name != CHECKSUMS)
+    write_json(checkpoint / CHECKSUMS, {path.relative_to(checkpoint).as_posix(): _sha256(path) for path in files})
 
 
 def last_whole(folder: Path) -> Path | None:
@@ -71,7 +67,7 @@ def best_of(checkpoint: Path) -> Path | None:
     Raises:
         SaveError: it is gone or damaged.
     """
-    step = (read_state(checkpoint) or {}).get("best_global_step")
+    step = read_state(checkpoint).get("best_global_step")
     return best_in(checkpoint.parent, step) if step else None
 
 
@@ -92,34 +88,23 @@ def best_in(folder: Path, step: int) -> Path:
 
 def is_whole(checkpoint: Path) -> bool:
     """Tell whether every file of a checkpoint is there and as it was written."""
-    try:
-        sums = json.loads((checkpoint / CHECKSUMS).read_text(encoding="utf-8"))
-    except FileNotFoundError:  # by an earlier version of foretoken, or cut short
+    if not (checkpoint / CHECKSUMS).exists():  # by an earlier version of foretoken, or cut short
         return _looks_whole(checkpoint)
-    except (OSError, ValueError, RecursionError):
-        return False
-    if not isinstance(sums, dict) or STATE not in sums:
-        return False
-    return all(_sha256(checkpoint / name) == known for name, known in sums.items())
+    sums = readable_object(checkpoint / CHECKSUMS) or {}
+    return STATE in sums and all(_sha256(checkpoint / name) == known for name, known in sums.items())
 
 
-def read_state(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the Trainer's state in a checkpoint; None where there is none or it is cut short."""
-    try:
-        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return state if isinstance(state, dict) else None
+def read_state(checkpoint: Path) -> JsonObject:
+    """Return the Trainer's state in a checkpoint; an empty one where there is none or it is cut short."""
+    return readable_object(checkpoint / STATE) or {}
 
 
 def is_over(checkpoint: Path) -> bool:
     """Tell whether training had stopped when the checkpoint was written, so that only the end is missing."""
-    state = read_state(checkpoint) or {}
+    state = read_state(checkpoint)
     control = state.get("stateful_callbacks", {}).get("TrainerControl", {})
-    stopped = control.get("attributes", {}).get("should_training_stop") or control.get("args", {}).get(
-        "should_training_stop"
-    )
-    return bool(stopped) or state.get("global_step", 0) >= state.get("max_steps", float("inf"))
+    stopped = any(control.get(part, {}).get("should_training_stop") for part in ("attributes", "args"))
+    return stopped or state.get("global_step", 0) >= state.get("max_steps", float("inf"))
 
 
 def rotate(folder: Path, best_step: int | None) -> None:
@@ -132,11 +117,6 @@ def rotate(folder: Path, best_step: int | None) -> None:
 def remove_checkpoint(checkpoint: Path) -> None:
     """Delete a checkpoint; a file that the Trainer did not write stays."""
     remove_own_below(checkpoint, checkpoint.parent.parent)
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Delete all checkpoints of a run."""
-    remove_own_below(folder, folder.parent)
 
 
 def _step(checkpoint: Path) -> int:
@@ -157,16 +137,13 @@ def _sha256(file: Path) -> str | None:
 
 def _looks_whole(checkpoint: Path) -> bool:
     """Tell whether a checkpoint without checksums has every file that going on takes, and each can be read."""
-    state = read_state(checkpoint)
     weights = list(checkpoint.glob("**/*.safetensors"))
-    pickled = [checkpoint / name for name in _BESIDES]
-    chances = list(checkpoint.glob("rng_state*.pth"))
     return (
-        state is not None
-        and state.get("global_step") == _step(checkpoint)
-        and bool(weights and chances)
+        read_state(checkpoint).get("global_step") == _step(checkpoint)
+        and bool(weights)
+        and any(checkpoint.glob("rng_state*.pth"))
         and all(_opens(file) for file in weights)
-        and all(_loads(file) for file in pickled)
+        and all(_loads(checkpoint / name) for name in _PICKLED)
     )
 
 

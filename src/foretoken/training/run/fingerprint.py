@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from datasets import Dataset
@@ -18,7 +17,7 @@ from foretoken.errors import RecipeError
 
 log = logging.getLogger(__name__)
 _READ = 2**16  # numbers of a weight that are read: its every part changes when a model is trained further
-_ROWS = 1000
+_ROWS = 1000  # that are read at once
 
 
 def of_data(splits: Mapping[str, Dataset]) -> dict[str, str]:
@@ -35,7 +34,7 @@ def of_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, 
     return {"model": _short(digest), "tokenizer": _of_tokenizer(tokenizer)}
 
 
-def refuse_changes(folder: Path, before: Mapping[str, Any] | None, now: Mapping[str, str], *, accept: bool) -> None:
+def refuse_changes(folder: Path, before: Mapping[str, object] | None, now: Mapping[str, str], *, accept: bool) -> None:
     """Refuse to work on a run with something else than it was begun with, or say it where that is accepted.
 
     Args:
@@ -55,7 +54,7 @@ def refuse_changes(folder: Path, before: Mapping[str, Any] | None, now: Mapping[
         log.warning("going on though it changed: %s", line)
 
 
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differing(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Return one line for everything that is no longer as it was; what one of the two does not know is passed over.
 
     >>> differing({"data.train": "96 rows, 0f", "torch": "2.12"}, {"data.train": "97 rows, a1", "torch": "2.12"})
@@ -70,9 +69,9 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _of_rows(split: Dataset) -> str:
     digest = hashlib.sha256()
-    plain = split.with_format("arrow")
+    columns = split.with_format("arrow")
     for start in range(0, len(split), _ROWS):
-        batch = plain[start : start + _ROWS]
+        batch = columns[start : start + _ROWS]
         digest.update(json.dumps(batch.to_pydict(), sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
     return _short(digest)
 
@@ -91,5 +90,5 @@ def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     return _short(hashlib.sha256(text.encode()))
 
 
-def _short(digest: Any) -> str:
+def _short(digest: hashlib._Hash) -> str:
     return digest.hexdigest()[:16]

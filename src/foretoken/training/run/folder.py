@@ -10,7 +10,6 @@ killed or failed, they are moved back: by the same process, or by the next one t
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -22,7 +21,15 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from foretoken.errors import RunBusyError
-from foretoken.files import make_folder, os_errors_as_save_error, remove, remove_strays, temporary_name, write_json
+from foretoken.files import (
+    make_folder,
+    os_errors_as_save_error,
+    readable_object,
+    remove,
+    remove_strays,
+    temporary_name,
+    write_json,
+)
 
 RECORD = "run.json"
 PREDICTIONS = "predictions.parquet"
@@ -134,11 +141,8 @@ def remove_own_below(place: Path, folder: Path) -> None:
 
 
 def _listed(folder: Path) -> frozenset[str]:
-    with suppress(OSError, ValueError, RecursionError):
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        names = record.get("files") if isinstance(record, dict) else None
-        return frozenset(name for name in names or () if isinstance(name, str))
-    return frozenset()
+    names = (readable_object(folder / RECORD) or {}).get("files")
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
 
 def _is_own(name: str, listed: frozenset[str]) -> bool:
@@ -184,16 +188,14 @@ def _note_holder(folder: Path) -> None:
 
 
 def _holder(folder: Path) -> str:
-    try:
-        found = json.loads((folder / _HOLDER).read_text(encoding="utf-8"))
-        return f"process {found['process']} on {found['host']} (since {found['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
+    found = readable_object(folder / _HOLDER) or {}
+    if not found.keys() >= {"process", "host", "since"}:
         return "another process"
+    return f"process {found['process']} on {found['host']} (since {found['since']})"
 
 
 def _release(folder: Path, lock: FileLock | None) -> None:
-    names = (_HOLDER, _LOCK) if lock is not None else (_HOLDER,)
-    for name in names:
+    for name in (_HOLDER,) if lock is None else (_HOLDER, _LOCK):
         with suppress(OSError):
             (folder / name).unlink()
     if lock is not None:

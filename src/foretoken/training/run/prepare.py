@@ -220,7 +220,7 @@ def _set_precision(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
         log.info("computing in bfloat16; %swhat is trained stays float32", kept)
 
 
-def facts(prepared: Prepared) -> dict[str, Any]:
+def summary(prepared: Prepared) -> dict[str, Any]:
     """Return what a run's record says of it before it starts."""
     count = count_parameters(prepared.model)
     return {

@@ -7,8 +7,8 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,20 +19,19 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from foretoken import __version__
 from foretoken.errors import RunRecordError, SaveError, quoted
-from foretoken.files import write_json
-from foretoken.malloc import malloc_is_tuned
+from foretoken.files import JsonObject, write_json
+from foretoken.memory import malloc_is_tuned
 from foretoken.options import flatten, to_dict
-from foretoken.processes import is_main_process as is_main_process
-from foretoken.processes import num_processes as processes
+from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
-from foretoken.training.run.folder import RECORD as FILE
+from foretoken.training.run.folder import RECORD
 
 log = logging.getLogger(__name__)
 RUNNING, FINISHED, INTERRUPTED, FAILED, PRUNED = "running", "finished", "interrupted", "failed", "pruned"
 _LIBRARIES = ("torch", "transformers", "peft", "datasets", "accelerate")
 _FREE = ("output", "name", "training.num_threads")  # may differ between the two halves of a resumed run
-# what is read of a record, and what it must be: a dotted key, its type, whether only finished runs have it
-_TOLD: tuple[tuple[str, Any, bool], ...] = (
+# what is read of a record: a dotted key, its type, whether only finished runs have it
+_REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("status", str, False),
     ("recipe", dict, False),
     ("recipe.method.name", str, True),
@@ -54,7 +53,7 @@ class RunRecord:
     """The values of `run.json`, and the folder they are written to."""
 
     folder: Path
-    values: dict[str, Any] = field(default_factory=dict)
+    values: JsonObject = field(default_factory=dict)
 
     @classmethod
     def start(cls, recipe: Recipe) -> RunRecord:
@@ -65,30 +64,41 @@ class RunRecord:
                 "status": RUNNING,
                 "name": recipe.run_folder.name,
                 "started": _time(),
-                "recipe": plain(recipe),
+                "recipe": recipe_to_json(recipe),
                 "seed": recipe.training.seed,
                 "versions": versions(),
                 "hardware": hardware(),
             },
         )
 
-    def update(self, **values: Any) -> None:
+    def update(self, **values: object) -> None:
         """Change some values and write the whole record."""
         self.values |= values
         if is_main_process():
-            write_json(self.folder / FILE, self.values)
+            write_json(self.folder / RECORD, self.values)
 
     def end(self, status: str, error: BaseException | None = None) -> None:
         """Note how the run ended; a full disk must not hide why it did."""
         notes = {"status": status, "ended": _time()} | ({"error": str(error)} if error else {})
-        if status == FINISHED:
-            self.update(**notes)
-            return
-        with suppress(SaveError):
+        with nullcontext() if status == FINISHED else suppress(SaveError):
             self.update(**notes)
 
+    @contextmanager
+    def noting_the_end(self) -> Iterator[None]:
+        """Note how the block ended: finished, pruned, interrupted, or failed with an error."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                self.end(INTERRUPTED)
+                log.warning("interrupted; the same command goes on from the last checkpoint")
+            else:
+                self.end(PRUNED if isinstance(error, Pruned) else FAILED, error)
+            raise
+        self.end(FINISHED)
 
-def read_record(folder: Path) -> dict[str, Any] | None:
+
+def read_record(folder: Path) -> JsonObject | None:
     """Return what a run folder's record says; None where there is none that can be read."""
     try:
         return checked_record(folder)
@@ -96,31 +106,31 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def checked_record(folder: Path) -> dict[str, Any] | None:
+def checked_record(folder: Path) -> JsonObject | None:
     """Return what a run folder's record says; None where there is none.
 
     Raises:
         RunRecordError: it is cut short or damaged.
     """
-    file = folder / FILE
+    file = folder / RECORD
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise RunRecordError(_damaged(file, " ".join(str(error).split())[:100])) from error
-    wrong = next((key for key, kind, late in _TOLD if not _is_told(values, key, kind, late=late)), None)
+    wrong = next((key for key, kind, late in _REQUIRED if not _has(values, key, kind, late=late)), None)
     if wrong is not None:
         raise RunRecordError(_damaged(file, f"{wrong} is missing or of another type"))
     return values
 
 
-def plain(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as JSON knows it."""
+def recipe_to_json(recipe: Recipe) -> JsonObject:
+    """Return a recipe as a record holds it."""
     return json.loads(json.dumps(to_dict(recipe)))
 
 
-def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Return the dotted keys, with both values, in which two recipes differ."""
     old, new = flatten(before), flatten(now)
     keys = [key for key in {**old, **new} if key not in _FREE]
@@ -131,18 +141,17 @@ def differing_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     ]
 
 
-def history(log: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def history(log: Sequence[JsonObject]) -> list[JsonObject]:
     """Return one entry per evaluation: step, epoch, training loss since the last one, validation metrics."""
-    entries: dict[int, dict[str, Any]] = {}
+    entries: dict[int, JsonObject] = {}
     for line in log:
         entry = entries.setdefault(line["step"], {"step": line["step"], "epoch": line["epoch"]})
         if "loss" in line:
             kept = {"loss": "train_loss", "auxiliary_loss": "auxiliary_loss", "learning_rate": "learning_rate"}
             entry |= {name: line[key] for key, name in kept.items() if key in line}
         if "eval_loss" in line:
-            entry["validation"] = {
-                key.removeprefix("eval_"): value for key, value in line.items() if key.startswith("eval_")
-            }
+            validation = {key.removeprefix("eval_"): line[key] for key in line if key.startswith("eval_")}
+            entry["validation"] = validation
     return [entry for entry in entries.values() if len(entry) > 2]
 
 
@@ -155,7 +164,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def hardware() -> dict[str, Any]:
+def hardware() -> JsonObject:
     """Return what a timing depends on."""
     return {
         "machine": platform.machine(),
@@ -163,12 +172,12 @@ def hardware() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "processes": processes(),
+        "processes": num_processes(),
         "malloc_tuned": malloc_is_tuned(),
     }
 
 
-def _is_told(values: Any, key: str, kind: Any, *, late: bool) -> bool:
+def _has(values: Any, key: str, kind: type | tuple[type, ...], *, late: bool) -> bool:
     if late and values["status"] != FINISHED:
         return True
     for part in key.split("."):
@@ -186,14 +195,13 @@ def _time() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-class Live(TrainerCallback):
+class HistoryCallback(TrainerCallback):
     """Keep `run.json` current: the history so far after every evaluation, and one line of it in the log."""
 
     def __init__(self, record: RunRecord, metric: str) -> None:
-        self.record = record
-        self.metric = metric
+        self.record, self.metric = record, metric
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Write the history and say its last entry."""
         entries = history(state.log_history)
         self.record.update(epochs=entries)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,22 +14,18 @@ import pyarrow.parquet as pq
 from datasets import Dataset
 from peft import PeftModel
 
-from foretoken import __version__
-from foretoken.files import atomic_directory, atomic_file, write_json
+from foretoken.files import JsonObject, atomic_directory, atomic_file, write_json
 from foretoken.metrics.scaling import Scaling
-from foretoken.options import to_dict
-from foretoken.training.model.load import quiet_transformers
+from foretoken.quiet import quiet_transformers
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
-from foretoken.training.run.card import CARD
+from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.folder import SAVED, foreign_files
+from foretoken.training.run.prepare import Prepared
 from foretoken.training.run.record import RunRecord
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.progress import StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer
-
-if TYPE_CHECKING:
-    from foretoken.training.run.train import Prepared
 
 
 @dataclass(frozen=True)
@@ -64,11 +59,8 @@ class Prediction:
     def by_part(self) -> dict[str, dict[str, float]]:
         """Return the metrics of every part, by its name."""
         names = sorted({part for part in self.parts or () if part is not None})
-        return {name: self.of_part(name).metrics() for name in names}
-
-    def of_part(self, name: str) -> Prediction:
-        """Return the rows of one part."""
-        return self.rows([row for row, part in enumerate(self.parts or ()) if part == name])
+        rows = {name: [row for row, part in enumerate(self.parts or ()) if part == name] for name in names}
+        return {name: self.rows(found).metrics() for name, found in rows.items()}
 
     def rows(self, order: Sequence[int]) -> Prediction:
         """Return some rows, in the order given."""
@@ -123,18 +115,19 @@ def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None
         pq.write_table(pa.concat_tables([item.table(split) for split, item in predictions.items()]), temporary)
 
 
-def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> dict[str, Any]:
+def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> JsonObject:
     """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling."""
-    values: dict[str, Any] = {name: prediction.metrics() for name, prediction in predictions.items()}
+    values: JsonObject = {name: prediction.metrics() for name, prediction in predictions.items()}
     for name, prediction in predictions.items():
-        values |= {f"{name}_parts": parts for parts in [prediction.by_part()] if parts}
+        if parts := prediction.by_part():
+            values[f"{name}_parts"] = parts
     if scaling is not None:
         scaled = {name: prediction.scaled(scaling).metrics() for name, prediction in predictions.items()}
         values["scaling"] = scaling.to_dict() | scaled
     return values
 
 
-def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> Path:
+def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> None:
     """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`.
 
     The record lists the files before they are in place, so that there are none that nobody knows of.
@@ -143,11 +136,10 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: S
     with atomic_directory(folder) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
         prepared.tokenizer.save_pretrained(str(temporary))
-        write_json(temporary / CARD, _card(prepared, recipe, scaling))
+        write_json(temporary / CARD, card_values(prepared, recipe, scaling))
         written = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file())
         record.update(files=[f"{folder.name}/{path.as_posix()}" for path in written])
         _keep_foreign(folder, temporary, record.folder)
-    return folder
 
 
 def _keep_foreign(folder: Path, new: Path, run: Path) -> None:
@@ -170,16 +162,3 @@ def timings(trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> di
         "eval_seconds": sum(evaluations) + sum(item.seconds for item in predictions.values()),
         "tokens_per_second": tokens / clock.total if clock.total else None,
     }
-
-
-def _card(prepared: Prepared, recipe: Recipe, scaling: Scaling | None) -> dict[str, Any]:
-    values = {
-        "foretoken": __version__,
-        "problem": prepared.problem.name,
-        "labels": list(prepared.problem.labels),
-        "pairs": prepared.problem.pairs,
-        "max_length": prepared.max_length,
-        "base_model": prepared.base_model,
-        "recipe": to_dict(recipe),
-    } | ({} if scaling is None else {"scaling": scaling.to_dict()})
-    return json.loads(json.dumps(values))

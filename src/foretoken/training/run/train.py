@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from foretoken.errors import ConfigError, RecipeError, SaveError
-from foretoken.files import check_writable
-from foretoken.metrics.scaling import Scaling
-from foretoken.training.model.load import quiet_transformers
-from foretoken.training.recipe.idle import SayIdle
-from foretoken.training.recipe.recipe import Recipe, checked
-from foretoken.training.run import record as records
-from foretoken.training.run.calibrate import fitted
-from foretoken.training.run.checkpoints import STATE, best_of, is_over, last_whole, newest_first, remove_checkpoints
+from foretoken.files import JsonObject, check_writable
+from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
+from foretoken.metrics.scores import negative_log_likelihood
+from foretoken.processes import is_main_process, num_processes
+from foretoken.quiet import quiet_transformers
+from foretoken.training.recipe.recipe import Recipe, TrainingOptions, checked
+from foretoken.training.run.checkpoints import STATE, best_of, is_over, last_whole, newest_first
 from foretoken.training.run.fingerprint import refuse_changes
 from foretoken.training.run.folder import (
     CHECKPOINTS,
     PREDICTIONS,
+    RECORD,
     drop_aside,
     held,
     is_tidy,
     is_vacant,
+    remove_own_below,
     set_aside,
 )
-from foretoken.training.run.prepare import MEASURED, Prepared, facts, prepare
+from foretoken.training.run.idle import SayIdle
+from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
+from foretoken.training.run.record import (
+    FINISHED,
+    HistoryCallback,
+    RunRecord,
+    checked_record,
+    differing_keys,
+    history,
+    recipe_to_json,
+    versions,
+)
 from foretoken.training.run.results import (
     Prediction,
     measures,
@@ -39,14 +50,14 @@ from foretoken.training.run.results import (
     timings,
     write_predictions,
 )
-from foretoken.training.trainer.loaders import check_processes
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
-from foretoken.training.trainer.progress import Bar, LogLast, StepTimes
+from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
 
 log = logging.getLogger(__name__)
-_VERSIONS = ("foretoken", "torch", "transformers", "peft")
+_COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
+_FIT = {"temperature": fit_temperature, "vector": fit_vector}
 _SMALLER = (
     "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true, "
     "or training.activation_offload: true"
@@ -60,7 +71,7 @@ def train(
     accept_changed: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     measure_test: bool = True,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Run a recipe and return its record; a killed run goes on, a finished one is not repeated.
 
     Args:
@@ -79,84 +90,77 @@ def train(
         ForetokenError: data, model or method cannot be used, or something cannot be written.
     """
     recipe = checked(recipe)
-    check_processes(recipe.training, processes=records.processes(), gpus=torch.cuda.device_count())
-    if not restart and is_tidy(recipe.run_folder) and (finished := _finished(recipe)) is not None:
-        return finished
-    check_writable(recipe.run_folder)
-    alone = records.is_main_process()
-    with held(recipe.run_folder) if alone else nullcontext(), quiet_transformers():
-        if not restart and (finished := _finished(recipe)) is not None:
-            if alone:  # killed while it did this itself
-                remove_checkpoints(_checkpoints(recipe))
-            return finished
-        _refuse_foreign(recipe.run_folder)
-        going_on = None if restart else _going_on(recipe)
+    check_processes(recipe.training, processes=num_processes(), gpus=torch.cuda.device_count())
+    folder, alone = recipe.run_folder, is_main_process()
+    if not restart and is_tidy(folder) and _is_finished(recipe, before := checked_record(folder)):
+        return before or {}
+    check_writable(folder)
+    with held(folder) if alone else nullcontext(), quiet_transformers():
+        before = None if restart else checked_record(folder)
+        if _is_finished(recipe, before):
+            _remove_checkpoints(recipe)  # killed while it did this itself
+            return before or {}
+        if not is_vacant(folder) and not (folder / RECORD).is_file():
+            raise SaveError(f"{folder} exists and holds no run; choose another `name` or `output`")
+        checkpoint = None if before is None else _going_on(recipe, before)
         prepared = prepare(recipe)
-        if going_on is not None:
-            before = (records.checked_record(recipe.run_folder) or {}).get("fingerprint")
-            refuse_changes(recipe.run_folder, before, _fingerprint(prepared), accept=accept_changed)
-        with set_aside(recipe.run_folder) if restart and alone else nullcontext():
-            return _train(recipe, prepared, going_on, callbacks, MEASURED if measure_test else MEASURED[:1])
+        if before is not None and checkpoint is not None:
+            refuse_changes(folder, before.get("fingerprint"), _fingerprint(prepared), accept=accept_changed)
+        with set_aside(folder) if restart and alone else nullcontext():
+            return _train(recipe, prepared, checkpoint, callbacks, MEASURED if measure_test else MEASURED[:1])
+
+
+def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> None:
+    """Refuse a budget of tokens where batches are divided by documents.
+
+    Raises:
+        ConfigError: one process with several GPUs, or an evaluation by tokens in several processes.
+    """
+    if options.tokens_per_batch is not None and processes == 1 and gpus > 1:
+        raise ConfigError(
+            f"training.tokens_per_batch: one process with {gpus} GPUs divides its batches by documents; "
+            "start one process per GPU with `accelerate launch -m foretoken train ...`"
+        )
+    if options.eval_tokens_per_batch is not None and processes > 1:
+        raise ConfigError(
+            f"training.eval_tokens_per_batch: {processes} processes share out what is measured by documents; "
+            "leave it out (training.eval_batch_size holds)"
+        )
 
 
 def _train(
     recipe: Recipe,
     prepared: Prepared,
-    going_on: Path | None,
+    checkpoint: Path | None,
     callbacks: Sequence[TrainerCallback],
     measured: Sequence[str],
-) -> dict[str, Any]:
+) -> JsonObject:
     memory = PeakMemory()
-    record = records.RunRecord.start(recipe)
-    record.update(**facts(prepared), fingerprint=_fingerprint(prepared))
+    record = RunRecord.start(recipe)
+    record.update(**summary(prepared), fingerprint=_fingerprint(prepared))
+    metric = recipe.training.metric
     try:
-        _run(recipe, prepared, going_on, record, memory, callbacks, measured)
-    except records.Pruned as reason:
-        record.end(records.PRUNED, reason)
-        raise
-    except KeyboardInterrupt:
-        record.end(records.INTERRUPTED)
-        log.warning("interrupted; the same command goes on from the last checkpoint")
-        raise
+        with record.noting_the_end():
+            with closing(ProgressBar(metric)) as bar:
+                watching = [bar, HistoryCallback(record, metric), _DropAside(recipe.run_folder), *callbacks]
+                trainer = _fit(recipe, prepared, checkpoint, watching)
+                predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
+            scaling = _scaling(recipe.calibration, predictions["validation"])
+            if is_main_process():
+                save_model(prepared, record, recipe, scaling)
+                write_predictions(recipe.run_folder / PREDICTIONS, predictions)
+            record.update(**_outcome(recipe, trainer, predictions, scaling), memory=memory.measured())
+            log.info("peak memory: %s", describe_memory(record.values["memory"]))
     except torch.OutOfMemoryError as error:
-        record.end(records.FAILED, error)
         raise ConfigError(f"the GPU's memory is full; {_SMALLER}") from error
-    except BaseException as error:
-        record.end(records.FAILED, error)
-        raise
-    record.end(records.FINISHED)
-    if records.is_main_process():
-        remove_checkpoints(_checkpoints(recipe))
+    _remove_checkpoints(recipe)
     return record.values
 
 
-def _run(
-    recipe: Recipe,
-    prepared: Prepared,
-    going_on: Path | None,
-    record: records.RunRecord,
-    memory: PeakMemory,
-    callbacks: Sequence[TrainerCallback],
-    measured: Sequence[str],
-) -> None:
-    bar = Bar(recipe.training.metric)
-    watchers = [bar, records.Live(record, recipe.training.metric), _DropAside(recipe.run_folder), *callbacks]
-    try:
-        trainer = _fit(recipe, prepared, going_on, watchers)
-        predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
-    finally:
-        bar.close()
-    scaling = fitted(recipe.calibration, predictions["validation"])
-    if records.is_main_process():
-        save_model(prepared, record, recipe, scaling)
-        write_predictions(recipe.run_folder / PREDICTIONS, predictions)
-    record.update(**_outcome(recipe, trainer, predictions, scaling), memory=memory.measured())
-    log.info("peak memory: %s", describe_memory(record.values["memory"]))
-
-
-def _fit(recipe: Recipe, prepared: Prepared, checkpoint: Path | None, watchers: list[TrainerCallback]) -> RecipeTrainer:
+def _fit(
+    recipe: Recipe, prepared: Prepared, checkpoint: Path | None, callbacks: Sequence[TrainerCallback]
+) -> RecipeTrainer:
     """Train to the end and put the best weights into the model."""
-    callbacks = [SayIdle(recipe, prepared), LogLast(), StepTimes(), *watchers]
     trainer = make_trainer(
         recipe,
         prepared.model,
@@ -164,7 +168,7 @@ def _fit(recipe: Recipe, prepared: Prepared, checkpoint: Path | None, watchers: 
         prepared.problem,
         prepared.tokenizer,
         checkpoints=_checkpoints(recipe),
-        callbacks=callbacks,
+        callbacks=[SayIdle(recipe, prepared), LogAtEvaluation(), StepTimes(), *callbacks],
     )
     if checkpoint is not None and is_over(checkpoint):
         _restore(trainer, checkpoint)
@@ -189,79 +193,80 @@ class _DropAside(TrainerCallback):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Delete it; later steps find nothing."""
-        if records.is_main_process():
+        if is_main_process():
             drop_aside(self.folder)
 
 
-def _finished(recipe: Recipe) -> dict[str, Any] | None:
-    """Return the record of a finished run of this recipe.
+def _scaling(kind: str | None, validation: Prediction) -> Scaling | None:
+    """Return the scaling of the probabilities, fitted on validation; None where the recipe asks for none."""
+    if kind is None:
+        return None
+    scaling = _FIT[kind](validation.outputs, validation.labels)
+    scaled = validation.scaled(scaling).outputs
+    before, after = (negative_log_likelihood(outputs, validation.labels) for outputs in (validation.outputs, scaled))
+    log.info("%s scaling fitted on validation: negative log-likelihood %.4f -> %.4f", kind, before, after)
+    return scaling
+
+
+def _is_finished(recipe: Recipe, before: JsonObject | None) -> bool:
+    """Tell whether the record in the run's folder is that of a finished run of this recipe, and say so.
 
     Raises:
         RecipeError: the finished run is of another recipe.
     """
-    folder = recipe.run_folder
-    before = records.checked_record(folder)
-    if before is None or before["status"] != records.FINISHED:
-        return None
+    if before is None or before["status"] != FINISHED:
+        return False
     _refuse_other_recipe(recipe, before)
-    log.info("%s is finished and is not repeated; --restart begins anew", folder)
-    return before
+    log.info("%s is finished and is not repeated; --restart begins anew", recipe.run_folder)
+    return True
 
 
-def _going_on(recipe: Recipe) -> Path | None:
+def _going_on(recipe: Recipe, before: JsonObject) -> Path | None:
     """Return the checkpoint that an unfinished run of this recipe goes on from; None where it begins anew.
 
     Raises:
         SaveError: the best weights so far are gone.
         RecipeError: the run is of another recipe.
     """
-    folder, before = recipe.run_folder, records.checked_record(recipe.run_folder)
-    if before is None:
-        return None
     checkpoint = last_whole(_checkpoints(recipe))
-    if checkpoint is None:
-        if newest_first(_checkpoints(recipe)):
-            log.warning("%s has no checkpoint that can be used; training begins anew", folder)
-        return None
-    _refuse_other_recipe(recipe, before)
+    if checkpoint is not None:
+        _refuse_other_recipe(recipe, before)
+    elif newest_first(_checkpoints(recipe)):
+        log.warning("%s has no checkpoint that can be used; training begins anew", recipe.run_folder)
     return checkpoint
 
 
-def _refuse_foreign(folder: Path) -> None:
-    if not is_vacant(folder) and not (folder / records.FILE).is_file():
-        raise SaveError(f"{folder} exists and holds no run; choose another `name` or `output`")
-
-
-def _refuse_other_recipe(recipe: Recipe, before: Mapping[str, Any]) -> None:
-    found = records.differing_keys(before["recipe"], records.plain(recipe))
+def _refuse_other_recipe(recipe: Recipe, before: JsonObject) -> None:
+    found = differing_keys(before["recipe"], recipe_to_json(recipe))
     if found:
         head = f"{recipe.run_folder} holds a run of another recipe; choose another `name`"
         raise RecipeError(f"{head}, or --restart to throw it away", found)
 
 
 def _fingerprint(prepared: Prepared) -> dict[str, str]:
-    versions = records.versions()
-    return {**prepared.fingerprint, **{name: versions[name] for name in _VERSIONS}}
+    known = versions()
+    return {**prepared.fingerprint, **{name: known[name] for name in _COMPARED}}
 
 
 def _checkpoints(recipe: Recipe) -> Path:
     return recipe.run_folder / CHECKPOINTS
 
 
+def _remove_checkpoints(recipe: Recipe) -> None:
+    if is_main_process():
+        remove_own_below(_checkpoints(recipe), recipe.run_folder)
+
+
 def _outcome(
     recipe: Recipe, trainer: RecipeTrainer, predictions: Mapping[str, Prediction], scaling: Scaling | None
-) -> dict[str, Any]:
+) -> JsonObject:
     state = trainer.state
     return {
-        "best": {
-            "metric": recipe.training.metric,
-            "value": state.best_metric,
-            "step": state.best_global_step,
-        },
+        "best": {"metric": recipe.training.metric, "value": state.best_metric, "step": state.best_global_step},
         "steps": state.global_step,
-        "epochs": records.history(state.log_history),
+        "epochs": history(state.log_history),
         **measures(predictions, scaling),
         "timings": timings(trainer, predictions),
     }

@@ -89,7 +89,7 @@ def _paths(options: DataOptions) -> list[Path]:
     if options.task is not None:
         known = get_task(options.task)
         is_local = known.needs_raw and options.path != "hub"
-        return [find_raw(known.name, options.path)] if is_local else []
+        return [find_raw(known, options.path)] if is_local else []
     named = [options.path, options.train, options.validation, options.test]
     paths = [local_path(name) for name in named if name is not None]
     return paths if all(map(is_there, paths)) else []

@@ -6,13 +6,14 @@ import logging
 import statistics
 import sys
 import time
-from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
+
+from foretoken.files import JsonObject
 
 log = logging.getLogger(__name__)
 _KEPT = 1000  # step times kept for the median
@@ -32,7 +33,7 @@ def progress_bar(description: str) -> Progress:
     )
 
 
-class Bar(TrainerCallback):
+class ProgressBar(TrainerCallback):
     """A progress bar over the optimizer steps, with the last loss and metric beside it."""
 
     def __init__(self, metric: str) -> None:
@@ -40,35 +41,37 @@ class Bar(TrainerCallback):
         self.measured = 0
         self.progress: Progress | None = None
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Draw the bar, from the step that a resumed run starts at."""
         self.progress = progress_bar("training")
         self.progress.start()
         self.progress.add_task("", total=state.max_steps, completed=state.global_step, note="")
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Move the bar."""
         self._update(completed=state.global_step)
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Show the newest numbers."""
         newest = _newest(state, self.metric)
         self._update(note="  ".join(f"{name} {value:.4f}" for name, value in newest.items()))
 
     def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         """Show that an evaluation is going on; it may take as long as the steps between two of them."""
         self.measured += 1
         self._update(note=f"measuring, batch {self.measured}")
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Count from the start at the next evaluation, and show the newest numbers again."""
         self.measured = 0
         self.on_log(args, state, control)
 
     def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any, **_: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: object, **_: object
     ) -> None:
         """Count from the start at the next evaluation."""
         self.measured = 0
@@ -79,9 +82,10 @@ class Bar(TrainerCallback):
             self.progress.stop()
             self.progress = None
 
-    def _update(self, **changes: Any) -> None:
+    def _update(self, *, completed: int | None = None, note: str | None = None) -> None:
         if self.progress is not None:
-            self.progress.update(self.progress.task_ids[0], **changes)
+            fields = {} if note is None else {"note": note}
+            self.progress.update(self.progress.task_ids[0], completed=completed, **fields)  # type: ignore[arg-type]
 
 
 class StepTimes(TrainerCallback, ExportableState):
@@ -93,18 +97,18 @@ class StepTimes(TrainerCallback, ExportableState):
         self.steps = 0
         self._began = 0.0
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Start the clock."""
         self._began = _now()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Stop the clock."""
         seconds = _now() - self._began
         self.recent = [*self.recent[-(_KEPT - 1) :], seconds]
         self.total += seconds
         self.steps += 1
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return what a checkpoint keeps."""
         return {"args": {}, "attributes": {"recent": self.recent, "total": self.total, "steps": self.steps}}
 
@@ -114,10 +118,10 @@ class StepTimes(TrainerCallback, ExportableState):
         return statistics.median(self.recent) if self.recent else None
 
 
-class LogLast(TrainerCallback):
-    """Log the loss whenever an evaluation comes: also at a last step that no rhythm falls on."""
+class LogAtEvaluation(TrainerCallback):
+    """Log the loss at every evaluation: also at the last step, when it is no multiple of the logging steps."""
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Ask for the loss together with the evaluation."""
         if control.should_evaluate:
             control.should_log = True

@@ -1,8 +1,9 @@
-"""The Trainer as every run uses it: bucketed batches, a learning rate for the head, honest save errors."""
+"""The Trainer as every run uses it: batches by length or tokens, a learning rate for the head, sealed checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from peft import PeftModel
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     EarlyStoppingCallback,
     EvalPrediction,
@@ -30,18 +32,19 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput
 
 from foretoken.errors import SaveError
+from foretoken.files import JsonObject
 from foretoken.training.model.load import is_head
 from foretoken.training.problems import Problem
+from foretoken.training.problems.base import Inputs
 from foretoken.training.problems.metrics import greater_is_better
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.checkpoints import best_in, remove_checkpoint, rotate, seal
-from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
+from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.new_tokens import rows_alone
-from foretoken.training.trainer.average import DocumentMean
-from foretoken.training.trainer.loaders import measured_batches, training_batches
-from foretoken.training.trainer.offload import OffloadedActivations
-from foretoken.training.trainer.short_attention import Float32Attention
+from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations
 from foretoken.tuner.auxiliary import AuxiliaryLossCallback
+
+log = logging.getLogger(__name__)
 
 
 def make_trainer(
@@ -58,6 +61,7 @@ def make_trainer(
     options = recipe.training
     if options.early_stopping_patience is not None:
         callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
+    needs_loss_alone = problem.generates and options.metric == "loss"  # generating takes many times as long
     trainer = RecipeTrainer(
         options,
         problem,
@@ -66,7 +70,7 @@ def make_trainer(
         data_collator=problem.collator(tokenizer, model),
         train_dataset=tables["train"],
         eval_dataset=tables["validation"],
-        compute_metrics=None if by_loss_alone(options, problem) else metrics_function(problem, tables["validation"]),
+        compute_metrics=None if needs_loss_alone else metrics_function(problem, tables["validation"]),
         callbacks=[AuxiliaryLossCallback(), _BestByStep(), *callbacks],  # the first adds to the log that others see
     )
     trainer.remove_callback(ProgressCallback)  # ours draws on stderr and leaves stdout to results
@@ -85,7 +89,7 @@ def training_arguments(options: TrainingOptions, checkpoints: Path) -> TrainingA
         per_device_train_batch_size=options.batch_size,
         per_device_eval_batch_size=options.eval_batch_size,
         gradient_accumulation_steps=options.gradient_accumulation_steps,
-        warmup_steps=_warmup(options.warmup_ratio),
+        warmup_steps=min(options.warmup_ratio, 1 - 1e-9),  # a share below 1; 1 would be a single step
         weight_decay=options.weight_decay,
         lr_scheduler_type=options.lr_scheduler,
         max_grad_norm=options.max_grad_norm,
@@ -102,9 +106,38 @@ def training_arguments(options: TrainingOptions, checkpoints: Path) -> TrainingA
         label_names=["labels"],
         report_to="none",
         disable_tqdm=True,
-        **_rhythm(options.eval_every),
+        **_schedule(options.eval_every),
         **_checkpointing(options.gradient_checkpointing),
     )
+
+
+class WeightedMean:
+    """A running weighted mean; it stays on its device, as ``.item()`` would wait for it at every step.
+
+    >>> mean = WeightedMean()
+    >>> mean.add(torch.tensor(1.0), weight=3)
+    >>> mean.add(torch.tensor(5.0), weight=1)
+    >>> mean.take()
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self.sums: Tensor | None = None  # of weighted values, of weights
+
+    def add(self, value: Tensor, *, weight: int) -> None:
+        """Count a value; one that is not finite is left out, as the Trainer does."""
+        value = value.detach().double() if value.device.type != "mps" else value.detach()
+        count = torch.isfinite(value) * weight
+        sums = torch.stack([torch.nan_to_num(value, posinf=0.0, neginf=0.0) * count, count.to(value.dtype)])
+        self.sums = sums if self.sums is None else self.sums + sums
+
+    def take(self, gather: Callable[[Tensor], Tensor] | None = None) -> float | None:
+        """Return the mean, over all processes where ``gather`` is given, and begin anew; None without values."""
+        if self.sums is None:
+            return None
+        total, count = (self.sums if gather is None else gather(self.sums[None]).sum(0)).tolist()
+        self.sums = None
+        return total / count if count else None
 
 
 class RecipeTrainer(Trainer):
@@ -112,6 +145,10 @@ class RecipeTrainer(Trainer):
 
     Items are what the problem's loss is a mean over: documents, or tagged words.
     """
+
+    model: PreTrainedModel | PeftModel
+    train_dataset: Dataset
+    eval_dataset: Dataset
 
     def __init__(self, options: TrainingOptions, problem: Problem, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -122,30 +159,68 @@ class RecipeTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
         self.loss_is_scaled_for_ga = False
         self.step_items = 0
-        self.train_loss, self.eval_loss = DocumentMean(), DocumentMean()
+        self.train_loss, self.eval_loss = WeightedMean(), WeightedMean()
 
     def get_train_dataloader(self) -> DataLoader:
         """Return batches by documents, or by tokens where the recipe names a number."""
         budget = self.options.tokens_per_batch
-        return super().get_train_dataloader() if budget is None else training_batches(self, budget, self.options.seed)
+        return super().get_train_dataloader() if budget is None else self._training_batches(budget)
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: Dataset | None = None) -> DataLoader:
         """Return batches by documents, or by tokens where the recipe names a number."""
         table = self.eval_dataset if eval_dataset is None else eval_dataset
-        return measured_batches(self, table, self.eval_budget) or super().get_eval_dataloader(eval_dataset)
+        return self._measured_batches(table) or super().get_eval_dataloader(eval_dataset)
 
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         """Return batches by documents, or by tokens where the recipe names a number."""
-        return measured_batches(self, test_dataset, self.eval_budget) or super().get_test_dataloader(test_dataset)
+        return self._measured_batches(test_dataset) or super().get_test_dataloader(test_dataset)
 
-    @property
-    def eval_budget(self) -> int | None:
-        """Tokens per forward pass of an evaluation; several processes share the documents out by their number."""
-        return self.options.eval_budget if self.args.world_size == 1 else None
+    def _training_batches(self, budget: int) -> DataLoader:
+        """Return this process's share of the training documents' batches, and say how many there are."""
+        args, lengths = self.args, self.train_dataset["length"]
+        batches = TokenBatches(
+            lengths, budget=budget, seed=self.options.seed, processes=args.world_size, rank=args.process_index
+        )
+        log.info("%d documents in %d batches of at most %d tokens", len(lengths), batches.total, budget)
+        if batches.alone:
+            beyond = len(batches.alone)
+            log.info("%d of %d documents have more than %d tokens and go alone", beyond, len(lengths), budget)
+        return self._loader(self.train_dataset, batches)
+
+    def _measured_batches(self, table: Dataset) -> DataLoader | None:
+        """Return batches of what is only measured, longest documents first; None where no number of tokens holds.
+
+        Several processes share the documents out by their number.
+        """
+        budget = self.options.eval_budget if self.args.world_size == 1 else None
+        if budget is None:
+            return None
+        lengths = table["length"]
+        order = by_length(lengths)
+        if order != sorted(order):
+            raise ValueError("a table that is measured is expected to be sorted by length, longest first")
+        return self._loader(table, FixedBatches(cut(order, lengths, budget)))
+
+    def _loader(self, table: Dataset, batches: Sampler[list[int]]) -> DataLoader:
+        """Let accelerate move the batches to the device; they are shared out already."""
+        loader: DataLoader = DataLoader(
+            table,  # type: ignore[arg-type]
+            batch_sampler=batches,
+            collate_fn=self.data_collator,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> BucketSampler:
+        table = self.train_dataset if train_dataset is None else train_dataset
+        sampler = BucketSampler if self.options.bucket_by_length else ShuffleSampler
+        # over all processes: a step has the documents that a single process with the same global batch would give it
+        per_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return sampler(table["length"], batch_size=per_step, seed=self.options.seed)
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Any]:
+        self, epoch_iterator: Iterator[Inputs], num_batches: int, device: torch.device
+    ) -> tuple[list[Inputs], Tensor | int | None]:
         """Return the micro-batches of a step, and count its items over all processes."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self.step_items = sum(self.problem.items(batch) for batch in batches)
@@ -155,35 +230,40 @@ class RecipeTrainer(Trainer):
         return batches, items
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the problem's loss, a mean over the batch's items, and its logits where they are asked for."""
         loss, logits = self.problem.forward(model, inputs)
         return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """Weigh a micro-batch by its share of the step's items; the mean over processes is taken afterwards."""
         items = self.problem.items(inputs)
         share = items * self.args.world_size / self.step_items
         self.current_gradient_accumulation_steps: Any = 1 / share  # what the Trainer divides the loss by
         loss = super().training_step(model, inputs, num_items_in_batch)
-        self.train_loss.add(loss / share, documents=items)
+        self.train_loss.add(loss / share, weight=items)
         return loss
 
-    def log(self, logs: dict[str, float], *rest: Any, **given: Any) -> None:
-        """Log the mean loss over the documents since the last log, in place of the mean over steps."""
-        if "loss" in logs:
-            mean = self.train_loss.take(self.accelerator.gather if self.args.world_size > 1 else None)
-            logs = logs | ({} if mean is None else {"loss": mean})
-        super().log(logs, *rest, **given)
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log the mean loss over the items since the last log, in place of the mean over steps."""
+        mean = self._mean(self.train_loss) if "loss" in logs else None
+        super().log(logs if mean is None else logs | {"loss": mean}, start_time)
+
+    def _mean(self, losses: WeightedMean) -> float | None:
+        return losses.take(self.accelerator.gather if self.args.world_size > 1 else None)
 
     def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> Any:
+        self, model: nn.Module, inputs: Inputs, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Note the loss with the number of items that it is of; generate texts where they are asked for."""
         loss, found, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         if loss is not None:
-            self.eval_loss.add(loss, documents=self.problem.items(inputs))
+            self.eval_loss.add(loss, weight=self.problem.items(inputs))
         if self.problem.generates and not prediction_loss_only:
             with torch.no_grad(), self.compute_loss_context_manager():
                 found = self.problem.predict(self.accelerator.unwrap_model(model), self._prepare_inputs(inputs))
@@ -198,9 +278,9 @@ class RecipeTrainer(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Measure; the loss is the mean over all items, whatever the sizes of the batches."""
-        self.eval_loss = DocumentMean()
+        self.eval_loss = WeightedMean()
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
-        mean = self.eval_loss.take(self.accelerator.gather if self.args.world_size > 1 else None)
+        mean = self._mean(self.eval_loss)
         if output.metrics is not None and mean is not None:
             output.metrics[f"{metric_key_prefix}_loss"] = mean
         return output
@@ -209,51 +289,50 @@ class RecipeTrainer(Trainer):
         """Add to the Trainer's own contexts what changes how activations are saved or attention is computed."""
         contexts: contextlib.ExitStack = super().compute_loss_context_manager()
         if self.options.activation_offload and self.is_in_train:
-            model: Any = self.model
-            contexts.enter_context(OffloadedActivations(model))
+            contexts.enter_context(OffloadedActivations(self.model))
         # for CPUs alone: the mode sees every call of PyTorch. A checkpoint recomputes outside of it, and wants the same
         on_cpu = self.args.device.type == "cpu"
         if on_cpu and self.options.precision == "bf16" and not self.options.gradient_checkpointing:
             contexts.enter_context(Float32Attention())
         return contexts
 
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> BucketSampler:
-        table: Any = self.train_dataset if train_dataset is None else train_dataset
-        sampler = BucketSampler if self.options.bucket_by_length else ShuffleSampler
-        # over all processes: a step has the documents that a single process with the same global batch would give it
-        per_step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        return sampler(table["length"], batch_size=per_step, seed=self.options.seed)
-
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Give the head its own learning rate where the recipe names one."""
         made = super().create_optimizer(model)
-        if self.options.head_learning_rate is not None:
-            own: Any = self.model
-            named = {id(parameter): name for name, parameter in own.named_parameters()}
-            groups = [_split_head(group, named, own, self.options) for group in made.param_groups]
-            made.param_groups[:] = [part for parts in groups for part in parts if part["params"]]
+        rate = self.options.head_learning_rate
+        if rate is not None:
+            head = {id(parameter) for name, parameter in self.model.named_parameters() if is_head(name, self.model)}
+            groups = []
+            for group in made.param_groups:
+                of_head = [parameter for parameter in group["params"] if id(parameter) in head]
+                others = [parameter for parameter in group["params"] if id(parameter) not in head]
+                groups += [group | {"params": others}, group | {"params": of_head, "lr": rate}]
+            made.param_groups[:] = [group for group in groups if group["params"]]
         return made
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints."""
+        return Path(str(self.args.output_dir))
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         """Save the embeddings of new tokens without the table that they are rows of."""
         with rows_alone(self.accelerator.unwrap_model(self.model)):
             super()._save(output_dir, state_dict)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Save and seal; a checkpoint that could not be written to its end is removed and said in one line."""
-        checkpoints = Path(str(self.args.output_dir))
-        folder = checkpoints / f"checkpoint-{self.state.global_step}"
+        folder = self.checkpoints / f"checkpoint-{self.state.global_step}"
         try:
             super()._save_checkpoint(model, trial)
             self.accelerator.wait_for_everyone()  # every process adds the state of its random numbers
             if self.args.should_save:
                 seal(folder)
-                rotate(checkpoints, self.state.best_global_step)
-        except SaveError:
+                rotate(self.checkpoints, self.state.best_global_step)
+        except (SaveError, OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own
             remove_checkpoint(folder)
-            raise
-        except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own errors
-            remove_checkpoint(folder)
+            if isinstance(error, SaveError):
+                raise
             raise SaveError(f"cannot write {folder}: {' '.join(str(error).split())}") from error
 
     def _load_best_model(self) -> None:
@@ -264,7 +343,7 @@ class RecipeTrainer(Trainer):
         """
         step = self.state.best_global_step
         if step:
-            self.load_weights(best_in(Path(str(self.args.output_dir)), step))
+            self.load_weights(best_in(self.checkpoints, step))
 
     def load_weights(self, checkpoint: Path) -> None:
         """Put the weights of a checkpoint into the model."""
@@ -275,21 +354,15 @@ class RecipeTrainer(Trainer):
 class _BestByStep(TrainerCallback):
     """Name the best checkpoint by where it is now: the state of a checkpoint has the place of its time."""
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Put the place into the state."""
         if state.best_global_step:
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}")
 
 
-def _split_head(
-    group: dict[str, Any], named: Mapping[int, str], model: nn.Module, options: TrainingOptions
-) -> list[dict[str, Any]]:
-    head = [parameter for parameter in group["params"] if is_head(named[id(parameter)], model)]
-    rest = [parameter for parameter in group["params"] if not is_head(named[id(parameter)], model)]
-    return [group | {"params": rest}, group | {"params": head, "lr": options.head_learning_rate}]
-
-
-def _rhythm(eval_every: str | int) -> dict[str, Any]:
+def _schedule(eval_every: str | int) -> JsonObject:
     """Log, evaluate and save at the same steps: the best checkpoint must be one that was measured."""
     names = ("logging", "eval", "save")
     if eval_every == "epoch":
@@ -297,23 +370,13 @@ def _rhythm(eval_every: str | int) -> dict[str, Any]:
     return {f"{name}_strategy": "steps" for name in names} | {f"{name}_steps": eval_every for name in names}
 
 
-def _checkpointing(wanted: bool) -> dict[str, Any]:
+def _checkpointing(wanted: bool) -> JsonObject:
     """Turn gradient checkpointing on under the name that this transformers has for it."""
     if not wanted:
         return {}
     known = {item.name for item in fields(TrainingArguments)}
     name = "activation_checkpointing" if "activation_checkpointing" in known else "gradient_checkpointing"
     return {name: True, f"{name}_kwargs": {"use_reentrant": False}}
-
-
-def _warmup(ratio: float) -> float:
-    """Return the share as transformers wants it: below 1, as 1 would be a single step."""
-    return min(ratio, 1 - 1e-9)
-
-
-def by_loss_alone(options: TrainingOptions, problem: Problem) -> bool:
-    """Tell whether validation needs no predictions: generating texts takes many times as long as their loss."""
-    return problem.generates and options.metric == "loss"
 
 
 def metrics_function(problem: Problem, table: Dataset) -> Callable[[EvalPrediction], dict[str, float]]:

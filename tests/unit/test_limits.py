@@ -2,16 +2,16 @@
 
 import pytest
 
-from foretoken import memory_limits
+from foretoken import limits
 from foretoken.errors import ConfigError
-from foretoken.memory_limits import check_memory, free_memory
+from foretoken.limits import check_memory, free_memory
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Folders in place of those of the kernel."""
-    monkeypatch.setattr(memory_limits, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(memory_limits, "_CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(limits, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(limits, "_CONTROL_GROUPS", tmp_path / "groups")
 
     def write(name, text):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +56,6 @@ def test_what_fits_passes_and_what_does_not_is_refused_with_both_sizes(files):
 
 
 def test_nothing_is_refused_where_nobody_knows(files, monkeypatch):
-    monkeypatch.setattr(memory_limits, "_machine", lambda: None)
+    monkeypatch.setattr(limits, "_machine", lambda: None)
     assert free_memory() is None
     check_memory(10**30, what="the adapter", remedy="")

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken.errors import ConfigError
-from foretoken.names import LONGEST, check_name, plain_name
+from foretoken.outputs import LONGEST_NAME, check_name, plain_name
 
-PLAIN = ("learning_rate=0.001,seed=1", "mail (2)", "naïve-größe", "a" * LONGEST, "x#1 & y", "-x", "com")
+PLAIN = ("learning_rate=0.001,seed=1", "mail (2)", "naïve-größe", "a" * LONGEST_NAME, "x#1 & y", "-x", "com")
 BAD = {
     "": "is empty",
     ".": "begins with a dot",
@@ -23,7 +23,7 @@ BAD = {
     " a": "begins or ends with a space",
     "a.": "ends with a dot",
     "NUL.txt": "device on Windows",
-    "é" * (LONGEST // 2 + 1): "is longer than 150",
+    "é" * (LONGEST_NAME // 2 + 1): "is longer than 150",
 }
 
 

@@ -3,7 +3,7 @@
 Files are mapped into memory and looked at one tensor at a time, so that a check holds no more than one of them. The
 fused table of AoT P-tuning, which may be larger than memory, is not read for it: its numbers were checked when it was
 written, its size and type are when it is opened, and what is wrong in a row that is looked up shows in the outputs
-(see :func:`foretoken.inference.predict_rows.predict_batch`).
+(see :func:`foretoken.inference.predictor.predict_batch`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from foretoken.errors import AdapterError, cut
 from foretoken.files import read_object, refuse_pickles
-from foretoken.memory_limits import check_memory
+from foretoken.limits import check_memory
 from foretoken.tuner.checks import check_names, check_tensor, is_finite
 
 ADAPTER = "adapter_model.safetensors"

@@ -1,17 +1,33 @@
-"""Attention over short sequences in float32, where a CPU trains in bfloat16."""
+"""What surrounds a forward pass in training: activations in CPU memory, short attention in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from torch.overrides import TorchFunctionMode
 
 MOST_KEYS = 512
 _SDPA = F.scaled_dot_product_attention
+
+
+class OffloadedActivations(save_on_cpu):
+    """``save_on_cpu`` for what a forward pass saves, except the model's own parameters: these stay in any case.
+
+    transformers offloads what checkpoints keep, and that alone; around the whole forward pass it is the same with
+    checkpoints, and all activations without them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(pin_memory=torch.cuda.is_available())
+        parameters = {_storage(parameter) for parameter in model.parameters()}
+        pack, unpack = self.pack_hook, self.unpack_hook
+        self.pack_hook = lambda tensor: tensor if _storage(tensor) in parameters else pack(tensor)
+        self.unpack_hook = lambda held: held if isinstance(held, Tensor) else unpack(held)
 
 
 class Float32Attention(TorchFunctionMode):
@@ -24,17 +40,21 @@ class Float32Attention(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable,
         types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         options = kwargs or {}
         if func is not _SDPA or len(args) < 3 or options.get("dropout_p") or not _is_slow(*args[:3]):
             return func(*args, **options)
         widened = {name: _wide(value) for name, value in options.items()}
         with torch.autocast("cpu", enabled=False):
             return func(*map(_wide, args), **widened).to(torch.bfloat16)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _is_slow(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -44,5 +64,5 @@ def _is_slow(query: Tensor, key: Tensor, value: Tensor) -> bool:
     return narrow and needed and key.shape[-2] <= MOST_KEYS
 
 
-def _wide(value: Any) -> Any:
+def _wide(value: object) -> object:
     return value.float() if isinstance(value, Tensor) and value.dtype == torch.bfloat16 else value

@@ -15,8 +15,9 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from foretoken.errors import ForetokenError
 from foretoken.methods import METHODS
+from foretoken.quiet import quiet_transformers
 from foretoken.training.model.adapter import attach
-from foretoken.training.model.load import count_parameters, quiet_transformers
+from foretoken.training.model.load import count_parameters
 
 ROBERTA: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
 LARGE: dict[str, Any] = {

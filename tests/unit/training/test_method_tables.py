@@ -1,5 +1,8 @@
 """The tables of families and parameters that the documentation and the command show."""
 
+import sys
+from pathlib import Path
+
 import torch
 from peft import get_peft_model
 from peft.utils import get_peft_model_state_dict
@@ -7,10 +10,12 @@ from peft.utils import get_peft_model_state_dict
 from foretoken import InducerTuningConfig, PrefixPropagationConfig
 from foretoken.backbones import BACKBONES
 from foretoken.methods import METHODS
-from foretoken.training.model.efficiency import SHAPES, file_size, row
 from foretoken.training.model.support import support, tasks
 
 from support import tiny
+
+sys.path.append(str(Path(__file__).parents[3] / "docs"))
+from efficiency import SHAPES, file_size, row
 
 
 def test_the_file_is_as_large_as_said(tmp_path):
