@@ -142,7 +142,7 @@ def compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return torch.compile(function, backend=backend, dynamic=True, fullgraph=True, **options)
 
 
-def graph_limit(compiler: Callable[..., Any]) -> dict[str, int]:
+def graph_limit(compiler: Callable[..., object]) -> dict[str, int]:
     """Return the argument that allows more graphs than the usual 8, where torch has it (2.13 has, 2.6 has not)."""
     return {"recompile_limit": GRAPHS} if "recompile_limit" in inspect.signature(compiler).parameters else {}
 

@@ -142,11 +142,11 @@ def run_blocks(document: Tensor, position: Tensor, is_global: Tensor, one_sided:
     first, last = bounds(document.long(), alive)
     first_global, last_global = bounds(document.long(), alive & is_global)
     near = (low[:, :, None] <= high[:, None] + one_sided) & (low[:, None] <= high[:, :, None] + one_sided)
-    front = (first[:, :, None] <= last_global[:, None]) & (first_global[:, None] <= last[:, :, None])
+    to_globals = (first[:, :, None] <= last_global[:, None]) & (first_global[:, None] <= last[:, :, None])
     one = (first == last) & by_block(alive, False).all(dim=-1)
     whole = one[:, :, None] & one[:, None] & (first[:, :, None] == first[:, None])
     inside = (high[:, :, None] - low[:, None]).maximum(high[:, None] - low[:, :, None]) <= one_sided
-    return near | front, whole & inside
+    return near | to_globals, whole & inside
 
 
 def bounds(x: Tensor, marked: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,7 +168,7 @@ def block_mask(some: Tensor, every: Tensor, sees: Sees, lengths: tuple[int, int]
     return BlockMask.from_kv_blocks(*listed(some & ~every), *listed(every), BLOCK_SIZE=BLOCK, mask_mod=sees, **options)
 
 
-def given(make: Callable[..., Any], lengths: tuple[int, int]) -> dict[str, tuple[int, int]]:
+def given(make: Callable[..., object], lengths: tuple[int, int]) -> dict[str, tuple[int, int]]:
     """Return the argument for lengths that fill no block, where torch has it (2.5 had not, and asked for none)."""
     return {"seq_lengths": lengths} if "seq_lengths" in inspect.signature(make).parameters else {}
 
