@@ -15,7 +15,7 @@ from foretoken.attention.columns import column_probabilities
 from foretoken.attention.engines import cpu_band
 from foretoken.attention.engines.cpu_band import WindowedDocuments, attend_documents
 from foretoken.attention.packed import Document, packed_batch_of
-from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention, global_positions
+from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention, global_positions
 
 INF = float("inf")
 FAST = tuple(name for name in engines(Window) if name not in ("reference", "flex"))
@@ -239,7 +239,7 @@ def test_bfloat16_is_as_near_to_float32_as_transformers(longformer_config, globa
         module.load_state_dict(exact.state_dict())
         module = module.to(torch.float32 if name == "exact" else torch.bfloat16)
         if name == "ours":
-            module.__class__, module.found_globals = WindowedSelfAttention, FoundGlobals()
+            module.__class__, module.global_tokens = WindowedSelfAttention, GlobalTokens()
         x = hidden.to(module.query.weight.dtype).detach().clone().requires_grad_()
         out = module(
             x,
