@@ -46,11 +46,11 @@ def adapted_attention(
     """Attention function in transformers' calling convention, with the part of the module's adapter."""
     if isinstance(attention_mask, PackedBatch):
         return packed_attention(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout), None
-    branch = adapter_of(module)
-    if branch is not None and (prefix := branch.prefix_mask) is not None:
+    adapter = adapter_of(module)
+    if adapter is not None and (prefix := adapter.prefix_mask) is not None:
         kind = query.dtype if wrapped == "eager" else torch.bool
         attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=kind)
-    if branch is None or not branch.has_part:
+    if adapter is None or not adapter.has_part:
         given = {"is_causal": is_causal, "position_bias": position_bias}
         kwargs |= {name: value for name, value in given.items() if value is not None}
         return implementation(module, wrapped)(
@@ -63,9 +63,9 @@ def adapted_attention(
         attention_mask = biased(attention_mask, position_bias, causal=causal)
         causal = False
     mask = DenseMask(attention_mask, is_causal=causal)
-    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
-    branch.deliver(after)
-    weights = branch.own_weights(query, key, scale=scale, mask=mask) if wrapped == "eager" else None
+    out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+    adapter.deliver(after)
+    weights = adapter.own_weights(query, key, scale=scale, mask=mask) if wrapped == "eager" else None
     return out.transpose(1, 2).contiguous(), weights
 
 

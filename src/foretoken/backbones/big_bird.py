@@ -42,15 +42,17 @@ class FullSelfAttention(BigBirdSelfAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(B, P + N, D) and a mask to add to (B, 1, N, N) scores -> (B, P + N, D), and the weights if asked for."""
-        branch = adapter_of(self)
-        if branch is None:
+        adapter = adapter_of(self)
+        if adapter is None:
             return super().forward(hidden_states, attention_mask, **kwargs)
-        if (prefix := branch.prefix_mask) is not None:
+        if (prefix := adapter.prefix_mask) is not None:
             attention_mask = extend_late_mask(
                 attention_mask, prefix, keys=hidden_states.shape[1], dtype=hidden_states.dtype
             )
         dropout = self.dropout.p if self.training else 0.0
-        return attended(self, branch, hidden_states, output_attentions, dropout=dropout, mask=DenseMask(attention_mask))
+        return attended(
+            self, adapter, hidden_states, output_attentions, dropout=dropout, mask=DenseMask(attention_mask)
+        )
 
 
 class SparseSelfAttention(BigBirdBlockSparseAttention):
@@ -69,17 +71,17 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(B, P + N, D) and the mask of the text (B, 1, 1, N) -> (B, P + N, D), and the weights if asked for."""
-        branch = adapter_of(self)
-        if branch is None:
+        adapter = adapter_of(self)
+        if adapter is None:
             return super().forward(hidden_states, band_mask, from_mask, to_mask, *blocked_masks, **kwargs)
         assert to_mask is not None
         key_mask = to_mask[:, 0, 0] > 0
         random = self.random_blocks(key_mask.shape[1], key_mask.device)
-        if (prefix := branch.prefix_mask) is not None:
+        if (prefix := adapter.prefix_mask) is not None:
             key_mask = torch.cat([prefix.mask, key_mask], dim=1)
         front = hidden_states.shape[1] - to_mask.shape[-1]
         blocks = Blocks(self.block_size, key_mask, random, front)
-        return attended(self, branch, hidden_states, output_attentions, dropout=0.0, mask=blocks)
+        return attended(self, adapter, hidden_states, output_attentions, dropout=0.0, mask=blocks)
 
     def random_blocks(self, tokens: int, device: torch.device) -> Tensor:
         """Return the random blocks (H, N / S - 2, R) that transformers takes for a text of N tokens.
@@ -132,7 +134,7 @@ THEIRS: dict[str, type[nn.Module]] = {FULL: BigBirdSelfAttention, SPARSE: BigBir
 
 def attended(
     module: FullSelfAttention | SparseSelfAttention,
-    branch: AttentionAdapter,
+    adapter: AttentionAdapter,
     hidden_states: Tensor,
     output_attentions: bool,
     *,
@@ -146,9 +148,9 @@ def attended(
         for project in (module.query, module.key, module.value)
     )
     scale = 1 / math.sqrt(module.attention_head_size)
-    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
-    branch.deliver(after)
-    weights = branch.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
+    out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+    adapter.deliver(after)
+    weights = adapter.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
     return out.transpose(1, 2).flatten(2), weights
 
 

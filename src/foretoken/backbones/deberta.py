@@ -40,15 +40,15 @@ class DisentangledAttention(DisentangledSelfAttention):
         ``attention_mask`` is (B, 1, N, N) bool, ``relative_pos`` (1, N, N), and ``rel_embeddings`` (2 S, D), or
         (B, 2 S, D) where the documents use different adapters.
         """
-        branch = ADAPTER.get(self)
-        if branch is None or not (branch.acts or branch.mixed_size):
+        adapter = ADAPTER.get(self)
+        if adapter is None or not (adapter.acts or adapter.mixed_size):
             given = (hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings)
             return super().forward(*given)
         query = self.heads(self.query_proj(hidden_states if query_states is None else query_states))
         key, value = self.heads(self.key_proj(hidden_states)), self.heads(self.value_proj(hidden_states))
         scale = 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
         visible: Tensor | None = attention_mask
-        if (prefix := branch.prefix_mask) is not None:
+        if (prefix := adapter.prefix_mask) is not None:
             visible = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=torch.bool)
         assert visible is not None  # the encoder always makes a mask
         mask = as_mask(visible, query.dtype)
@@ -56,9 +56,9 @@ class DisentangledAttention(DisentangledSelfAttention):
             scores = self.distance_scores(query, key, relative_pos, rel_embeddings, scale)
             mask = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         seen, dropout = DenseMask(mask), self.dropout.p if self.training else 0.0
-        out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=seen)
-        branch.deliver(after)
-        weights = branch.own_weights(query, key, scale=scale, mask=seen) if output_attentions else None
+        out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=seen)
+        adapter.deliver(after)
+        weights = adapter.own_weights(query, key, scale=scale, mask=seen) if output_attentions else None
         return out.transpose(1, 2).flatten(2), weights
 
     def distance_terms(self) -> list[str]:

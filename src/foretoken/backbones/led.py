@@ -67,8 +67,8 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
         output_attentions: bool = False,
     ) -> tuple[Tensor, Tensor | None, Cache | None]:
         """(B, N, D) -> (B, N, D), the weights where they are asked for, and the cache."""
-        branch = adapter_of(self)
-        if branch is None:
+        adapter = adapter_of(self)
+        if adapter is None:
             return super().forward(hidden_states, key_value_states, past_key_values, attention_mask, output_attentions)
         is_cross = key_value_states is not None
         states = hidden_states if key_value_states is None else key_value_states
@@ -76,9 +76,9 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
         options: dict[str, Any] = {"scale": self.scaling, "mask": DenseMask(attention_mask)}
         dropout = (self.dropout or 0.0) if self.training else 0.0
-        out, after = branch.attend(query, key, value, dropout=dropout, **options)
-        branch.deliver(after)
-        weights = branch.own_weights(query, key, **options) if output_attentions else None
+        out, after = adapter.attend(query, key, value, dropout=dropout, **options)
+        adapter.deliver(after)
+        weights = adapter.own_weights(query, key, **options) if output_attentions else None
         return self.out_proj(out.transpose(1, 2).flatten(2)), weights, past_key_values
 
     def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:

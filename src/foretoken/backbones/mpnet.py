@@ -30,23 +30,23 @@ class BiasedSelfAttention(MPNetSelfAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         """(B, P + N, D), a mask to add (B, 1, N, N) and a bias (B, H, N, N) -> (B, P + N, D), weights if asked for."""
-        branch = adapter_of(self)
-        if branch is None:
+        adapter = adapter_of(self)
+        if adapter is None:
             return super().forward(hidden_states, attention_mask, position_bias, output_attentions, **kwargs)
         query, key, value = (
             project(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
             for project in (self.q, self.k, self.v)
         )
-        if (prefix := branch.prefix_mask) is not None:
+        if (prefix := adapter.prefix_mask) is not None:
             attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=query.dtype)
             position_bias = extend_bias(position_bias, prefix)
         scale = 1 / math.sqrt(self.attention_head_size)
         mask = DenseMask(added(attention_mask, position_bias))
         dropout = self.dropout.p if self.training else 0.0
-        out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
-        branch.deliver(after)
+        out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        adapter.deliver(after)
         output = self.o(out.transpose(1, 2).flatten(2))
-        return (output, branch.own_weights(query, key, scale=scale, mask=mask)) if output_attentions else (output,)
+        return (output, adapter.own_weights(query, key, scale=scale, mask=mask)) if output_attentions else (output,)
 
 
 def extend_bias(bias: Tensor | None, prefix: PrefixMask) -> Tensor | None:

@@ -83,8 +83,8 @@ class AdaptedT5Attention(T5Attention):
         **kwargs: Any,
     ) -> Any:
         """(B, N, D) -> (B, N, D), the bias that the stack's layers share, and the weights where they are asked for."""
-        branch = adapter_of(self)
-        if branch is None:
+        adapter = adapter_of(self)
+        if adapter is None:
             kwargs |= {"key_value_states": key_value_states, "past_key_values": past_key_values}
             return super().forward(hidden_states, mask=mask, position_bias=position_bias, **kwargs)
         seen = seen_tokens(past_key_values, self.layer_idx)
@@ -93,17 +93,17 @@ class AdaptedT5Attention(T5Attention):
         query = self.heads(self.q(hidden_states))
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
         if position_bias is None:
-            bias = self.bias(query, key, prefix_length=branch.prefix_length, seen=seen)
-            position_bias = self.with_mask(branch, mask, bias) if MASK_IN_BIAS else bias
-        added = position_bias if MASK_IN_BIAS else self.with_mask(branch, mask, position_bias)
+            bias = self.bias(query, key, prefix_length=adapter.prefix_length, seen=seen)
+            position_bias = self.with_mask(adapter, mask, bias) if MASK_IN_BIAS else bias
+        added = position_bias if MASK_IN_BIAS else self.with_mask(adapter, mask, position_bias)
         options: dict[str, Any] = {"scale": 1.0, "mask": DenseMask(added)}  # T5 does not scale its scores
-        out, after = branch.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
-        branch.deliver(after)
+        out, after = adapter.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
+        adapter.deliver(after)
         answer = self.o(out.transpose(1, 2).flatten(2)), position_bias
         if MASK_IN_BIAS and not kwargs.get("output_attentions"):
             return answer
         is_wanted = MASK_IN_BIAS or self.config._attn_implementation == "eager"
-        return *answer, branch.own_weights(query, key, **options) if is_wanted else None
+        return *answer, adapter.own_weights(query, key, **options) if is_wanted else None
 
     def projected(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """(B, M, D) -> keys and values (B, H, M, K)."""
@@ -122,10 +122,10 @@ class AdaptedT5Attention(T5Attention):
         text = self.compute_bias(*tokens, device=query.device, past_seen_tokens=seen)
         return nn.functional.pad(text, (prefix_length, 0, prefix_length, 0))
 
-    def with_mask(self, branch: AttentionAdapter, mask: Tensor | None, bias: Tensor) -> Tensor:
+    def with_mask(self, adapter: AttentionAdapter, mask: Tensor | None, bias: Tensor) -> Tensor:
         """Return what is added to the scores: the bias (1, H, N, M), and the mask, extended for a prefix."""
         queries, keys = bias.shape[-2:]
-        if (prefix := branch.prefix_mask) is not None:
+        if (prefix := adapter.prefix_mask) is not None:
             mask = extend_late_mask(mask, prefix, keys=keys, dtype=torch.bool)
         elif mask is not None:
             mask = mask[..., :keys]

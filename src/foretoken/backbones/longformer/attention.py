@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +54,7 @@ class WindowedSelfAttention(LongformerSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Any = None,  # its signs are in the two masks below
+        attention_mask: Tensor | None = None,  # its signs are in the two masks below
         is_index_masked: Tensor | None = None,
         is_index_global_attn: Tensor | None = None,
         is_global_attn: bool | None = None,
@@ -78,8 +77,8 @@ class WindowedSelfAttention(LongformerSelfAttention):
 
     def deliver(self, after: Tensor | None) -> None:
         """Hand the adapter its vector for after the output projection."""
-        if (branch := adapter_of(self)) is not None:
-            branch.deliver(after)
+        if (adapter := adapter_of(self)) is not None:
+            adapter.deliver(after)
 
     def projected(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, N, D) -> local queries, keys and values (B, H, N, K)."""
@@ -90,12 +89,12 @@ class WindowedSelfAttention(LongformerSelfAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attention with the adapter's part: (B, H, N, K) each -> (B, N, D), and a vector for after W_o."""
         scale, dropout = 1 / math.sqrt(self.head_dim), self.dropout if self.training else 0.0
-        branch = adapter_of(self)
-        if branch is None:
+        adapter = adapter_of(self)
+        if adapter is None:
             weighting = Weighting(dropout=dropout)
             out, after = attend(query, key, value, scale=scale, mask=mask, weighting=weighting)[0], None
         else:
-            out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+            out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
         return out.transpose(1, 2).flatten(2), after
 
     def with_global_tokens(
@@ -115,14 +114,12 @@ class WindowedSelfAttention(LongformerSelfAttention):
         self, query: Tensor, hidden: tuple[Tensor, ...], mask: Tensor | None, key: nn.Module, value: nn.Module
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from few queries (B, H, G, K) to all of some hidden states (B, M_i, D), masked by (B, M)."""
-        branch = adapter_of(self)
+        adapter = adapter_of(self)
         few = pays(query.shape[2], self.num_heads, hidden[0].shape[-1])
-        plain = [plain_map(part, ADAPTER.get(self)) for part in (key, value)]
-        if few and (branch is None or not branch.needs_keys) and all(plain):
-            maps: Any = {
-                name: (part.weight, part.bias) for name, part in zip(("key", "value"), plain, strict=True) if part
-            }
-            return self.attended(query, None, None, mask=Projected(hidden, mask=mask, **maps))
+        key_map, value_map = (plain_map(part, ADAPTER.get(self)) for part in (key, value))
+        if few and (adapter is None or not adapter.needs_keys) and key_map is not None and value_map is not None:
+            maps = (key_map.weight, key_map.bias), (value_map.weight, value_map.bias)
+            return self.attended(query, None, None, mask=Projected(hidden, *maps, mask=mask))
         keys, values = (torch.cat([self.heads(part(x)) for x in hidden], dim=2) for part in (key, value))
         return self.attended(query, keys, values, mask=DenseMask(None if mask is None else mask[:, None, None, :]))
 
