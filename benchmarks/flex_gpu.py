@@ -29,6 +29,7 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 
 from foretoken.attention import Window
 from foretoken.attention.engines.flex import attend_flex
+from foretoken.attention.engines.flex_masks import window_mask
 from foretoken.files import write_json
 
 WIDTH, HEADS, WINDOW = 768, 12, 512
@@ -75,7 +76,7 @@ def with_flex(module: Any, real: Tensor, is_global: Tensor) -> Attention:
 
     def forward(hidden: Tensor) -> Tensor:
         query, key, value = (heads(f(hidden)) for f in (module.query, module.key, module.value))
-        f, _ = attend_flex(query, key, value, scale=module.head_dim**-0.5, window=window)
+        f, _ = attend_flex(query, key, value, window_mask(window), scale=module.head_dim**-0.5)
         first = functional.scaled_dot_product_attention(
             heads(module.query_global(hidden[:, :1])),
             heads(module.key_global(hidden)),

@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
+sys.path.insert(0, str(Path(__file__).parent))
+from drawing import drawing
+
 FOLDER = Path(__file__).parent
 MARKED = re.compile(r"(<!-- generated: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = "88"
@@ -367,6 +370,9 @@ def stale() -> Iterator[tuple[Path, str]]:
         text = page.read_text(encoding="utf-8")
         if (fresh := generated(text)) != text:
             yield page, fresh
+    picture = FOLDER / "architecture.svg"
+    if picture.exists() and picture.read_text(encoding="utf-8") != (fresh := drawing()):
+        yield picture, fresh
 
 
 def main(arguments: Sequence[str]) -> int:

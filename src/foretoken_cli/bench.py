@@ -25,8 +25,8 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.benchmark == REPORT:
         return _report(options)
-    from foretoken.bench.report import present
     from foretoken.bench.runner import failures, run_benchmark
+    from foretoken.bench.show.page import present
 
     file, values = run_benchmark(options.benchmark, _options(options))
     say_lines(present([values], file.with_suffix("")))
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from foretoken.bench.report import present, read_results
+    from foretoken.bench.show.page import present, read_results
 
     say_lines(present([read_results(file) for file in options.files], options.output / REPORT))
     return 0

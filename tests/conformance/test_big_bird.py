@@ -14,7 +14,7 @@ from foretoken import (
     PrefixTuningConfig,
     PromptTuningConfig,
 )
-from foretoken.attention import attend
+from foretoken.attention import Weighting, attend
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.big_bird import attach_blocked, detach_blocked
 from foretoken.errors import BackboneError
@@ -47,8 +47,8 @@ class Plain:
 
     acts, has_part, prefix_mask = True, True, None
 
-    def attend(self, query, key, value, **options):
-        return attend(query, key, value, **options)[0], None
+    def attend(self, query, key, value, *, dropout, **options):
+        return attend(query, key, value, weighting=Weighting(dropout=dropout), **options)[0], None
 
     def deliver(self, vector):
         assert vector is None

@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import attend, engines
-from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
+from foretoken.attention import DenseMask, ExtraColumns, Window, attend, engines
+from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention
 from foretoken.errors import ConfigError
 
 from support import naive, tiny
@@ -31,7 +31,7 @@ def window(one_sided, globals_, lengths, size=N):
     """Build a Window from lists of positions per document, and the rule it stands for."""
     real = torch.tensor([[i < length for i in range(size)] for length in lengths])
     is_global = torch.tensor([[i in positions for i in range(size)] for positions in globals_])
-    found = GlobalTokens().window(is_global, ~real, one_sided)
+    found = FoundGlobals().of(is_global, ~real, one_sided)
 
     def sees(b):
         return lambda i, j: bool(real[b, j]) and (abs(i - j) <= one_sided or bool(is_global[b, j]))
@@ -68,7 +68,8 @@ def test_dense_engines_equal_the_loop(engine, case):
         "causal": lambda b: lambda i, j: j <= i,
     }
     mask = real[:, None, None] if case == "masked" else None
-    out, p_extra = attend(q, k, v, scale=0.5, mask=mask, is_causal=case == "causal", extra_scores=extra, engine=engine)
+    seen = DenseMask(mask, is_causal=case == "causal")
+    out, p_extra = attend(q, k, v, scale=0.5, mask=seen, columns=ExtraColumns(extra), engine=engine)
     expected, expected_extra = by_loops(q, k, v, extra, rules.get(case, lambda b: lambda i, j: True))
     torch.testing.assert_close(out, expected, atol=1e-10, rtol=0)
     if extra is None:
@@ -77,7 +78,7 @@ def test_dense_engines_equal_the_loop(engine, case):
         torch.testing.assert_close(p_extra, expected_extra, atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("engine", engines(window=True))
+@pytest.mark.parametrize("engine", engines(Window))
 @pytest.mark.parametrize(
     ("one_sided", "globals_", "lengths"),
     [
@@ -92,7 +93,7 @@ def test_windowed_engines_equal_the_loop(engine, one_sided, globals_, lengths):
     q, k, v, extra = tensors()
     masks, sees, real = window(one_sided, globals_, lengths)
     for columns in (extra, None):
-        out, p_extra = attend(q, k, v, scale=0.5, window=masks, extra_scores=columns, engine=engine)
+        out, p_extra = attend(q, k, v, scale=0.5, mask=masks, columns=ExtraColumns(columns), engine=engine)
         expected, expected_extra = by_loops(q, k, v, columns, sees)
         torch.testing.assert_close(out, expected * real[:, None, :, None], atol=1e-10, rtol=0)
         if columns is not None:
@@ -105,8 +106,8 @@ def test_windowed_blocks_equal_the_reference_on_a_long_document():
     q, k, v, extra = (torch.randn(2, 2, size, w, generator=g) for w in (K, K, K, X))
     masks, _, _ = window(20, [[0, 150, 299], [0]], [size, 201], size=size)
     for columns in (None, extra):
-        got = attend(q, k, v, scale=0.5, window=masks, extra_scores=columns, engine="gather-sdpa")
-        want = attend(q, k, v, scale=0.5, window=masks, extra_scores=columns, engine="reference")
+        got = attend(q, k, v, scale=0.5, mask=masks, columns=ExtraColumns(columns), engine="gather-sdpa")
+        want = attend(q, k, v, scale=0.5, mask=masks, columns=ExtraColumns(columns), engine="reference")
         torch.testing.assert_close(got[0], want[0], atol=1e-5, rtol=0)
 
 
@@ -117,7 +118,7 @@ def test_dense_gradients(engine):
     mask = mask | torch.eye(N, dtype=torch.bool)
 
     def function(*args):
-        return attend(*args[:3], scale=0.5, mask=mask, extra_scores=args[3], engine=engine)
+        return attend(*args[:3], scale=0.5, mask=DenseMask(mask), columns=ExtraColumns(args[3]), engine=engine)
 
     assert torch.autograd.gradcheck(function, (q, k, v, extra))
 
@@ -127,14 +128,14 @@ SLOW_ENGINES = ("flex",)  # compiled anew; test_flex.py compares its gradients b
 
 @pytest.mark.parametrize(
     "engine",
-    [pytest.param(name, marks=pytest.mark.slow if name in SLOW_ENGINES else ()) for name in engines(window=True)],
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW_ENGINES else ()) for name in engines(Window)],
 )
 def test_windowed_gradients(engine):
     q, k, v, extra = (x[:, :1, :6, :2].clone().requires_grad_() for x in tensors())
     masks, _, _ = window(1, [[0], [3, 4]], [6, 5], size=6)
 
     def function(*args):
-        return attend(*args[:3], scale=0.5, window=masks, extra_scores=args[3], engine=engine)
+        return attend(*args[:3], scale=0.5, mask=masks, columns=ExtraColumns(args[3]), engine=engine)
 
     assert torch.autograd.gradcheck(function, (q, k, v, extra))
 
@@ -143,9 +144,9 @@ def test_windowed_gradients(engine):
 def test_hidden_columns_have_no_weight_and_no_nan(engine):
     q, k, v, extra = (x.float().requires_grad_() for x in tensors())
     hidden = extra.masked_fill(torch.tensor([True, False, True]), float("-inf"))
-    out, p_extra = attend(q, k, v, scale=0.5, extra_scores=hidden, engine=engine)
+    out, p_extra = attend(q, k, v, scale=0.5, columns=ExtraColumns(hidden), engine=engine)
     assert float(p_extra.detach()[..., [0, 2]].abs().max()) == 0.0
-    alone, _ = attend(q, k, v, scale=0.5, extra_scores=extra[..., 1:2], engine=engine)
+    alone, _ = attend(q, k, v, scale=0.5, columns=ExtraColumns(extra[..., 1:2]), engine=engine)
     torch.testing.assert_close(out, alone)
     out.sum().backward()
     assert torch.isfinite(extra.grad).all()
@@ -155,7 +156,7 @@ def test_columns_carry_keys_exactly():
     """Keys given as columns (scores, then p V) are the same as keys in the sequence: the papers' unifying view."""
     q, k, v, _ = tensors(extra=False)
     whole, _ = attend(q, k, v, scale=0.5)
-    out, p = attend(q, k[:, :, 3:], v[:, :, 3:], scale=0.5, extra_scores=q @ k[:, :, :3].mT * 0.5)
+    out, p = attend(q, k[:, :, 3:], v[:, :, 3:], scale=0.5, columns=ExtraColumns(q @ k[:, :, :3].mT * 0.5))
     torch.testing.assert_close(out + p @ v[:, :, :3], whole, atol=1e-12, rtol=0)
 
 
@@ -167,7 +168,7 @@ def test_longformer_attention_equals_transformers(globals_):
     theirs = LongformerSelfAttention(config, layer_id=1)
     ours = LongformerSelfAttention(config, layer_id=1)
     ours.load_state_dict(theirs.state_dict())
-    ours.__class__, ours.global_tokens = WindowedSelfAttention, GlobalTokens()
+    ours.__class__, ours.found_globals = WindowedSelfAttention, FoundGlobals()
     hidden = torch.randn(2, 16, 32)
     masked = torch.tensor([[False] * 16, [False] * 11 + [True] * 5])
     is_global = torch.tensor([[i in positions for i in range(16)] for positions in globals_])
@@ -193,5 +194,10 @@ def test_unknown_engine_is_named():
     with pytest.raises(ConfigError, match=r"'sdpaa' is not known \(did you mean 'sdpa'\?\)"):
         attend(q, k, v, scale=0.5, engine="sdpaa")
     masks, _, _ = window(2, [[], []], [N, N])
+    with pytest.raises(ConfigError, match="'sdpa' is not known"):
+        attend(q, k, v, scale=0.5, mask=masks, engine="sdpa")
+
+
+def test_a_dense_mask_is_of_one_kind():
     with pytest.raises(ConfigError, match="one kind of mask"):
-        attend(q, k, v, scale=0.5, window=masks, is_causal=True)
+        DenseMask(torch.ones(2, 2, dtype=torch.bool), is_causal=True)

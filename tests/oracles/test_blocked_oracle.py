@@ -6,7 +6,7 @@ from peft import get_peft_model
 from transformers import BigBirdConfig, BigBirdModel
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
-from foretoken.attention import Blocks, attend, engines
+from foretoken.attention import Blocks, ExtraColumns, Weighting, attend, engines
 from foretoken.attention.kernels import KERNELS
 from foretoken.errors import ConfigError
 
@@ -94,9 +94,9 @@ class TestEnginesOfBlocks:
     @pytest.mark.parametrize("columns", [False, True])
     def test_they_agree(self, blocks, drawn, columns):
         (query, key, value, extra), masks = self.case(blocks=blocks, drawn=drawn)
+        added = ExtraColumns(extra if columns else None)
         results = [
-            attend(query, key, value, scale=0.5, blocks=masks, extra_scores=extra if columns else None, engine=engine)
-            for engine in engines(blocks=True)
+            attend(query, key, value, scale=0.5, mask=masks, columns=added, engine=engine) for engine in engines(Blocks)
         ]
         torch.testing.assert_close(*results, atol=1e-12, rtol=0)
 
@@ -104,31 +104,31 @@ class TestEnginesOfBlocks:
     def test_they_agree_for_every_kernel(self, kernel):
         (query, key, value, _), masks = self.case()
         first, second = (
-            attend(query, key, value, scale=0.5, blocks=masks, kernel=kernel, engine=engine)[0]
-            for engine in engines(blocks=True)
+            attend(query, key, value, scale=0.5, mask=masks, weighting=Weighting(kernel), engine=engine)[0]
+            for engine in engines(Blocks)
         )
         torch.testing.assert_close(first, second, atol=1e-9, rtol=1e-9)
 
-    @pytest.mark.parametrize("engine", engines(blocks=True))
+    @pytest.mark.parametrize("engine", engines(Blocks))
     def test_gradients(self, engine):
         tensors, masks = self.case(blocks=4, drawn=1)
         leaves = [x[..., :2].contiguous().requires_grad_() for x in tensors]
 
         def function(query, key, value, extra):
-            return attend(query, key, value, scale=0.5, blocks=masks, extra_scores=extra, engine=engine)
+            return attend(query, key, value, scale=0.5, mask=masks, columns=ExtraColumns(extra), engine=engine)
 
         assert torch.autograd.gradcheck(function, leaves)
 
-    @pytest.mark.parametrize("engine", engines(blocks=True))
+    @pytest.mark.parametrize("engine", engines(Blocks))
     def test_a_document_without_real_tokens_is_finite(self, engine):
         (query, key, value, extra), masks = self.case()
         masks.key_mask[1] = False
-        out, p_extra = attend(query, key, value, scale=0.5, blocks=masks, extra_scores=extra, engine=engine)
+        out, p_extra = attend(query, key, value, scale=0.5, mask=masks, columns=ExtraColumns(extra), engine=engine)
         assert torch.isfinite(out).all()
         assert torch.isfinite(p_extra).all()
         assert out[1, :, self.FRONT :].abs().max() == 0
 
-    def test_other_masks_are_refused(self):
+    def test_engines_of_other_masks_are_refused(self):
         (query, key, value, _), masks = self.case()
-        with pytest.raises(ConfigError, match="one kind of mask"):
-            attend(query, key, value, scale=0.5, blocks=masks, is_causal=True)
+        with pytest.raises(ConfigError, match="'block' is not known; use one of gather-sdpa, reference"):
+            attend(query, key, value, scale=0.5, mask=masks, engine="block")

@@ -1,5 +1,25 @@
 """Pure tensor maths of attention: no transformers, no peft, no configuration objects."""
 
-from foretoken.attention.attend import Blocks, Packed, Window, attend, engines, own_weights
+from foretoken.attention.attend import attend, own_weights
+from foretoken.attention.columns import ExtraColumns
+from foretoken.attention.engines.dense import repeat_heads
+from foretoken.attention.engines.projected import Projected
+from foretoken.attention.engines.table import engines
+from foretoken.attention.kernels import Weighting
+from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window, causal_mask
 
-__all__ = ["Blocks", "Packed", "Window", "attend", "engines", "own_weights"]
+__all__ = [
+    "Blocks",
+    "DenseMask",
+    "ExtraColumns",
+    "Mask",
+    "Packed",
+    "Projected",
+    "Weighting",
+    "Window",
+    "attend",
+    "causal_mask",
+    "engines",
+    "own_weights",
+    "repeat_heads",
+]

@@ -9,16 +9,17 @@ device. Packing: :func:`use_packing`, ``FORETOKEN_PACKING`` (0 or 1), then the d
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 
+from foretoken.attention.engines.table import BY_MASK, GATHER, NAMES, Engine, is_traced
+from foretoken.attention.kernels import SOFTMAX, Weighting
+from foretoken.attention.masks import DenseMask, Packed, Window
 from foretoken.errors import ConfigError, did_you_mean
 
 ENGINE_VARIABLE = "FORETOKEN_ATTENTION_ENGINE"
 PACKING_VARIABLE = "FORETOKEN_PACKING"
-PORTABLE = ("gather-sdpa", "sdpa")  # one of them is in every table, and can do everything
-NAMES = ("block", "gather-sdpa", "sdpa", "flex", "reference")
 
 _chosen: dict[str, str | bool | None] = {"engine": None, "packing": None}
 
@@ -59,36 +60,36 @@ def wanted_engine() -> str | None:
     return None if name is None else str(name)
 
 
-def choose_engine(table: Collection[str], device: torch.device, *, dropout: float, kernel: str = "exponential") -> str:
-    """Return the engine of a table for one call."""
+def choose_engine(candidates: Sequence[Engine], device: torch.device, weighting: Weighting = SOFTMAX) -> Engine:
+    """Return the engine of one call: the one that the user has named where it is among them and fits, or the first."""
     wanted = wanted_engine()
-    if wanted is not None and wanted in table and fits(wanted, device, dropout=dropout, kernel=kernel):
-        return wanted
-    if "block" in table and fits("block", device, dropout=dropout, kernel=kernel):
-        return "block"
-    return next(name for name in PORTABLE if name in table)
+    able = [engine for engine in candidates if engine.fits(device, weighting)]
+    for engine in able:
+        if engine.name == wanted:
+            return engine
+    return next(engine for engine in able if not engine.on_request)
 
 
-def fits(name: str, device: torch.device, *, dropout: float, kernel: str = "exponential") -> bool:
-    """Tell whether an engine can do what is asked of it here."""
-    if name == "block":
-        return device.type == "cpu" and not dropout and kernel == "exponential" and not is_traced()
-    return name != "flex" or (not dropout and kernel == "exponential")
+def named_engine(name: str, candidates: Sequence[Engine], device: torch.device, weighting: Weighting) -> Engine:
+    """Return the engine that a call has named.
 
-
-def is_traced() -> bool:
-    """Tell whether a graph is being made, which knows no shapes that depend on the documents."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
-
-
-def check_fits(name: str, device: torch.device, *, dropout: float, kernel: str) -> None:
-    """Raise ConfigError where an engine that was named for one call cannot do what that call asks."""
-    if not fits(name, device, dropout=dropout, kernel=kernel):
+    Raises:
+        ConfigError: there is no such engine for this mask, or it cannot do this call.
+    """
+    check_engine(name, [engine.name for engine in candidates])
+    engine = next(engine for engine in candidates if engine.name == name)
+    if not engine.fits(device, weighting):
         raise ConfigError(
-            f"engine {name!r} cannot do this call (dropout {dropout}, kernel {kernel!r}, on {device.type}): it has no "
-            f"dropout of attention weights and the exponential kernel alone{', on a CPU' if name == 'block' else ''}; "
-            "use engine 'gather-sdpa', or leave it out"
+            f"engine {name!r} cannot do this call (dropout {weighting.dropout}, kernel {weighting.kernel!r}, on "
+            f"{device.type}): it has no dropout of attention weights and the exponential kernel alone"
+            f"{', on a CPU' if engine.cpu_only else ''}; use engine 'gather-sdpa', or leave it out"
         )
+    return engine
+
+
+def packs_natively(device: torch.device, weighting: Weighting) -> bool:
+    """Tell whether an engine computes windowed attention packed; otherwise documents are padded for the while."""
+    return choose_engine((*BY_MASK[Packed], GATHER), device, weighting) is not GATHER
 
 
 def packs(device: torch.device) -> bool:
@@ -107,8 +108,7 @@ def describe(device: torch.device | str) -> str:
     """Say in words what computes attention on a device."""
     place = torch.device(device)
     wanted = wanted_engine()
-    window = choose_engine(("block", "gather-sdpa", "flex", "reference"), place, dropout=0.0, kernel="exponential")
-    dense = choose_engine(("sdpa", "reference"), place, dropout=0.0, kernel="exponential")
+    window, dense = (choose_engine(BY_MASK[kind], place).name for kind in (Window, DenseMask))
     packed = "packed" if packs(place) else "padded"
     return f"attention on {place.type}: windows {window}, dense {dense}, batches {packed}" + (
         "" if wanted is None else f" ({wanted} was asked for)"

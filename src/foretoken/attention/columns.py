@@ -1,54 +1,80 @@
-"""Extra score columns in a softmax, and columns that weigh it without taking part in it.
+"""Extra score columns in a softmax, and columns that are weighed against it without taking part in it.
 
-Of X extra columns the last ``kept`` leave the attention as it is without them: ``out`` and the probabilities of the
-other columns are those of the softmax over [own keys | other columns]; the kept ones get the probability that they
-would have in the softmax over everything.
+Of X extra columns the last ``num_outside`` leave the attention as it is without them: ``out`` and the probabilities of
+the other columns are those of the softmax over [own keys | other columns]; the columns outside get the probability
+that they would have in the softmax over everything.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-def divided(extra_scores: Tensor | None, kept: int) -> tuple[Tensor | None, Tensor | None]:
-    """(..., X) -> the columns that share the softmax and those that are kept out of it; None for none."""
-    if extra_scores is None or not kept:
-        return extra_scores, None
-    shared = extra_scores[..., :-kept]
-    return (shared if shared.shape[-1] else None), extra_scores[..., -kept:]
+@dataclass(frozen=True, eq=False)
+class ExtraColumns:
+    """What a method adds to the keys of one attention.
+
+    Attributes:
+        scores: (B, H, N, X), already scaled; ``-inf`` removes a column. None for none.
+        num_outside: how many of the last columns stay outside the softmax.
+        prefix_kv: keys and values (B, H_kv, P, K) that every query sees as well; None for none.
+    """
+
+    scores: Tensor | None = None
+    num_outside: int = 0
+    prefix_kv: tuple[Tensor, Tensor] | None = None
+
+    def split(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return the scores (..., X) of the columns inside the softmax and of those outside; None for none."""
+        if self.scores is None or not self.num_outside:
+            return self.scores, None
+        inside = self.scores[..., : -self.num_outside]
+        return (inside if inside.shape[-1] else None), self.scores[..., -self.num_outside :]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> ExtraColumns:
+        """Return the columns with their scores in another order or shape."""
+        if self.scores is None:
+            return self
+        return ExtraColumns(change(self.scores), self.num_outside, self.prefix_kv)
 
 
-def joined(shared: Tensor | None, kept: Tensor | None) -> Tensor | None:
+NO_COLUMNS = ExtraColumns()
+
+
+def joined(inside: Tensor | None, outside: Tensor | None) -> Tensor | None:
     """Put the probabilities of both kinds side by side again."""
-    if shared is None or kept is None:
-        return kept if shared is None else shared
-    return torch.cat([shared, kept], dim=-1)
+    if inside is None or outside is None:
+        return outside if inside is None else inside
+    return torch.cat([inside, outside], dim=-1)
 
 
-def kept_probabilities(lse: Tensor, kept_scores: Tensor) -> Tensor:
-    """(...) log-sum-exp of all that shares the softmax, (..., X) -> the kept columns' probabilities (..., X)."""
-    everything = torch.cat([lse.unsqueeze(-1), kept_scores.to(lse.dtype)], dim=-1)
-    return torch.softmax(everything, dim=-1)[..., 1:].to(kept_scores.dtype)
+def column_probabilities(lse: Tensor, scores: Tensor) -> Tensor:
+    """(...) log-sum-exp of a softmax, (..., X) scores -> the probabilities (..., X) of these columns beside it."""
+    everything = torch.cat([lse.unsqueeze(-1), scores.to(lse.dtype)], dim=-1)
+    return torch.softmax(everything, dim=-1)[..., 1:].to(scores.dtype)
 
 
-def softmax_with_columns(scores: Tensor, extra_scores: Tensor | None, kept: int) -> tuple[Tensor, Tensor | None]:
+def softmax_with_columns(scores: Tensor, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
     """(..., M) own scores -> the own keys' weights (..., M), and the columns' probabilities (..., X)."""
-    shared, apart = divided(extra_scores, kept)
-    all_scores = scores if shared is None else torch.cat([scores, shared], dim=-1)
+    inside, outside = columns.split()
+    all_scores = scores if inside is None else torch.cat([scores, inside], dim=-1)
     weights = torch.softmax(all_scores, dim=-1)
-    own, p_shared = weights.split([scores.shape[-1], weights.shape[-1] - scores.shape[-1]], dim=-1)
-    p_kept = None if apart is None else kept_probabilities(all_scores.logsumexp(dim=-1), apart)
-    return own, joined(None if shared is None else p_shared, p_kept)
+    own, p_inside = weights.split([scores.shape[-1], weights.shape[-1] - scores.shape[-1]], dim=-1)
+    p_outside = None if outside is None else column_probabilities(all_scores.logsumexp(dim=-1), outside)
+    return own, joined(None if inside is None else p_inside, p_outside)
 
 
-def merged(f: Tensor, lse: Tensor, extra_scores: Tensor | None, kept: int) -> tuple[Tensor, Tensor | None]:
-    """Attention (..., K) over the own keys and their log-sum-exp (...) -> what the contract asks for."""
-    shared, apart = divided(extra_scores, kept)
-    p_shared = None
-    if shared is not None:
-        p_shared = kept_probabilities(lse, shared)
-        total = torch.logaddexp(lse, shared.to(lse.dtype).logsumexp(dim=-1))
+def merged(f: Tensor, lse: Tensor, columns: ExtraColumns) -> tuple[Tensor, Tensor | None]:
+    """Attention (..., K) to the own keys and their log-sum-exp (...) -> the attention with extra columns."""
+    inside, outside = columns.split()
+    p_inside = None
+    if inside is not None:
+        p_inside = column_probabilities(lse, inside)
+        total = torch.logaddexp(lse, inside.to(lse.dtype).logsumexp(dim=-1))
         f = f * (lse - total).exp().unsqueeze(-1).to(f.dtype)
         lse = total
-    return f, joined(p_shared, None if apart is None else kept_probabilities(lse, apart))
+    return f, joined(p_inside, None if outside is None else column_probabilities(lse, outside))

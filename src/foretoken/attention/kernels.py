@@ -13,11 +13,35 @@ Shapes: B batch, H heads, N queries, M keys, K head width.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 KERNELS = ("exponential", "linear", "polynomial", "rbf")
+
+
+@dataclass(frozen=True)
+class Weighting:
+    """How the scores of one attention become its weights.
+
+    Attributes:
+        kernel: similarity of a query and a key, one of :data:`KERNELS`; only the exponential one shares its
+            normalisation with extra columns.
+        dropout: probability of dropping a weight, those of extra columns included, of columns outside the softmax not.
+    """
+
+    kernel: str = "exponential"
+    dropout: float = 0.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether it is softmax attention without dropout."""
+        return self.kernel == "exponential" and not self.dropout
+
+
+SOFTMAX = Weighting()
 
 
 def is_softmax(kernel: str) -> bool:

@@ -1,10 +1,10 @@
 """A batch of documents as one run of tokens without padding.
 
-Rows in front of the texts stand first, all documents' together, and then document after document. Every row and every
-global token of a document is seen by all of its tokens.
+The prefixes stand first, all documents' together, and then text after text. Every virtual token and every global token
+of a document is seen by all of its tokens.
 
-Shapes: B documents, P rows in front of each, N tokens of the padded texts, T real tokens of all, S = B P + T, G global
-tokens of a document, D width.
+Shapes: B documents, P virtual tokens before each, N tokens of the padded texts, T real tokens of all, S = B P + T, G
+global tokens of a document, D width.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PackedBatch:
         length: N.
         documents: where the documents are among the T tokens.
         index: (T,) where each token stands in the flattened (B N) texts.
-        wanted: (B,) the tokens, one of each document, whose states after the last layer are needed; None: all.
+        wanted: (B,) the tokens, one of each document, whose states after the last layer are wanted; None: all.
     """
 
     prefix_length: int
@@ -109,14 +109,14 @@ class PackedBatch:
         return len(self.documents)
 
     @property
-    def front(self) -> int:
+    def text_start(self) -> int:
         """B P, where the texts begin."""
         return self.size * self.prefix_length
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor, Tensor]:
         """(S,) each: the document that a place belongs to (-1: masked), the position in it, and whether all see it."""
-        rows = torch.arange(self.size, device=self.index.device).repeat_interleave(self.prefix_length)
+        prefix = torch.arange(self.size, device=self.index.device).repeat_interleave(self.prefix_length)
         document, position = torch.full_like(self.index, -1), self.index % self.length
         is_global = torch.zeros_like(self.index, dtype=torch.bool)
         for number, part in enumerate(self.documents):
@@ -124,9 +124,9 @@ class PackedBatch:
             inside.fill_(number) if part.masked is None else inside.masked_fill_(~part.masked, number)
             is_global[part.global_index] = True
         return (
-            torch.cat([rows, document]),
-            torch.cat([torch.zeros_like(rows), position]),
-            torch.cat([torch.ones_like(rows, dtype=torch.bool), is_global]),
+            torch.cat([prefix, document]),
+            torch.cat([torch.zeros_like(prefix), position]),
+            torch.cat([torch.ones_like(prefix, dtype=torch.bool), is_global]),
         )
 
     @cached_property
@@ -134,7 +134,7 @@ class PackedBatch:
         return {}
 
     def with_longer_prefix(self, count: int) -> PackedBatch:
-        """Return the stream with more rows in front of each document: the same one for all layers, as masks are."""
+        """Return the batch with more keys before each document: the same object for all layers, as masks are."""
         if count not in self._wider:
             self._wider[count] = replace(self, prefix_length=self.prefix_length + count)
         return self._wider[count]
@@ -153,9 +153,7 @@ class PackedBatch:
     def pack(self, x: Tensor) -> Tensor:
         """(B, P + N, ...) -> (1, S, ...)."""
         text = self.pack_text(x[:, self.prefix_length :])
-        return (
-            text if not self.prefix_length else torch.cat([x[:, : self.prefix_length].flatten(0, 1)[None], text], dim=1)
-        )
+        return self.join(x[:, : self.prefix_length], text)
 
     def pack_text(self, x: Tensor) -> Tensor:
         """(B, N, ...) -> (1, T, ...)."""
@@ -165,11 +163,11 @@ class PackedBatch:
 
     def unpack(self, x: Tensor) -> Tensor:
         """(1, S, ...) -> (B, P + N, ...), zero where there is padding."""
-        rows, text = self.split(x)
+        prefix, text = self.split(x)
         if self.is_whole:
-            return torch.cat([rows, text[0].unflatten(0, (self.size, self.length))], dim=1)
+            return torch.cat([prefix, text[0].unflatten(0, (self.size, self.length))], dim=1)
         spread = text.new_zeros(self.size * self.length, *text.shape[2:]).index_copy(0, self.index, text[0])
-        return torch.cat([rows, spread.unflatten(0, (self.size, self.length))], dim=1)
+        return torch.cat([prefix, spread.unflatten(0, (self.size, self.length))], dim=1)
 
     def first_tokens(self) -> Tensor | None:
         """Return the (B,) places of the texts' first tokens; None where one of them is masked."""
@@ -186,12 +184,12 @@ class PackedBatch:
         return ~self.unpack(real), self.unpack(is_global[None])
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(1, S, ...) -> rows (B, P, ...) and texts (1, T, ...)."""
-        return x[0, : self.front].unflatten(0, (self.size, self.prefix_length)), x[:, self.front :]
+        """(1, S, ...) -> prefixes (B, P, ...) and texts (1, T, ...)."""
+        return x[0, : self.text_start].unflatten(0, (self.size, self.prefix_length)), x[:, self.text_start :]
 
-    def join(self, rows: Tensor, text: Tensor) -> Tensor:
-        """Rows (B, P, ...) and texts (1, T, ...) -> (1, S, ...)."""
-        return torch.cat([rows.flatten(0, 1)[None], text], dim=1) if self.prefix_length else text
+    def join(self, prefix: Tensor, text: Tensor) -> Tensor:
+        """Prefixes (B, P, ...) and texts (1, T, ...) -> (1, S, ...)."""
+        return torch.cat([prefix.flatten(0, 1)[None], text], dim=1) if self.prefix_length else text
 
 
 def packed_batch_of(masked: Tensor, is_global: Tensor, *, prefix_length: int) -> PackedBatch:
@@ -203,8 +201,8 @@ def packed_batch_of(masked: Tensor, is_global: Tensor, *, prefix_length: int) ->
         prefix_length: P.
 
     >>> masked = torch.tensor([[False, False, True], [False, True, True]])
-    >>> stream = packed_batch_of(masked, torch.zeros(2, 3).bool(), prefix_length=0)
-    >>> stream.pack(torch.tensor([[1, 2, 0], [3, 0, 0]]))
+    >>> batch = packed_batch_of(masked, torch.zeros(2, 3).bool(), prefix_length=0)
+    >>> batch.pack(torch.tensor([[1, 2, 0], [3, 0, 0]]))
     tensor([[1, 2, 3]])
     """
     length, real = masked.shape[1], (~masked).cpu()

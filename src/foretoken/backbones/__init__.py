@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
+from transformers import PreTrainedConfig
 
 from foretoken.backbones.base import Backbone, offset_after_padding
 from foretoken.backbones.bert.family import BERT, DISTILBERT, ELECTRA, ROBERTA
@@ -26,7 +25,7 @@ BACKBONES: dict[str, Backbone] = {
 WITHOUT_DECLARATION = {"xlm-roberta-xl": offset_after_padding, "data2vec-text": offset_after_padding}
 
 
-def position_offset(config: Any) -> int:
+def position_offset(config: PreTrainedConfig) -> int:
     """Return how many rows of a model's position table stand before that of the first token."""
     backbone = BACKBONES.get(config.model_type)
     offset = WITHOUT_DECLARATION.get(config.model_type) if backbone is None else backbone.position_offset

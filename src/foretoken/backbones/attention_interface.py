@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foretoken.attention.engines.dense import causal_mask
+from foretoken.attention import DenseMask, causal_mask
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER, adapter_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
@@ -62,10 +62,10 @@ def adapted_attention(
     if position_bias is not None:
         attention_mask = biased(attention_mask, position_bias, causal=causal)
         causal = False
-    masks = {"mask": attention_mask, "is_causal": causal}
-    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    mask = DenseMask(attention_mask, is_causal=causal)
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
     branch.deliver(after)
-    weights = branch.own_weights(query, key, scale=scale, **masks) if wrapped == "eager" else None
+    weights = branch.own_weights(query, key, scale=scale, mask=mask) if wrapped == "eager" else None
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -128,7 +128,7 @@ def implementation(module: nn.Module, name: str) -> Callable[..., Any]:
     return ALL_ATTENTION_FUNCTIONS[name]
 
 
-def interface_dimensions(config: Any) -> Mapping[str, int]:
+def interface_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read a config that has transformers' usual names.
 
     Raises:

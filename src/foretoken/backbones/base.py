@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
+from foretoken.attention import Mask
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.masks import PrefixMask
-from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.module_value import Keywords, ModuleValue
 
 
 class AttentionAdapter(Protocol):
@@ -62,7 +64,7 @@ class AttentionAdapter(Protocol):
         """Enter a context in which the hidden states are packed."""
 
     def attend(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """:func:`foretoken.attention.attend` with the adapters' part in it.
 
@@ -75,7 +77,7 @@ class AttentionAdapter(Protocol):
     def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change the vector that was delivered."""
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
         """Return the (B, H, N, M) weights of the attention's own keys, which eager attention returns."""
 
 
@@ -109,7 +111,7 @@ class Attention:
     is_rotary: bool = False
 
 
-def unchanged(kwargs: dict[str, Any], prefix_mask: Tensor) -> dict[str, Any]:
+def unchanged(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     """Leave the inputs of a stack alone: its attention extends the masks itself."""
     return kwargs
 
@@ -119,16 +121,16 @@ def always(body: nn.Module) -> bool:
     return True
 
 
-def nothing_wrong(config: Any) -> None:
+def nothing_wrong(config: PreTrainedConfig) -> None:
     """Return None; a function, as a lambda could not be pickled with the model."""
 
 
-def no_offset(config: Any) -> int:
+def no_offset(config: PreTrainedConfig) -> int:
     """Return 0: the first token has the first position of the table."""
     return 0
 
 
-def offset_after_padding(config: Any) -> int:
+def offset_after_padding(config: PreTrainedConfig) -> int:
     """Return how many positions stand before the first token's: it has number ``pad_token_id + 1``."""
     return (config.pad_token_id or 0) + 1
 
@@ -167,9 +169,9 @@ class Stack:
     end: str = ""
     is_causal: bool = False
     takes_positions: bool = False
-    heads: Callable[[Any], tuple[int, int, int]] | None = None
-    extend_inputs: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
-    extend_layer: Callable[[dict[str, Any], Tensor], dict[str, Any]] = unchanged
+    heads: Callable[[PreTrainedConfig], tuple[int, int, int]] | None = None
+    extend_inputs: Callable[[Keywords, Tensor], Keywords] = unchanged
+    extend_layer: Callable[[Keywords, Tensor], Keywords] = unchanged
 
     def module(self, body: nn.Module) -> nn.Module:
         """Return the module that runs the layers."""
@@ -216,15 +218,15 @@ class Backbone:
     heads: tuple[str, ...]
     pooled_heads: tuple[str, ...]
     projections: tuple[str, ...]
-    dimensions: Callable[[Any], Mapping[str, int]]
+    dimensions: Callable[[PreTrainedConfig], Mapping[str, int]]
     attach_attention: Callable[[nn.Module, list[nn.Module]], None]
     detach_attention: Callable[[nn.Module, list[nn.Module]], None]
-    cannot_cache: Callable[[Any], str | None] = nothing_wrong
+    cannot_cache: Callable[[PreTrainedConfig], str | None] = nothing_wrong
     is_attached: Callable[[nn.Module], bool] = always
     pretrained_heads: tuple[str, ...] = ()
     idle_poolers: tuple[str, ...] = ()
     first_token_heads: tuple[str, ...] = ()
-    position_offset: Callable[[Any], int] = no_offset
+    position_offset: Callable[[PreTrainedConfig], int] = no_offset
     first_token_is_global: bool = False
     segments_are_tokens: bool = False
 
@@ -266,7 +268,7 @@ def has_submodule(module: nn.Module, path: str) -> bool:
     return True
 
 
-def text_dimensions(config: Any) -> Mapping[str, int]:
+def text_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read a config that has transformers' usual names."""
     heads = config.num_attention_heads
     return {

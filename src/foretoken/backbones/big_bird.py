@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import BigBirdConfig
+from transformers import BigBirdConfig, PreTrainedConfig
 from transformers.models.big_bird.modeling_big_bird import (
     BigBirdAttention,
     BigBirdBlockSparseAttention,
     BigBirdSelfAttention,
 )
 
-from foretoken.attention import Blocks
+from foretoken.attention import Blocks, DenseMask, Mask
 from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of, text_dimensions
 from foretoken.backbones.masks import extend_late_mask
-from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.errors import BackboneError
 
 FULL, SPARSE = "original_full", "block_sparse"
@@ -50,7 +50,7 @@ class FullSelfAttention(BigBirdSelfAttention):
                 attention_mask, prefix, keys=hidden_states.shape[1], dtype=hidden_states.dtype
             )
         dropout = self.dropout.p if self.training else 0.0
-        return attended(self, branch, hidden_states, output_attentions, dropout=dropout, mask=attention_mask)
+        return attended(self, branch, hidden_states, output_attentions, dropout=dropout, mask=DenseMask(attention_mask))
 
 
 class SparseSelfAttention(BigBirdBlockSparseAttention):
@@ -79,7 +79,7 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
             key_mask = torch.cat([prefix.mask, key_mask], dim=1)
         front = hidden_states.shape[1] - to_mask.shape[-1]
         blocks = Blocks(self.block_size, key_mask, random, front)
-        return attended(self, branch, hidden_states, output_attentions, dropout=0.0, blocks=blocks)
+        return attended(self, branch, hidden_states, output_attentions, dropout=0.0, mask=blocks)
 
     def random_blocks(self, tokens: int, device: torch.device) -> Tensor:
         """Return the random blocks (H, N / S - 2, R) that transformers takes for a text of N tokens.
@@ -137,7 +137,7 @@ def attended(
     output_attentions: bool,
     *,
     dropout: float,
-    **masks: Any,
+    mask: Mask,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the adapter's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
     shape = (module.num_attention_heads, module.attention_head_size)
@@ -146,9 +146,9 @@ def attended(
         for project in (module.query, module.key, module.value)
     )
     scale = 1 / math.sqrt(module.attention_head_size)
-    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+    out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
     branch.deliver(after)
-    weights = branch.own_weights(query, key, scale=scale, **masks) if output_attentions else None
+    weights = branch.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
     return out.transpose(1, 2).flatten(2), weights
 
 
@@ -203,7 +203,7 @@ class TypeByLength:
         type(self.body).set_attention_type(self.body, value)
         self.wanted = value
 
-    def before(self, body: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, body: Any, args: Arguments, kwargs: Keywords) -> None:
         """Set the type for the batch that comes."""
         given = {**kwargs, **dict(zip(self.names, args, strict=False))}
         tokens = given.get("inputs_embeds") if given.get("input_ids") is None else given["input_ids"]
@@ -249,7 +249,7 @@ def attention_blocks(body: nn.Module) -> list[Any]:
     return [module for module in body.modules() if isinstance(module, BigBirdAttention)]
 
 
-def big_bird_dimensions(config: BigBirdConfig) -> Mapping[str, int]:
+def big_bird_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read the config.
 
     Raises:

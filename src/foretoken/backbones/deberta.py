@@ -18,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from transformers.activations import ACT2FN
 from transformers.models.deberta_v2.modeling_deberta_v2 import ConvLayer, DebertaV2Encoder, DisentangledSelfAttention
 
+from foretoken.attention import DenseMask
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 
@@ -54,10 +55,10 @@ class DisentangledAttention(DisentangledSelfAttention):
         if relative_pos is not None and rel_embeddings is not None:
             scores = self.distance_scores(query, key, relative_pos, rel_embeddings, scale)
             mask = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
-        dropout = self.dropout.p if self.training else 0.0
-        out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        seen, dropout = DenseMask(mask), self.dropout.p if self.training else 0.0
+        out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=seen)
         branch.deliver(after)
-        weights = branch.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
+        weights = branch.own_weights(query, key, scale=scale, mask=seen) if output_attentions else None
         return out.transpose(1, 2).flatten(2), weights
 
     def distance_terms(self) -> list[str]:

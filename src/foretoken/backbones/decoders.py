@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedConfig
 
 from foretoken.backbones.attention_interface import (
     attach_interface,
@@ -18,7 +16,7 @@ HEADS = ("score", "classifier", "qa_outputs")
 GROWING = ("dynamic", "longrope")  # rotations that depend on the length of the text
 
 
-def cannot_cache(config: Any) -> str | None:
+def cannot_cache(config: PreTrainedConfig) -> str | None:
     """Return why a key-value cache of transformers' own cannot keep a prefix in front of every text."""
     if any(DynamicCache(config=config).is_sliding):
         return "layers with a sliding window drop the prefix from their cache"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
 
+from foretoken.attention import DenseMask
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, adapter_of, offset_after_padding
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
 from foretoken.backbones.masks import PrefixMask
@@ -73,7 +74,7 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
         states = hidden_states if key_value_states is None else key_value_states
         query = self.heads(self.q_proj(hidden_states))
         key, value = keys_and_values(self.projected, states, past_key_values, self.layer_idx, is_cross=is_cross)
-        options: dict[str, Any] = {"scale": self.scaling, "mask": attention_mask}
+        options: dict[str, Any] = {"scale": self.scaling, "mask": DenseMask(attention_mask)}
         dropout = (self.dropout or 0.0) if self.training else 0.0
         out, after = branch.attend(query, key, value, dropout=dropout, **options)
         branch.deliver(after)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretoken.attention.engines.dense import causal_mask
+from foretoken.attention import causal_mask
+from foretoken.backbones.module_value import Keywords
 from foretoken.errors import BackboneError
 
 
@@ -43,7 +43,7 @@ class PrefixMask:
         return known[1]
 
 
-def with_positions(kwargs: dict[str, Any]) -> dict[str, Any]:
+def with_positions(kwargs: Keywords) -> Keywords:
     """Count ``position_ids`` from the first token that is not padding on, where none are given.
 
     What a text's distance from its prefix is must not depend on the side of the padding. Distances within the text
@@ -99,7 +99,7 @@ def as_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
 
 
-def extend_text_mask(kwargs: dict[str, Any], prefix_mask: Tensor) -> dict[str, Any]:
+def extend_text_mask(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     """Extend ``attention_mask``; without one, make one."""
     mask = kwargs.get("attention_mask")
     if mask is None:

@@ -7,8 +7,6 @@ Shapes: B batch, N text tokens, P prefix length, K head width.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
@@ -20,9 +18,10 @@ from foretoken.backbones.attention_interface import (
     is_attached,
 )
 from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.module_value import Keywords
 
 
-def extend_rotary(kwargs: dict[str, Any], prefix_mask: Tensor) -> dict[str, Any]:
+def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     """Put the prefix at position 0, which is no rotation: sine 0 before the (1 or B, N, K) of the text.
 
     The largest cosine is that of position 0: 1, or the factor of rotary positions that also scale (YaRN).

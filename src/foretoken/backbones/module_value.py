@@ -1,12 +1,14 @@
-"""Values kept on modules of transformers that are neither parameters nor submodules."""
+"""Values kept on modules of transformers beside their parameters, and the types of what their hooks get."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from torch import nn
 
 T = TypeVar("T")
+Arguments: TypeAlias = tuple[Any, ...]  # positional arguments of a module's forward, as its hooks get them
+Keywords: TypeAlias = dict[str, Any]  # its keyword arguments
 
 
 class ModuleValue(Generic[T]):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
+from foretoken.attention import DenseMask
 from foretoken.backbones.base import Attention, Backbone, Stack, adapter_of, offset_after_padding, text_dimensions
 from foretoken.backbones.masks import PrefixMask, extend_late_mask
 
@@ -40,7 +41,7 @@ class BiasedSelfAttention(MPNetSelfAttention):
             attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=query.dtype)
             position_bias = extend_bias(position_bias, prefix)
         scale = 1 / math.sqrt(self.attention_head_size)
-        mask = added(attention_mask, position_bias)
+        mask = DenseMask(added(attention_mask, position_bias))
         dropout = self.dropout.p if self.training else 0.0
         out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
         branch.deliver(after)

@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from foretoken.attention.choose import packs
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import AttentionAdapter, Backbone, has_submodule
-from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 
 RECORDED = ("hidden_states", "attentions")
 PADDING_HEADS = ("ForQuestionAnswering",)
@@ -53,7 +53,7 @@ class HeadInputHooks:
         self.first_token_only = first_token_only
         self.padding = padding
 
-    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, model: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Note it: a forward pre-hook of the model."""
         config: Any = model.config
         recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, EncoderDecoderCache
+from transformers import Cache, EncoderDecoderCache, PreTrainedConfig
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from foretoken.attention import DenseMask
 from foretoken.backbones.attention_interface import (
     attach_interface,
     biased,
@@ -95,7 +96,7 @@ class AdaptedT5Attention(T5Attention):
             bias = self.bias(query, key, prefix_length=branch.prefix_length, seen=seen)
             position_bias = self.with_mask(branch, mask, bias) if MASK_IN_BIAS else bias
         added = position_bias if MASK_IN_BIAS else self.with_mask(branch, mask, position_bias)
-        options: dict[str, Any] = {"scale": 1.0, "mask": added}  # T5 does not scale its scores
+        options: dict[str, Any] = {"scale": 1.0, "mask": DenseMask(added)}  # T5 does not scale its scores
         out, after = branch.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
         branch.deliver(after)
         answer = self.o(out.transpose(1, 2).flatten(2)), position_bias
@@ -144,7 +145,7 @@ def detach_t5(body: nn.Module, attentions: list[nn.Module]) -> None:
         attention.__class__ = T5Attention
 
 
-def bart_dimensions(config: Any) -> Mapping[str, int]:
+def bart_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:
     """Read the config of BART or LED.
 
     Raises:
@@ -159,7 +160,7 @@ def bart_dimensions(config: Any) -> Mapping[str, int]:
     return interface_dimensions(config)
 
 
-def decoder_heads(config: Any) -> tuple[int, int, int]:
+def decoder_heads(config: PreTrainedConfig) -> tuple[int, int, int]:
     """Return H, H_kv and K of the decoder."""
     heads = config.decoder_attention_heads
     return heads, heads, config.d_model // heads

@@ -78,7 +78,7 @@ class Inputs:
 def candidates(inputs: Inputs, *, with_theirs: bool) -> dict[str, Call]:
     """Return calls that yield (1, H, N, K): each engine that is meant for the device, and transformers."""
     device = inputs.gradient.device.type
-    names = [name for name in engines(window=True) if name not in (REFERENCE, ELSEWHERE.get(device))]
+    names = [name for name in engines(Window) if name not in (REFERENCE, ELSEWHERE.get(device))]
     found: dict[str, Call] = {name: engine_call(inputs, name) for name in names}
     if with_theirs:
         found[THEIRS] = transformers_call(inputs)
@@ -87,7 +87,7 @@ def candidates(inputs: Inputs, *, with_theirs: bool) -> dict[str, Call]:
 
 def engine_call(inputs: Inputs, name: str) -> Call:
     """Return a call of one of our engines."""
-    return lambda: attend(*inputs.tensors, scale=inputs.scale, window=inputs.window, engine=name)[0]
+    return lambda: attend(*inputs.tensors, scale=inputs.scale, mask=inputs.window, engine=name)[0]
 
 
 def transformers_call(inputs: Inputs) -> Call:
@@ -151,7 +151,7 @@ def differences(inputs: Inputs, calls: Mapping[str, Call]) -> dict[str, dict[str
     some = slice(None), slice(COMPARED_HEADS), slice(1, None)
     inputs.gradient[:, :, 0] = 0  # the global row, which is not for the window to answer
     query, key, value = (x.detach().float()[:, :COMPARED_HEADS].requires_grad_() for x in inputs.tensors)
-    out = attend(query, key, value, scale=inputs.scale, window=inputs.window, engine=REFERENCE)[0]
+    out = attend(query, key, value, scale=inputs.scale, mask=inputs.window, engine=REFERENCE)[0]
     wanted = torch.autograd.grad(out, (query, key, value), inputs.gradient[:, :COMPARED_HEADS].float())
     found = {}
     for name, call in calls.items():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretoken.attention import engines
+from foretoken.attention import Packed, engines
 from foretoken.attention.choose import ENGINE_VARIABLE, PACKING_VARIABLE
 from foretoken.bench.models import (
     SHAPES,
@@ -99,7 +99,7 @@ def variables_of(name: str) -> dict[str, str]:
     engine = name.removeprefix(OURS).removeprefix(", ")
     if not engine:
         return {PACKING_VARIABLE: "1"}
-    return {PACKING_VARIABLE: str(int(engine in engines(packed=True))), ENGINE_VARIABLE: engine}
+    return {PACKING_VARIABLE: str(int(engine in engines(Packed))), ENGINE_VARIABLE: engine}
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -29,9 +29,9 @@ Notify = Callable[[str], object]
 def plan(options: Options) -> list[Part]:
     """Return the parts: the main comparison, growth with length and batch, memory."""
     if options.engines:
-        from foretoken.attention import engines
+        from foretoken.attention import Window, engines
 
-        check_engines(options.engines, engines(window=True))
+        check_engines(options.engines, engines(Window))
     layers = options.layers or (2 if options.quick else 12)
     *short, longest = options.sizes(LENGTHS, QUICK_LENGTHS)
     dtypes = options.dtypes_or(*(("float32",) if options.quick else DTYPES))

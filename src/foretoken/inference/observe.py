@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from foretoken.attention import Window, attend
+from foretoken.attention import ExtraColumns, Mask, Window, attend
 from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 from foretoken.methods.base import SeparatePrefix
@@ -103,15 +102,15 @@ class MassObserver:
         self.waiting: tuple[Window, Tensor] | None = None
 
     def note(
-        self, attention: TunedAttention, plan: Plan, query: Tensor, key: Tensor, *, scale: float, **masks: Any
+        self, attention: TunedAttention, plan: Plan, query: Tensor, key: Tensor, *, scale: float, mask: Mask
     ) -> None:
         """Add the mass of the text's queries in (B, H, N, K)."""
-        is_text = self.text_queries(attention, query, masks.get("window"))
+        is_text = self.text_queries(attention, query, mask if isinstance(mask, Window) else None)
         length = plan.prefix_here if not attention.is_cross else 0
         columns = columns_of(attention, plan, query)
         if not length and not columns:
             return
-        mass = mass_on_prefix(query, key, columns, length=length, scale=scale, **masks)
+        mass = mass_on_prefix(query, key, columns, length=length, scale=scale, mask=mask)
         new = Observed(attention.layer, id(attention.pass_state), attention.is_cross)
         seen = self.watch.seen.setdefault(id(attention), new)
         seen.mass = seen.mass + mass.transpose(1, 2)[is_text].double().sum(dim=0).cpu()
@@ -182,7 +181,7 @@ def columns_of(attention: TunedAttention, plan: Plan, query: Tensor) -> list[Bat
 
 
 def mass_on_prefix(
-    query: Tensor, key: Tensor, columns: list[BatchColumns], *, length: int, scale: float, **masks: Any
+    query: Tensor, key: Tensor, columns: list[BatchColumns], *, length: int, scale: float, mask: Mask
 ) -> Tensor:
     """Return the share (B, H, N) of each query's softmax on the first ``length`` keys and on the columns.
 
@@ -192,8 +191,8 @@ def mass_on_prefix(
     on_prefix = torch.zeros_like(key)
     on_prefix[:, :, :length, 0] = 1.0
     scores = [one.scores(query, scale) for one in columns]
-    extra = torch.cat(scores, dim=-1) if scores else None
-    out, p_extra = attend(query, key, on_prefix, scale=scale, extra_scores=extra, **masks)
+    extra = ExtraColumns(torch.cat(scores, dim=-1) if scores else None)
+    out, p_extra = attend(query, key, on_prefix, scale=scale, mask=mask, columns=extra)
     return out[..., 0] if p_extra is None else out[..., 0] + p_extra.sum(dim=-1)
 
 

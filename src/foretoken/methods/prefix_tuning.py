@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from foretoken.attention.engines.dense import repeat_heads
+from foretoken.attention import repeat_heads
 from foretoken.methods.base import FrozenStates, ScoreColumns, Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix

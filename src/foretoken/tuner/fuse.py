@@ -175,7 +175,7 @@ def check_cache(model_hooks: ModelHooks, names: list[str]) -> None:
     model_type, stack = model_hooks.dimensions.model_type, model_hooks.stacks[0].stack
     if len(model_hooks.stacks) > 1 or not stack.is_causal:
         raise BackboneError(f"only a causal decoder's prefix is a key-value cache; this is a {model_type} model")
-    obstacle = model_hooks.backbone.cannot_cache(model_hooks.body.config)
+    obstacle = model_hooks.backbone.cannot_cache(model_hooks.body.config)  # type: ignore[arg-type]
     if obstacle is not None:
         raise BackboneError(f"this {model_type} model cannot take a prefix as a cache: {obstacle}; keep the adapter")
     for name in names:

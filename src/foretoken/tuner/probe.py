@@ -13,7 +13,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from foretoken.attention import attend, own_weights
+from foretoken.attention import Mask, Weighting, attend, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
 from foretoken.backbones.base import ADAPTER
@@ -53,11 +53,11 @@ class AttentionProbe:
         return torch.cat([x[0, :, :length].transpose(0, 1).flatten(1) for x in (key, value)], dim=-1)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """Plain attention; the first call of a pass has the ordinary projections, a second one global tokens' own."""
         self.seen = self.seen or (key, value)
-        return attend(query, key, value, scale=scale, dropout=dropout, **masks)[0], None
+        return attend(query, key, value, scale=scale, mask=mask, weighting=Weighting(dropout=dropout))[0], None
 
     def deliver(self, vector: Tensor | None) -> None:
         """Take nothing: there is no vector."""
@@ -72,9 +72,9 @@ class AttentionProbe:
         """Go on as before: what it records is padded, as ``needs_keys`` says."""
         return nullcontext()
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
         """Return the (1, H, N, M) weights."""
-        return own_weights(query, key, scale=scale, **masks)
+        return own_weights(query, key, scale=scale, mask=mask)
 
 
 def frozen_states(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:

@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import Packed, Window, attend, engines
-from foretoken.attention.columns import kept_probabilities
-from foretoken.attention.engines import cpu_band as block
-from foretoken.attention.engines import cpu_band_walk as walk
-from foretoken.attention.engines.cpu_band import attend_documents
-from foretoken.attention.engines.projected import Projected
+from foretoken.attention import DenseMask, ExtraColumns, Packed, Projected, Window, attend, engines
+from foretoken.attention.columns import column_probabilities
+from foretoken.attention.engines import cpu_band
+from foretoken.attention.engines.cpu_band import WindowedDocuments, attend_documents
 from foretoken.attention.packed import Document, packed_batch_of
-from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention, global_positions
+from foretoken.backbones.longformer.attention import FoundGlobals, WindowedSelfAttention, global_positions
 
 INF = float("inf")
-FAST = tuple(name for name in engines(window=True) if name not in ("reference", "flex"))
-OTHERS = tuple(name for name in engines(window=True) if name != "reference")
+FAST = tuple(name for name in engines(Window) if name not in ("reference", "flex"))
+OTHERS = tuple(name for name in engines(Window) if name != "reference")
 
 
 def profile(examples):
@@ -41,7 +39,7 @@ class Case:
     shared_heads: int = 2
     width: int = 4
     extra: int = 0
-    kept: int = 0
+    num_outside: int = 0
     front: int = 0
     rows: int = 0
     seed: int = 0
@@ -119,7 +117,7 @@ def cases(draw, most=400, rows=0):
         shared_heads=shared,
         width=draw(st.sampled_from((1, 3, 4, 8))),
         extra=extra,
-        kept=draw(st.integers(0, extra)),
+        num_outside=draw(st.integers(0, extra)),
         front=draw(st.integers(0, 3)),
         rows=draw(st.integers(0, rows)),
         seed=draw(st.integers(0, 99)),
@@ -142,10 +140,8 @@ def windowed(case, inputs, engine):
         key,
         value,
         scale=case.width**-0.5,
-        window=case.window,
-        front=None if front_key is None else (front_key, front_value),
-        extra_scores=extra,
-        kept=case.kept,
+        mask=case.window,
+        columns=ExtraColumns(extra, case.num_outside, None if front_key is None else (front_key, front_value)),
         engine=engine,
     )
 
@@ -199,9 +195,9 @@ def test_windowed_engines_equal_the_reference_on_many_batches(engine, case):
 
 
 EDGES = {  # around the engine's blocks of queries, and around the window
-    f"{length} tokens, window {one_sided}": tokens(length, length - 1, one_sided=one_sided, extra=1, kept=1)
-    for length in (walk.BLOCK - 1, walk.BLOCK, walk.BLOCK + 1, 2 * walk.BLOCK + 1)
-    for one_sided in (0, 1, walk.BLOCK - 1, walk.BLOCK, 5 * walk.BLOCK)
+    f"{length} tokens, window {one_sided}": tokens(length, length - 1, one_sided=one_sided, extra=1, num_outside=1)
+    for length in (cpu_band.BLOCK - 1, cpu_band.BLOCK, cpu_band.BLOCK + 1, 2 * cpu_band.BLOCK + 1)
+    for one_sided in (0, 1, cpu_band.BLOCK - 1, cpu_band.BLOCK, 5 * cpu_band.BLOCK)
 }
 
 
@@ -243,7 +239,7 @@ def test_bfloat16_is_as_near_to_float32_as_transformers(longformer_config, globa
         module.load_state_dict(exact.state_dict())
         module = module.to(torch.float32 if name == "exact" else torch.bfloat16)
         if name == "ours":
-            module.__class__, module.global_tokens = WindowedSelfAttention, GlobalTokens()
+            module.__class__, module.found_globals = WindowedSelfAttention, FoundGlobals()
         x = hidden.to(module.query.weight.dtype).detach().clone().requires_grad_()
         out = module(
             x,
@@ -283,30 +279,31 @@ def padded_and_packed(case, engine, dtype):
         inputs = case.inputs(dtype)
         query, key, value, extra, front_key, front_value, *rows = inputs
         front = None if front_key is None else (front_key, front_value)
-        options = {"scale": case.width**-0.5, "kept": case.kept, "front": front, "engine": name}
+        options = {"scale": case.width**-0.5, "engine": name}
         if name == "reference":
-            out, p = attend_padded(case, query, key, value, extra, rows, options)
+            out, p = attend_padded(case, query, key, value, ExtraColumns(extra, case.num_outside, front), rows, options)
         else:
             stream = packed_batch_of(~case.real, case.is_global, prefix_length=case.rows)
             packed = Packed(case.one_sided, stream, (rows[1], rows[2]) if case.rows else None)
             text = [in_run(stream, repeated(x, case.heads)) for x in (query, key, value)]
-            columns = None if extra is None else in_run(stream, extra)
-            options["front"] = None if front is None else tuple(repeated(x, case.heads) for x in front)
-            run = [None if x is None else back(stream, x)
-                   for x in attend(*text, packed=packed, extra_scores=columns, **options)]  # fmt: skip
+            prefix = None if front is None else tuple(repeated(x, case.heads) for x in front)
+            columns = ExtraColumns(None if extra is None else in_run(stream, extra), case.num_outside, prefix)
+            run = [
+                None if x is None else back(stream, x) for x in attend(*text, mask=packed, columns=columns, **options)
+            ]
             out, p = (None if x is None else torch.where(case.real[:, None, :, None], x, 0.0) for x in run)
         everything.append(with_gradients(out, p, (*inputs[:6], *rows[1:])))
     return everything
 
 
-def attend_padded(case, query, key, value, extra, rows, options):
+def attend_padded(case, query, key, value, columns, rows, options):
     text = [query, *(repeated(x, case.heads) for x in (key, value))]
     before = [torch.cat(pair, dim=2) for pair in zip(rows, text, strict=True)] if case.rows else text
     ones = torch.ones(case.real.shape[0], case.rows, dtype=torch.bool)
     real, marks = torch.cat([ones, case.real], dim=1), torch.cat([ones, case.is_global], dim=1)
     window = Window(case.one_sided, real, *global_positions(marks))
-    columns = None if extra is None else torch.nn.functional.pad(extra, (0, 0, case.rows, 0))
-    found = attend(*before, window=window, extra_scores=columns, **options)
+    columns = columns.map(lambda scores: torch.nn.functional.pad(scores, (0, 0, case.rows, 0)))
+    found = attend(*before, mask=window, columns=columns, **options)
     return [None if x is None else x[:, :, case.rows :] for x in found]
 
 
@@ -321,7 +318,7 @@ def in_run(stream, x):
 
 def back(stream, x):
     """(1, H, T, K) -> (B, H, N, K)."""
-    rows = x.new_zeros(1, stream.front, x.shape[1], x.shape[3])
+    rows = x.new_zeros(1, stream.text_start, x.shape[1], x.shape[3])
     return stream.unpack(torch.cat([rows, x.transpose(1, 2)], dim=1))[:, stream.prefix_length :].transpose(1, 2)
 
 
@@ -347,7 +344,7 @@ def test_flex_packed_is_what_it_is_padded(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", engines(packed=True))
+@pytest.mark.parametrize("engine", engines(Packed))
 @profile(300)
 @given(cases(rows=4))
 def test_many_packed_documents_are_what_they_are_padded(engine, case):
@@ -375,7 +372,7 @@ def test_tokens_of_no_document_get_zero_and_no_gradient():
         Document(3, 9, torch.tensor([4]), torch.tensor([False, True, *[False] * 4])),
         Document(12, 20, key.new_empty(0).long()),
     ]
-    out, p = attend_documents(query, key, value, scale=0.5, documents=documents, one_sided=2)
+    out, p = attend_documents(query, key, value, within=WindowedDocuments(documents, 2), scale=0.5)
     assert p is None
     outside = torch.tensor([*range(3), *range(9, 12)])
     assert float(out[outside].detach().abs().max()) == 0
@@ -398,7 +395,7 @@ def projections(draw):
         model=draw(st.sampled_from((3, 8))),
         lengths=draw(st.lists(st.integers(1, 30), min_size=1, max_size=3)),
         extra=extra,
-        kept=draw(st.integers(0, extra)),
+        num_outside=draw(st.integers(0, extra)),
         front=draw(st.integers(0, 2)),
         biases=draw(st.tuples(st.booleans(), st.booleans())),
         masked=draw(st.sampled_from(("no", "some", "a whole document"))),
@@ -426,9 +423,10 @@ def projected_and_direct(drawn, dtype):
     if drawn.masked == "a whole document":
         mask[0] = False
     inputs = [query, *hidden, key, value, key_bias, value_bias, extra, *front]
-    options = {"scale": 0.5, "front": None if front[0] is None else tuple(front), "kept": drawn.kept}
+    columns = ExtraColumns(extra, drawn.num_outside, None if front[0] is None else tuple(front))
+    options = {"scale": 0.5, "columns": columns}
     source = Projected(tuple(hidden), (key, key_bias), (value, value_bias), mask)
-    got = attend(query, None, None, projected=source, extra_scores=extra, **options)
+    got = attend(query, None, None, mask=source, **options)
 
     def projected(weight, bias):
         x = torch.nn.functional.linear(torch.cat(hidden, dim=1), weight, bias)
@@ -436,7 +434,7 @@ def projected_and_direct(drawn, dtype):
 
     seen = None if mask is None else mask[:, None, None]
     maps = projected(key, key_bias), projected(value, value_bias)
-    expected = attend(query, *maps, mask=seen, extra_scores=extra, engine="reference", **options)
+    expected = attend(query, *maps, mask=DenseMask(seen), engine="reference", **options)
     return with_gradients(*got, inputs), with_gradients(*expected, inputs), drawn.masked == "a whole document"
 
 
@@ -460,14 +458,14 @@ def test_a_key_bias_cancels_among_the_keys_but_not_against_a_column():
 
     def both(extra):
         sources = [Projected((hidden,), (key, b), (value, None)) for b in (bias, torch.zeros(8))]
-        return [attend(query, None, None, projected=x, scale=0.5, extra_scores=extra) for x in sources]
+        return [attend(query, None, None, mask=x, scale=0.5, columns=ExtraColumns(extra)) for x in sources]
 
     with_bias, without = both(None)
     torch.testing.assert_close(with_bias[0], without[0], atol=1e-5, rtol=0)
     with_bias, without = both(column)
     assert float((with_bias[1] - without[1]).abs().max()) > 0.01
     keys, values = ((hidden @ w.T + b).unflatten(-1, (2, 4)).transpose(1, 2) for w, b in ((key, bias), (value, 0.0)))
-    out, p = attend(query, keys, values, scale=0.5, extra_scores=column, engine="reference")
+    out, p = attend(query, keys, values, scale=0.5, columns=ExtraColumns(column), engine="reference")
     torch.testing.assert_close(with_bias[0], out, atol=1e-5, rtol=0)
     torch.testing.assert_close(with_bias[1], p, atol=1e-5, rtol=0)
 
@@ -494,10 +492,10 @@ def holes(one_sided):
 ODD |= {f"holes wider than a window of {one_sided}": holes(one_sided) for one_sided in (0, 1, 7)}
 
 
-def extreme(case, engine, scores, kept, dtype=torch.float32):
+def extreme(case, engine, scores, num_outside, dtype=torch.float32):
     """Return the results with the last columns' scores all alike, and the first as drawn."""
     columns = case.inputs(dtype)[0].new_full((*case.inputs(dtype)[0].shape[:3], 1), scores)
-    drawn = Case(**{**vars(case), "extra": 1, "kept": 0})
+    drawn = Case(**{**vars(case), "extra": 1, "num_outside": 0})
     query, key, value, extra, *_ = inputs = drawn.inputs(dtype)
     columns.requires_grad_()
     out, p = attend(
@@ -505,33 +503,34 @@ def extreme(case, engine, scores, kept, dtype=torch.float32):
         key,
         value,
         scale=0.5,
-        window=case.window,
-        extra_scores=torch.cat([extra, columns], dim=-1),
-        kept=kept,
+        mask=case.window,
+        columns=ExtraColumns(torch.cat([extra, columns], dim=-1), num_outside),
         engine=engine,
     )
     return with_gradients(out, p, (*inputs, columns))
 
 
-@pytest.mark.parametrize("engine", engines(window=True))
+@pytest.mark.parametrize("engine", engines(Window))
 @pytest.mark.parametrize("scores", EXTREMES)
-@pytest.mark.parametrize("kept", [0, 1, 2])
-def test_extreme_scores_leave_nothing_undefined(engine, scores, kept):
+@pytest.mark.parametrize("num_outside", [0, 1, 2])
+def test_extreme_scores_leave_nothing_undefined(engine, scores, num_outside):
     for case in ODD.values():
-        got = extreme(case, engine, scores, kept)
+        got = extreme(case, engine, scores, num_outside)
         assert all(x.isfinite().all() for x in got)
         assert float(got[0].abs().masked_fill(case.real[:, None, :, None], 0.0).max()) == 0.0
-        double = [x.float() for x in extreme(case, "reference", scores, kept, torch.float64)]
+        double = [x.float() for x in extreme(case, "reference", scores, num_outside, torch.float64)]
         check_equal(got[:2], double[:2], 1e-3 if abs(scores) > 1e3 else 1e-5)
 
 
-@pytest.mark.parametrize("engine", engines(window=True))
+@pytest.mark.parametrize("engine", engines(Window))
 @pytest.mark.parametrize("scores", [60.0, 100.0, 1e4])
-def test_a_kept_column_near_one_leaves_the_attention_as_it_is(engine, scores):
+def test_a_column_outside_near_one_leaves_the_attention_as_it_is(engine, scores):
     case = tokens(40, 21, globals_=[(0, 0), (1, 5)])
     out, p, *_ = extreme(case, engine, scores, 1)
     query, key, value, extra, *_ = Case(**{**vars(case), "extra": 1}).inputs(torch.float32)
-    alone, share = attend(query, key, value, scale=0.5, window=case.window, extra_scores=extra, engine="reference")
+    alone, share = attend(
+        query, key, value, scale=0.5, mask=case.window, columns=ExtraColumns(extra), engine="reference"
+    )
     torch.testing.assert_close(out, alone.detach(), atol=1e-5, rtol=0)
     torch.testing.assert_close(p[..., :1], share.detach(), atol=1e-5, rtol=0)
     assert float((p[..., 1:] - case.real[:, None, :, None].float()).abs().max()) < 1e-6
@@ -540,16 +539,16 @@ def test_a_kept_column_near_one_leaves_the_attention_as_it_is(engine, scores):
 @pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.parametrize("case", ODD.values(), ids=ODD)
 def test_odd_documents(engine, case):
-    for options in ({}, {"extra": 2, "kept": 1, "front": 1}):
+    for options in ({}, {"extra": 2, "num_outside": 1, "front": 1}):
         case = Case(**{**vars(case), **options})
         check_equal(results(case, engine, torch.float64), results(case, "reference", torch.float64), 1e-10)
 
 
-@pytest.mark.parametrize("engine", engines(packed=True))
+@pytest.mark.parametrize("engine", engines(Packed))
 @pytest.mark.parametrize("case", ODD.values(), ids=ODD)
 def test_odd_documents_packed(engine, case):
     for rows, front, extra in ((0, 0, 0), (0, 1, 2), (2, 1, 2)):
-        options = {"rows": rows, "front": front, "extra": extra, "kept": extra // 2}
+        options = {"rows": rows, "front": front, "extra": extra, "num_outside": extra // 2}
         case = Case(**{**vars(case), **options})
         padded, packed = padded_and_packed(case, engine, torch.float64)
         check_equal(packed, padded, 1e-10)
@@ -558,7 +557,15 @@ def test_odd_documents_packed(engine, case):
 # ---- the block engine's own --------------------------------------------------------------------------------------
 
 LONG = tokens(
-    230, 101, one_sided=30, globals_=[(0, 0), (0, 200), (1, 3)], heads=3, shared_heads=3, extra=2, kept=1, front=1
+    230,
+    101,
+    one_sided=30,
+    globals_=[(0, 0), (0, 200), (1, 3)],
+    heads=3,
+    shared_heads=3,
+    extra=2,
+    num_outside=1,
+    front=1,
 )
 
 
@@ -581,11 +588,22 @@ def test_one_thread_and_two_agree(engine):
     check_equal(*found, 1e-5)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2])
+@pytest.mark.parametrize("num_outside", [0, 1, 2])
 @pytest.mark.parametrize("globals_", [(), ((0, 0), (1, 3))], ids=str)
-def test_numerical_gradients_of_the_block_engine(kept, globals_, monkeypatch):
-    monkeypatch.setattr(walk, "BLOCK", 3)
-    case = tokens(7, 4, one_sided=1, globals_=globals_, heads=1, shared_heads=1, width=2, extra=2, kept=kept, front=1)
+def test_numerical_gradients_of_the_block_engine(num_outside, globals_, monkeypatch):
+    monkeypatch.setattr(cpu_band, "BLOCK", 3)
+    case = tokens(
+        7,
+        4,
+        one_sided=1,
+        globals_=globals_,
+        heads=1,
+        shared_heads=1,
+        width=2,
+        extra=2,
+        num_outside=num_outside,
+        front=1,
+    )
     inputs = case.inputs(torch.float64)[:6]
     assert torch.autograd.gradcheck(lambda *x: windowed(case, x, "block"), inputs)
 
@@ -613,7 +631,9 @@ def test_without_pytorchs_private_kernel_the_gradients_are_the_same(monkeypatch)
     expected = results(LONG, "block", torch.float64)
     asked = []
     monkeypatch.setattr(torch, "_softmax_backward_data", None)
-    monkeypatch.setattr(block, "softmax_backward", lambda *x, own=block.softmax_backward: asked.append(1) or own(*x))
+    monkeypatch.setattr(
+        cpu_band, "softmax_backward", lambda *x, own=cpu_band.softmax_backward: asked.append(1) or own(*x)
+    )
     check_equal(results(LONG, "block", torch.float64), expected, 1e-12)
     assert asked
 
@@ -634,7 +654,7 @@ def test_autocast_leaves_the_types_of_the_inputs():
     check_equal(with_gradients(out, p, inputs), results(case, "reference", torch.float32), 1e-5)
 
 
-def test_kept_probabilities_of_nothing_shared():
+def test_column_probabilities_of_nothing_shared():
     lse = torch.tensor([0.0, 100.0])
-    got = kept_probabilities(lse, torch.tensor([[0.0], [-INF]]))
+    got = column_probabilities(lse, torch.tensor([[0.0], [-INF]]))
     torch.testing.assert_close(got, torch.tensor([[0.5], [0.0]]))

@@ -10,11 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention import flex_attention as torch_flex
 
-from foretoken.attention import Window, attend
+from foretoken.attention import ExtraColumns, Window, attend
 from foretoken.attention.engines import flex, flex_masks
 from foretoken.attention.engines.flex import attend_flex
-from foretoken.attention.engines.flex_masks import BLOCK, Documents, dense_mask, documents_mask, window_mask
-from foretoken.errors import ConfigError
+from foretoken.attention.engines.flex_masks import BLOCK, Documents, documents_mask, window_mask
 
 H, K = 2, 16
 SCALE = K**-0.5
@@ -81,6 +80,16 @@ def sees_window(window, globals_):
     return sees
 
 
+def in_window(*qkv_and_window, scale=SCALE):
+    *inputs, window = qkv_and_window
+    return attend_flex(*inputs, window_mask(window), scale=scale)
+
+
+def everything(batch, length):
+    """A window in which everybody sees all."""
+    return window_of(torch.ones(batch, length, dtype=torch.bool), [[]] * batch, length)
+
+
 @st.composite
 def windows(draw):
     documents, length = draw(st.integers(1, 3)), draw(st.integers(1, 9))
@@ -98,7 +107,7 @@ FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(Health
 def test_window_equals_the_loops(drawn):
     window, globals_ = drawn
     inputs = [random(*window.key_mask.shape[:1], H, window.key_mask.shape[1], K) for _ in range(3)]
-    check(inputs, attend_flex(*inputs, scale=SCALE, window=window), sees_window(window, globals_))
+    check(inputs, in_window(*inputs, window), sees_window(window, globals_))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -109,9 +118,9 @@ def test_window_equals_the_reference_engine(length, dtype):
     window = window_of(real, [[0, 5], [length - 1]], 20)
     wide = [random(2, H, length, K) for _ in range(3)]
     inputs = [x.detach().to(dtype).requires_grad_() for x in wide]
-    f, lse = attend_flex(*inputs, scale=SCALE, window=window)
+    f, lse = in_window(*inputs, window)
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    expected, _ = attend(*exact, scale=SCALE, window=window, engine="reference")
+    expected, _ = attend(*exact, scale=SCALE, mask=window, engine="reference")
     assert f.dtype == dtype
     assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     atol = {torch.float64: 1e-10, torch.float32: 1e-5}.get(dtype, 8 * torch.finfo(dtype).eps)
@@ -125,7 +134,7 @@ def test_window_equals_the_reference_engine(length, dtype):
 def test_a_window_of_no_tokens_at_all_gives_zero_and_minus_infinity():
     window = window_of(torch.zeros(1, 5, dtype=torch.bool), [[0]], 2)
     inputs = [random(1, H, 5, K) for _ in range(3)]
-    f, lse = attend_flex(*inputs, scale=SCALE, window=window)
+    f, lse = in_window(*inputs, window)
     assert torch.equal(f, torch.zeros_like(f))
     assert (lse == -INF).all()
     for grad in gradients(f, lse, inputs):
@@ -134,7 +143,7 @@ def test_a_window_of_no_tokens_at_all_gives_zero_and_minus_infinity():
 
 def test_scores_far_from_zero_do_not_overflow():
     inputs = [(x * 40).detach().requires_grad_() for x in (random(1, H, 6, K) for _ in range(3))]
-    f, lse = attend_flex(*inputs, scale=SCALE, window=window_of(torch.ones(1, 6, dtype=torch.bool), [[]], 6))
+    f, lse = in_window(*inputs, everything(1, 6))
     scores = inputs[0] @ inputs[1].mT * SCALE
     torch.testing.assert_close(lse, scores.logsumexp(-1))
     assert all(grad.isfinite().all() for grad in gradients(f, lse, inputs))
@@ -169,7 +178,7 @@ def sees_documents(tokens, one_sided):
 def test_a_packed_stream_equals_the_loops(drawn):
     tokens, one_sided = drawn
     inputs = [random(1, H, len(tokens), K) for _ in range(3)]
-    got = attend_flex(*inputs, scale=SCALE, documents=documents_of(tokens, one_sided))
+    got = attend_flex(*inputs, documents_mask(documents_of(tokens, one_sided)), scale=SCALE)
     check(inputs, got, sees_documents(tokens, one_sided))
 
 
@@ -177,43 +186,40 @@ def test_a_packed_document_is_what_it_is_alone():
     sizes = [40, 130, 7]
     tokens = [(d, p, p == 0) for d, size in enumerate(sizes) for p in range(size)]
     inputs = [random(1, H, sum(sizes), K) for _ in range(3)]
-    f, lse = attend_flex(*inputs, scale=SCALE, documents=documents_of(tokens, 9))
+    f, lse = attend_flex(*inputs, documents_mask(documents_of(tokens, 9)), scale=SCALE)
     start = 0
     for size in sizes:
         part = [x[:, :, start : start + size] for x in inputs]
         alone = window_of(torch.ones(1, size, dtype=torch.bool), [[0]], 9)
-        expected = attend_flex(*part, scale=SCALE, window=alone)
+        expected = in_window(*part, alone)
         torch.testing.assert_close(f[:, :, start : start + size], expected[0])
         torch.testing.assert_close(lse[:, :, start : start + size], expected[1])
         start += size
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (4, 7)])
-def test_dense_equals_the_loops(groups, is_causal, padded, queries, keys):
-    real = torch.rand(2, keys) < 0.6
-    real[0] = False  # every row of this document is empty
-    inputs = [random(2, 2 * groups, queries, K), random(2, 2, keys, K), random(2, 2, keys, K)]
-    got = attend_flex(*inputs, scale=0.3, key_mask=real if padded else None, is_causal=is_causal)
-    check(inputs, got, lambda b, i, j: (bool(real[b, j]) or not padded) and (j <= i or not is_causal), scale=0.3)
+def test_grouped_queries_equal_the_loops(groups):
+    real = torch.rand(2, 5) < 0.6
+    real[0] = False  # every query of this document sees nothing
+    window = window_of(real, [[], [3]], 1)
+    inputs = [random(2, 2 * groups, 5, K), random(2, 2, 5, K), random(2, 2, 5, K)]
+    check(inputs, in_window(*inputs, window, scale=0.3), sees_window(window, [[], [3]]), scale=0.3)
 
 
 @pytest.mark.parametrize("width", [1, 5, 24, 33])
 def test_widths_that_the_kernel_does_not_have(width):
     inputs = [random(1, 1, 4, width) for _ in range(3)]
-    check(inputs, attend_flex(*inputs, scale=0.5), lambda b, i, j: True, scale=0.5)
+    check(inputs, in_window(*inputs, everything(1, 4), scale=0.5), lambda b, i, j: True, scale=0.5)
 
 
 def test_lse_gives_the_probabilities_of_further_columns():
     """What the contract does with it: one softmax over [keys | columns]."""
     window = window_of(torch.ones(1, 7, dtype=torch.bool), [[2]], 1)
     inputs, extra = [random(1, H, 7, K) for _ in range(3)], random(1, H, 7, 3)
-    f, lse = attend_flex(*inputs, scale=SCALE, window=window)
+    f, lse = in_window(*inputs, window)
     total = torch.logaddexp(lse, extra.logsumexp(-1))
     got = f * (lse - total).exp()[..., None], (extra - total[..., None]).exp()
-    expected = attend(*inputs, scale=SCALE, window=window, extra_scores=extra, engine="reference")
+    expected = attend(*inputs, scale=SCALE, mask=window, columns=ExtraColumns(extra), engine="reference")
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other)
     got_grads = torch.autograd.grad(sum(x.sin().sum() for x in got), [*inputs, extra])
@@ -232,7 +238,7 @@ def test_our_backward_on_a_cpu_is_that_of_flex_attention():
     mask = window_mask(window).as_tuple()
     f, lse, *_ = torch.compile(lambda *qkv: operator(*qkv, identity, mask, SCALE, options), backend="eager")(*inputs)
     expected = gradients(f, lse * math.log(2), inputs)
-    for one, other in zip(gradients(*attend_flex(*inputs, scale=SCALE, window=window), inputs), expected, strict=True):
+    for one, other in zip(gradients(*in_window(*inputs, window), inputs), expected, strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -294,18 +300,6 @@ def test_blocks_of_a_stream_hold_all_that_is_wanted_and_not_much_more():
     assert torch.equal(some[:, 1:], wanted[:, 1:])  # the rows in front, as queries, may be given more than they want
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_blocks_of_padding_are_left_out(is_causal):
-    real = torch.ones(2, 3 * BLOCK, dtype=torch.bool)
-    real[1, BLOCK + 1 :] = False
-    mask = dense_mask(real, 2 * BLOCK + 5, 3 * BLOCK, is_causal=is_causal, device=real.device)
-    expected = by_definition(
-        None, lambda b, i, j: real[b, j].item() and (j <= i or not is_causal), 2, 2 * BLOCK + 5, 3 * BLOCK
-    )
-    for got, wanted in zip(lists_of(mask), expected, strict=True):
-        assert torch.equal(got, wanted)
-
-
 def test_our_lists_are_those_of_create_block_mask():
     window = window_of(torch.ones(1, 4 * BLOCK, dtype=torch.bool), [[0]], BLOCK)
     mask = window_mask(window)
@@ -333,9 +327,9 @@ def test_layers_share_the_mask_of_a_batch():
 def test_a_mask_that_is_written_to_is_made_anew():
     window = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
     inputs = [random(1, H, 9, K) for _ in range(3)]
-    attend_flex(*inputs, scale=SCALE, window=window)
+    in_window(*inputs, window)
     window.key_mask[0, 4:] = False
-    check(inputs, attend_flex(*inputs, scale=SCALE, window=window), sees_window(window, [[0]]))
+    check(inputs, in_window(*inputs, window), sees_window(window, [[0]]))
 
 
 def test_masks_die_with_their_batch():
@@ -343,10 +337,9 @@ def test_masks_die_with_their_batch():
     before = len(flex_masks.MASKS.held)
     window = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
     documents = documents_of([(0, 0, False), (0, 1, False)], 1)
-    real = torch.ones(1, 4, dtype=torch.bool)
-    window_mask(window), documents_mask(documents), dense_mask(real, 4, 4, is_causal=True, device=real.device)
-    assert len(flex_masks.MASKS.held) == before + 3
-    del window, documents, real
+    window_mask(window), documents_mask(documents)
+    assert len(flex_masks.MASKS.held) == before + 2
+    del window, documents
     gc.collect()
     assert len(flex_masks.MASKS.held) == before
 
@@ -355,12 +348,12 @@ def test_a_mask_made_in_inference_mode_can_train_later():
     with torch.inference_mode():
         window = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
         inputs = [torch.randn(1, H, 9, K, dtype=torch.float64) for _ in range(3)]
-        attend_flex(*inputs, scale=SCALE, window=window)
+        in_window(*inputs, window)
         mask = window_mask(window)
     assert window_mask(window) is mask
     assert not mask.kv_indices.is_inference()
     inputs = [x.clone().requires_grad_() for x in inputs]
-    check(inputs, attend_flex(*inputs, scale=SCALE, window=window), sees_window(window, [[0]]))
+    check(inputs, in_window(*inputs, window), sees_window(window, [[0]]))
 
 
 @pytest.fixture
@@ -382,14 +375,14 @@ def test_one_graph_serves_all_layers_batches_and_lengths(graphs):
     for documents, length, one_sided in [(2, 150, 3), (2, 150, 7), (3, 301, 7), (5, 517, 40)]:
         window = window_of(torch.ones(documents, length, dtype=torch.bool), [[0]] * documents, one_sided)
         for _ in range(3):
-            attend_flex(*(torch.randn(documents, HEADS, length, K) for _ in range(3)), scale=SCALE, window=window)
+            in_window(*(torch.randn(documents, HEADS, length, K) for _ in range(3)), window)
     assert len(graphs) == 1
 
 
 def test_the_graph_knows_its_scale(graphs):
     """A number that a graph is handed is no constant of the kernel that is made from it."""
     for scale in (0.125, 0.3):
-        attend_flex(*(torch.randn(2, HEADS, 9, K) for _ in range(3)), scale=scale)
+        in_window(*(torch.randn(2, HEADS, 9, K) for _ in range(3)), everything(2, 9), scale=scale)
     (graph,) = graphs
     (node,) = [node for node in graph.graph.nodes if "flex_attention" in str(node.target) and len(node.args) > 5]
     assert node.args[5] == 1.0
@@ -400,7 +393,8 @@ def test_one_graph_serves_all_packed_streams(graphs):
         tokens = [(d, p, p == 0) for d, size in enumerate(sizes) for p in range(size)]
         documents = documents_of(tokens, one_sided)
         for _ in range(3):
-            attend_flex(*(torch.randn(1, HEADS, len(tokens), K) for _ in range(3)), scale=SCALE, documents=documents)
+            inputs = [torch.randn(1, HEADS, len(tokens), K) for _ in range(3)]
+            attend_flex(*inputs, documents_mask(documents), scale=SCALE)
     assert len(graphs) == 1
 
 
@@ -410,7 +404,7 @@ def test_it_works_within_a_compiled_model():
 
     def layer(query, key, value, index, mask):
         window = Window(one_sided=3, key_mask=real, global_index=index, global_mask=mask)
-        f, lse = attend_flex(query, key, value, scale=SCALE, window=window)
+        f, lse = in_window(query, key, value, window)
         return f + lse[..., None]
 
     inputs = [torch.randn(2, H, 40, K) for _ in range(3)]
@@ -438,20 +432,6 @@ def test_arguments_that_only_some_versions_have():
     assert flex_masks.given(lambda: None, (3, 4)) == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dropout": 0.1}, "no dropout of attention weights; got 0.1: use engine 'sdpa'"),
-        ({"kernel": "rbf"}, "exponential kernel; got 'rbf': use engine 'sdpa'"),
-        ({"is_causal": True, "documents": documents_of([(0, 0, True)], 1)}, "from one of"),
-        ({"dropout": 0.1, "documents": documents_of([(0, 0, True)], 1)}, "use engine 'gather-sdpa'"),
-    ],
-)
-def test_what_it_cannot_do_is_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        attend_flex(*(torch.zeros(1, 1, 1, K) for _ in range(3)), scale=1.0, **options)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -460,7 +440,7 @@ def test_the_kernel_of_a_gpu_equals_the_path_of_the_cpu(dtype):
     moved = Window(150, *(x.cuda() for x in (window.key_mask, window.global_index, window.global_mask)))
     inputs = [torch.randn(2, H, 700, 64).to(dtype).requires_grad_() for _ in range(3)]
     there = [x.detach().cuda().requires_grad_() for x in inputs]
-    got, expected = attend_flex(*there, scale=0.125, window=moved), attend_flex(*inputs, scale=0.125, window=window)
+    got, expected = in_window(*there, moved, scale=0.125), in_window(*inputs, window, scale=0.125)
     atol = 2e-2 if dtype == torch.bfloat16 else 2e-3  # float32 products of a GPU may be TF32
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one.cpu(), other, atol=atol, rtol=atol)

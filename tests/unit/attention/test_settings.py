@@ -1,10 +1,11 @@
 """Which engine computes attention and whether batches are packed: what is named, by whom, and what comes first."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from foretoken.attention import Window, attend, engines
-from foretoken.attention import attend as contract
+from foretoken.attention import DenseMask, Packed, Weighting, Window, attend
 from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import (
     ENGINE_VARIABLE,
@@ -12,14 +13,15 @@ from foretoken.attention.choose import (
     choose_engine,
     describe,
     packs,
+    packs_natively,
     use_engine,
     use_packing,
     wanted_engine,
 )
+from foretoken.attention.engines.table import BY_MASK
 from foretoken.errors import ConfigError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")  # no device is touched
-WINDOWED, DENSE, PACKED = engines(window=True), engines(), engines(packed=True)
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +31,13 @@ def _nothing_chosen(monkeypatch):
     monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
 
 
-def chosen(table=WINDOWED, device=CPU, **options):
-    return choose_engine(table, device, **{"dropout": 0.0, **options})
+def chosen(mask=Window, device=CPU, **weighting):
+    return choose_engine(BY_MASK[mask], device, Weighting(**weighting)).name
 
 
 def test_the_device_decides_where_nobody_has():
-    assert (chosen(), chosen(device=CUDA), chosen(DENSE)) == ("block", "gather-sdpa", "sdpa")
-    assert chosen(PACKED) == "block"
+    assert (chosen(), chosen(device=CUDA), chosen(DenseMask)) == ("block", "gather-sdpa", "sdpa")
+    assert chosen(Packed) == "block"
     assert packs(CPU)
     assert not packs(CUDA)
 
@@ -50,7 +52,7 @@ def test_the_environment_decides_before_the_device(monkeypatch):
 def test_what_use_engine_was_told_comes_before_the_environment(monkeypatch):
     monkeypatch.setenv(ENGINE_VARIABLE, "gather-sdpa")
     use_engine("reference")
-    assert (chosen(), chosen(DENSE)) == ("reference", "reference")
+    assert (chosen(), chosen(DenseMask)) == ("reference", "reference")
     use_engine(None)
     assert chosen() == "gather-sdpa"
 
@@ -58,29 +60,32 @@ def test_what_use_engine_was_told_comes_before_the_environment(monkeypatch):
 def test_a_calls_own_engine_comes_first(monkeypatch):
     use_engine("reference")
     ran = []
-    for name, run in contract.WINDOWED.items():
-        monkeypatch.setitem(
-            contract.WINDOWED, name, lambda *x, run=run, name=name, **y: ran.append(name) or run(*x, **y)
-        )
+
+    def noted(engine):
+        return replace(engine, run=lambda *x, **y: ran.append(engine.name) or engine.run(*x, **y))
+
+    monkeypatch.setitem(BY_MASK, Window, tuple(noted(engine) for engine in BY_MASK[Window]))
     x = torch.randn(1, 1, 3, 4)
     no_globals = torch.zeros(1, 0, dtype=torch.long), torch.zeros(1, 0, dtype=torch.bool)
     window = Window(1, torch.ones(1, 3, dtype=torch.bool), *no_globals)
-    attend(x, x, x, scale=1.0, window=window)
-    attend(x, x, x, scale=1.0, window=window, engine="gather-sdpa")
+    attend(x, x, x, scale=1.0, mask=window)
+    attend(x, x, x, scale=1.0, mask=window, engine="gather-sdpa")
     use_engine(None)
-    attend(x, x, x, scale=1.0, window=window)
+    attend(x, x, x, scale=1.0, mask=window)
     assert ran == ["reference", "gather-sdpa", "block"]
 
 
 def test_what_an_engine_cannot_do_is_left_to_another():
     assert chosen(dropout=0.1) == "gather-sdpa"
     assert chosen(kernel="rbf") == "gather-sdpa"
-    assert chosen((*PACKED, "gather-sdpa"), dropout=0.1) == "gather-sdpa"
+    assert packs_natively(CPU, Weighting())
+    assert not packs_natively(CPU, Weighting(dropout=0.1))
+    assert not packs_natively(CUDA, Weighting())
     for name in ("block", "flex"):
         use_engine(name)
         assert chosen() == name
         assert chosen(dropout=0.1) == "gather-sdpa"
-    assert chosen(DENSE) == "sdpa"  # which has no such engine
+    assert chosen(DenseMask) == "sdpa"  # which has no such engine
     use_engine("block")
     assert chosen(device=CUDA) == "gather-sdpa"
 

@@ -11,7 +11,7 @@ from foretoken.bench import BENCHMARKS
 from foretoken.bench.methods import NONE
 from foretoken.bench.padding import batches, padded_tokens
 from foretoken.bench.plan import Options, Part, read_lengths
-from foretoken.bench.sections import SECTIONS
+from foretoken.bench.show.sections import SECTIONS
 from foretoken.bench.worker import measured
 from foretoken.errors import ConfigError
 from foretoken.methods import METHODS

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from foretoken.bench.report import markdown, present, read_results
-from foretoken.bench.targets import MISSED, REACHED, TARGETS, UNMEASURED, table
+from foretoken.bench.show.page import markdown, present, read_results
+from foretoken.bench.show.targets import MISSED, REACHED, TARGETS, UNMEASURED, targets_table
 from foretoken.errors import DataError
 
 
@@ -57,7 +57,7 @@ def run(benchmark, *results, **values):
 
 
 def verdicts(**runs):
-    return {row[0]: (row[1], row[3]) for row in table(runs).rows}
+    return {row[0].text: (row[1].text, row[3].text) for row in targets_table(runs).rows}
 
 
 def of(found, *words):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2Model, RobertaConfig, RobertaModel
 
-from foretoken.attention import attend
+from foretoken.attention import DenseMask, ExtraColumns, attend
 from foretoken.errors import ConfigError
 from foretoken.methods.bottleneck_adapter import PARALLEL_SCALE
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
@@ -87,8 +87,10 @@ def output_projection():
 
 def sublayer(columns, q, k, v, mask):
     """The whole attention sub-layer as the sites define it, from two attentions: one with the column, one without."""
-    frozen, _ = attend(q, k, v, scale=SCALE, mask=mask)
-    _, probabilities = attend(q, k, v, scale=SCALE, mask=mask, extra_scores=columns.scores(q, SCALE))
+    frozen, _ = attend(q, k, v, scale=SCALE, mask=DenseMask(mask))
+    _, probabilities = attend(
+        q, k, v, scale=SCALE, mask=DenseMask(mask), columns=ExtraColumns(columns.scores(q, SCALE))
+    )
     weight, bias = output_projection()
     out = torch.einsum("bhnk,hkd->bnd", columns.combine(frozen, probabilities, q), weight) + bias
     after = columns.after_projection(probabilities, q)
@@ -273,7 +275,7 @@ def test_half_precision(variant, dtype):
     half = [x.to(dtype) for x in (q, k, v)]
     scores = columns.scores(half[0], SCALE)
     assert scores.dtype == dtype
-    _, probabilities = attend(*half, scale=SCALE, mask=visible(), extra_scores=scores)
+    _, probabilities = attend(*half, scale=SCALE, mask=DenseMask(visible()), columns=ExtraColumns(scores))
     for lam in (probabilities, torch.zeros_like(probabilities), torch.ones_like(probabilities)):
         out, after = columns.combine(half[2], lam, half[0]), columns.after_projection(lam, half[0])
         assert out.dtype == dtype
@@ -281,7 +283,7 @@ def test_half_precision(variant, dtype):
         assert after is None or (after.dtype == dtype and torch.isfinite(after).all())
     close = build(variant, dtype=dtype).attention[0]
     assert next(close.parameters()).dtype == dtype
-    frozen, _ = attend(*half, scale=SCALE, mask=visible())
+    frozen, _ = attend(*half, scale=SCALE, mask=DenseMask(visible()))
     weight, bias = (x.to(dtype) for x in output_projection())
     got = torch.einsum("bhnk,hkd->bnd", columns.combine(frozen, probabilities, half[0]), weight) + bias
     after = columns.after_projection(probabilities, half[0])

@@ -7,7 +7,7 @@ import torch
 from peft import get_peft_model
 
 from foretoken import KernelPropagationConfig, PrefixPropagationConfig, PrefixTuningConfig, StackConfig
-from foretoken.attention import Window, attend, engines
+from foretoken.attention import DenseMask, Weighting, Window, attend, engines
 from foretoken.attention.kernels import KERNELS, kernel_attention
 from foretoken.errors import BackboneError, ConfigError
 
@@ -48,13 +48,13 @@ def test_kernels_equal_equation_8(kernel, as_numbers):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_every_engine_knows_every_kernel(kernel):
     query, key, value = torch.randn(3, 2, 3, 30, 4).double()
-    dense = [attend(query, key, value, scale=0.5, is_causal=True, kernel=kernel, engine=e)[0] for e in engines()]
+    options = {"scale": 0.5, "weighting": Weighting(kernel)}
+    causal = DenseMask(is_causal=True)
+    dense = [attend(query, key, value, mask=causal, engine=e, **options)[0] for e in engines()]
     torch.testing.assert_close(dense[0], dense[1], atol=1e-9, rtol=1e-7)
     window = Window(3, torch.arange(30)[None].expand(2, -1) < 26, torch.tensor([[0, 9], [4, 0]]), torch.ones(2, 2) > 0)
-    able = [e for e in engines(window=True) if kernel == "exponential" or e not in ("block", "flex")]
-    reference, *sparse = (
-        attend(query, key, value, scale=0.5, window=window, kernel=kernel, engine=e)[0] for e in reversed(able)
-    )
+    able = [e for e in engines(Window) if kernel == "exponential" or e not in ("block", "flex")]
+    reference, *sparse = (attend(query, key, value, mask=window, engine=e, **options)[0] for e in reversed(able))
     for other in sparse:
         torch.testing.assert_close(other, reference, atol=1e-9, rtol=1e-7)
 
@@ -65,7 +65,7 @@ def test_an_engine_refuses_what_it_cannot_do(engine):
     window = Window(2, torch.ones(1, 6) > 0, torch.zeros(1, 0).long(), torch.ones(1, 0) > 0)
     for options in ({"kernel": "rbf"}, {"dropout": 0.5}):
         with pytest.raises(ConfigError, match=f"engine '{engine}' cannot do this call"):
-            attend(query, query, query, scale=0.5, window=window, engine=engine, **options)
+            attend(query, query, query, scale=0.5, mask=window, weighting=Weighting(**options), engine=engine)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

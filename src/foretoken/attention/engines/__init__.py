@@ -1,1 +1,1 @@
-"""Engines: each computes one kind of attention, for one kind of mask."""
+"""Engines: each computes the attention of one kind of mask. :mod:`foretoken.attention.engines.table` lists them."""

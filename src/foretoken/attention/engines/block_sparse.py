@@ -1,21 +1,19 @@
 """Block-sparse attention (BigBird). Engines ``gather-sdpa`` and ``reference``.
 
-Shapes: B batch, H heads, P rows in front of the text, N text tokens, S tokens per block, C = N / S blocks, R random
+Shapes: B batch, H heads, P prefix keys, N text tokens, S tokens per block, C = N / S blocks, R random
 blocks, K head width, X extra columns.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
+from foretoken.attention.columns import ExtraColumns
 from foretoken.attention.engines import dense
-
-if TYPE_CHECKING:
-    from foretoken.attention.attend import Blocks
+from foretoken.attention.kernels import Weighting
+from foretoken.attention.masks import Blocks, DenseMask
 
 
 def seen_blocks(blocks: Blocks) -> Tensor:
@@ -36,36 +34,32 @@ def attend_reference(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    blocks: Blocks,
+    columns: ExtraColumns,
     *,
     scale: float,
-    blocks: Blocks,
-    extra_scores: Tensor | None,
-    kernel: str,
-    dropout: float,
-    kept: int = 0,
+    weighting: Weighting,
 ) -> tuple[Tensor, Tensor | None]:
     """Dense attention under the masks that define the blocks, the keys repeated for each; the test's yardstick.
 
     Masked queries of the text get zero.
     """
-    masks = seen_blocks(blocks).repeat_interleave(blocks.size, 2).repeat_interleave(blocks.size, 3)
-    rows = torch.zeros_like(masks[:, :, :1])
-    rows[:, 0] = True  # the rows see and are seen once
-    masks = torch.cat([rows.expand(-1, -1, blocks.front, -1), masks], dim=2)
-    masks = torch.cat([rows[..., :1].expand(-1, -1, masks.shape[2], blocks.front), masks], dim=3)
+    size, length = blocks.block_size, blocks.prefix_length
+    masks = seen_blocks(blocks).repeat_interleave(size, 2).repeat_interleave(size, 3)
+    prefix = torch.zeros_like(masks[:, :, :1])
+    prefix[:, 0] = True  # the prefix sees and is seen once
+    masks = torch.cat([prefix.expand(-1, -1, length, -1), masks], dim=2)
+    masks = torch.cat([prefix[..., :1].expand(-1, -1, masks.shape[2], length), masks], dim=3)
     copies = masks.shape[1]
     mask = masks.transpose(1, 2).flatten(2) & blocks.key_mask.repeat(1, copies)[:, None, None]
     out, extra = dense.attend_reference(
         query,
         key.repeat(1, 1, copies, 1),
         value.repeat(1, 1, copies, 1),
+        DenseMask(mask | ~mask.any(-1, keepdim=True)),
+        columns,
         scale=scale,
-        mask=mask | ~mask.any(-1, keepdim=True),
-        is_causal=False,
-        extra_scores=extra_scores,
-        kernel=kernel,
-        dropout=dropout,
-        kept=kept,
+        weighting=weighting,
     )
     real = answered(blocks)
     return out * real, None if extra is None else extra * real
@@ -75,22 +69,20 @@ def attend_gather(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    blocks: Blocks,
+    columns: ExtraColumns,
     *,
     scale: float,
-    blocks: Blocks,
-    extra_scores: Tensor | None,
-    kernel: str,
-    dropout: float,
+    weighting: Weighting,
 ) -> tuple[Tensor, Tensor | None]:
     """Two fused SDPA calls: the queries that see everything, then the others, each block with its own keys gathered.
 
     Masked queries of the text get zero. Portable: plain autograd, any device and dtype. Memory grows with
     N (P + (5 + R) S) / S.
     """
-    heads, size = query.shape[1], blocks.size
-    opening = blocks.front + size  # the rows in front and the first block
+    heads, size = query.shape[1], blocks.block_size
+    opening = blocks.prefix_length + size  # the prefix and the first block
     key, value = dense.repeat_heads(key, heads), dense.repeat_heads(value, heads)
-    options: dict[str, Any] = {"scale": scale, "is_causal": False, "kernel": kernel, "dropout": dropout}
 
     def ends(x: Tensor) -> Tensor:  # (B, H, P + N, *) -> (B, H, P + 2 S, *)
         return torch.cat([x[:, :, :opening], x[:, :, -size:]], dim=2)
@@ -106,17 +98,19 @@ def attend_gather(
         ends(query),
         key,
         value,
-        mask=seen(blocks)[:, None, None],
-        extra_scores=None if extra_scores is None else ends(extra_scores),
-        **options,
+        DenseMask(seen(blocks)[:, None, None]),
+        columns.map(ends),
+        scale=scale,
+        weighting=weighting,
     )
     inner_out, inner_extra = dense.attend_sdpa(
         inner(query),
         keys_of_blocks(key, blocks),
         keys_of_blocks(value, blocks),
-        mask=inner_mask(blocks, heads),
-        extra_scores=None if extra_scores is None else inner(extra_scores),
-        **options,
+        DenseMask(inner_mask(blocks, heads)),
+        columns.map(inner),
+        scale=scale,
+        weighting=weighting,
     )
     if extra is None or inner_extra is None:
         return in_order(out, inner_out), None
@@ -126,9 +120,9 @@ def attend_gather(
 def keys_of_blocks(x: Tensor, blocks: Blocks) -> Tensor:
     """(B, H, P + N, K) -> (B H, C - 2, P + (5 + R) S, K): what the queries of each inner block may see.
 
-    In order: the rows in front, the first block, the block's neighbours and itself, the last block, random blocks.
+    In order: the prefix, the first block, the block's neighbours and itself, the last block, random blocks.
     """
-    text = x[:, :, blocks.front :].unflatten(2, (-1, blocks.size))
+    text = x[:, :, blocks.prefix_length :].unflatten(2, (-1, blocks.block_size))
     inner = text.shape[2] - 2
 
     def for_all(part: Tensor) -> Tensor:
@@ -137,7 +131,7 @@ def keys_of_blocks(x: Tensor, blocks: Blocks) -> Tensor:
     index = blocks.random.flatten(1)[None, :, :, None, None].expand(text.shape[0], -1, -1, *text.shape[3:])
     drawn = text.gather(2, index).unflatten(2, (inner, blocks.random.shape[-1])).flatten(3, 4)
     window = [text[:, :, :-2], text[:, :, 1:-1], text[:, :, 2:]]
-    opening = x[:, :, : blocks.front + blocks.size]
+    opening = x[:, :, : blocks.prefix_length + blocks.block_size]
     return torch.cat([for_all(opening), *window, for_all(text[:, :, -1]), drawn], dim=3).flatten(0, 1)
 
 
@@ -145,21 +139,22 @@ def inner_mask(blocks: Blocks, heads: int) -> Tensor:
     """Return (B H, C - 2, 1, P + (5 + R) S) bool for the keys of :func:`keys_of_blocks`."""
     real = blocks.key_mask[:, None, :, None].expand(-1, heads, -1, -1)
     mask = keys_of_blocks(real, blocks).transpose(2, 3)
-    before = blocks.front + blocks.size
-    after = before + 2 * blocks.size
+    size = blocks.block_size
+    before = blocks.prefix_length + size
+    after = before + 2 * size
     # the neighbour of the first inner block is the first block, which is among the keys anyhow; so at the other end
-    mask[:, 0, :, before : before + blocks.size] = False
-    mask[:, -1, :, after : after + blocks.size] = False
+    mask[:, 0, :, before : before + size] = False
+    mask[:, -1, :, after : after + size] = False
     return mask | ~mask.any(-1, keepdim=True)
 
 
 def seen(blocks: Blocks) -> Tensor:
-    """Return the (B, P + N) mask of the keys; a document without any real one sees all, so that no row is empty."""
+    """Return the (B, P + N) mask of the keys; a document without any real one sees all: a softmax needs one."""
     return blocks.key_mask | ~blocks.key_mask.any(-1, keepdim=True)
 
 
 def answered(blocks: Blocks) -> Tensor:
-    """Return (B, 1, P + N, 1) bool: the queries that get an answer. A row that nobody sees may still see the text."""
+    """Return (B, 1, P + N, 1) bool: the queries that get an answer. A prefix is answered whether it is seen or not."""
     mask = blocks.key_mask.clone()
-    mask[:, : blocks.front] = True
+    mask[:, : blocks.prefix_length] = True
     return mask[:, None, :, None]

@@ -1,4 +1,4 @@
-"""FlexAttention (Dong et al. 2024) for CUDA: window, dense and packed masks, with the log-sum-exp. Engine ``flex``.
+"""FlexAttention (Dong et al. 2024) for CUDA: windowed and packed attention, with the log-sum-exp. Engine ``flex``.
 
 One kernel that PyTorch compiles from a mask written as a function of (batch, head, query, key). Which blocks of 128 by
 128 scores are empty is told to it by a ``BlockMask``, made once for a batch and used by all layers (``flex_masks``).
@@ -6,7 +6,7 @@ One kernel that PyTorch compiles from a mask written as a function of (batch, he
 On a CPU the same call runs without a compiler, as the definition with the whole matrix of scores: for tests. Measured
 on no GPU so far.
 
-Shapes: B batch, H heads, H_kv key heads, N queries, M keys, K head width, S tokens of a packed stream.
+Shapes: B batch, H heads, H_kv key heads, N queries, M keys, K head width, S tokens of a run of documents.
 """
 
 from __future__ import annotations
@@ -15,39 +15,73 @@ import importlib
 import inspect
 from collections.abc import Callable
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention.engines import dense
-from foretoken.attention.engines.flex_masks import Documents, dense_mask, documents_mask, window_mask
-from foretoken.errors import ConfigError
+from foretoken.attention.columns import ExtraColumns, merged
+from foretoken.attention.engines.dense import repeat_heads
+from foretoken.attention.engines.flex_masks import Documents, documents_mask, window_mask
+from foretoken.attention.kernels import Weighting
+from foretoken.attention.masks import Packed, Window
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
-
-    from foretoken.attention.attend import Window
 
 MODULE = "torch.nn.attention.flex_attention"  # imported late: it takes a moment, and most do without
 NARROWEST = 16  # the least head width of the kernel
 GRAPHS = 64  # a model in training and evaluation needs a few; the limit of 8 would end in the uncompiled path
 
 
-def attend_flex(
+def attend_window(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    window: Window,
+    columns: ExtraColumns,
     *,
     scale: float,
-    window: Window | None = None,
-    documents: Documents | None = None,
-    key_mask: Tensor | None = None,
-    is_causal: bool = False,
-    kernel: str = "exponential",
-    dropout: float = 0.0,
-) -> tuple[Tensor, Tensor]:
+    weighting: Weighting,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention within the window; masked queries get zero."""
+    f, lse = attend_flex(query, key, value, window_mask(window), scale=scale)
+    real = window.key_mask[:, None, :]
+    out, extra = merged(f, lse.masked_fill(~real, 0.0), columns)
+    return out, None if extra is None else extra * real[..., None]
+
+
+def attend_packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packed: Packed,
+    columns: ExtraColumns,
+    *,
+    scale: float,
+    weighting: Weighting,
+) -> tuple[Tensor, Tensor | None]:
+    """Do the same for documents without padding; the prefixes are keys before the run that ask nothing themselves."""
+    if not query.shape[2]:  # a batch without a token: FlexAttention wants one
+        return query, columns.scores
+    batch, prefix = packed.batch, packed.prefix_with(columns.prefix_kv)
+    if columns.prefix_kv is not None:
+        batch = batch.with_longer_prefix(columns.prefix_kv[0].shape[2])
+    start = batch.text_start
+    if prefix is not None:
+        key, value = (
+            torch.cat([part.transpose(0, 1).flatten(1, 2)[None].to(x.dtype), x], dim=2)
+            for part, x in zip(prefix, (key, value), strict=True)
+        )
+        query = F.pad(query, (0, 0, start, 0))
+    mask = documents_mask(Documents(*batch.places, packed.one_sided))
+    f, lse = (x[:, :, start:] for x in attend_flex(query, key, value, mask, scale=scale))
+    return merged(f, lse.masked_fill(lse == float("-inf"), 0.0), columns)
+
+
+def attend_flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, *, scale: float) -> tuple[Tensor, Tensor]:
     """Softmax attention over the backbone's own keys, and the logarithm of the sum that it divides by.
 
     ``f_i = sum_j exp(s_ij - lse_i) v_j`` with ``lse_i = log sum_j exp(s_ij)``, the sums over the keys that i sees.
@@ -57,40 +91,20 @@ def attend_flex(
         query: (B, H, N, K).
         key: (B, H_kv, M, K); H_kv divides H (grouped-query attention).
         value: (B, H_kv, M, K).
+        mask: who sees whom.
         scale: what the scores are multiplied by, usually ``K ** -0.5``.
-        window: sliding-window attention with global keys; a masked query sees no key.
-        documents: a packed stream; B = 1, N = M = S.
-        key_mask: (B, M) bool, True for a real key. Dense attention only.
-        is_causal: query i sees keys 0..i. Dense attention only.
-        kernel: ``exponential`` alone.
-        dropout: 0 alone.
 
     Returns:
         f (B, H, N, K) in the type of the query, and lse (B, H, N) in float32, or float64 for a float64 query.
 
-    Raises:
-        ConfigError: dropout, another kernel, or more than one kind of mask.
-
     >>> import torch
+    >>> real, no_globals = torch.ones(1, 2).bool(), torch.zeros(1, 0)
+    >>> mask = window_mask(Window(1, real, no_globals.long(), no_globals.bool()))
     >>> q = k = v = torch.eye(2)[None, None]
-    >>> f, lse = attend_flex(q, k, v, scale=1.0, is_causal=True)
+    >>> f, lse = attend_flex(q, k, v, mask, scale=1.0)
     >>> [round(x, 4) for x in (f.sum(-1).flatten().tolist() + lse.flatten().tolist())]
-    [1.0, 1.0, 1.0, 1.3133]
+    [1.0, 1.0, 1.3133, 1.3133]
     """
-    portable = "sdpa" if window is None and documents is None else "gather-sdpa"
-    if dropout > 0:
-        raise ConfigError(f"engine 'flex' has no dropout of attention weights; got {dropout}: use engine {portable!r}")
-    if kernel != "exponential":
-        raise ConfigError(f"engine 'flex' computes the exponential kernel; got {kernel!r}: use engine {portable!r}")
-    if sum((window is not None, documents is not None, key_mask is not None or is_causal)) > 1:
-        raise ConfigError("engine 'flex' takes its mask from one of `window`, `documents`, or `key_mask`/`is_causal`")
-    mask: BlockMask | None
-    if window is not None:
-        mask = window_mask(window)
-    elif documents is not None:
-        mask = documents_mask(documents)
-    else:
-        mask = dense_mask(key_mask, query.shape[-2], key.shape[-2], is_causal=is_causal, device=query.device)
     width = query.shape[-1]
     # a scale handed to the kernel would be a number that its graph does not know; Longformer scales its queries as well
     f, lse = run(as_wide(query * scale), as_wide(key), as_wide(value), mask)
@@ -103,7 +117,7 @@ def as_wide(x: Tensor) -> Tensor:
     return F.pad(x, (0, width - x.shape[-1])) if width > x.shape[-1] else x
 
 
-def run(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask | None) -> tuple[Tensor, Tensor]:
+def run(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
     """Call the kernel; on a CPU, where FlexAttention has no backward, with one of our own."""
     if query.device.type == "cpu":
         return run_on_cpu(query, key, value, mask)
@@ -113,7 +127,7 @@ def run(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask | None) -> tu
 
 
 @torch.compiler.disable
-def run_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask | None) -> tuple[Tensor, Tensor]:
+def run_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
     """Call the reference path, which has no backward."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
         return OnCpu.apply(query, key, value, mask)
@@ -133,7 +147,7 @@ def graph_limit(compiler: Callable[..., Any]) -> dict[str, int]:
     return {"recompile_limit": GRAPHS} if "recompile_limit" in inspect.signature(compiler).parameters else {}
 
 
-def with_lse(module: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+def with_lse(module: ModuleType) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return a function (q, k, v, mask) -> (f, lse) on ``torch.nn.attention.flex_attention``.
 
     The log-sum-exp is asked for by ``return_aux`` since torch 2.9, by ``return_lse`` before.
@@ -141,12 +155,12 @@ def with_lse(module: Any) -> Callable[..., tuple[Tensor, Tensor]]:
     attention = module.flex_attention
     request = module.AuxRequest(lse=True) if hasattr(module, "AuxRequest") else None
 
-    def by_request(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+    def by_request(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
         grouped = query.shape[1] != key.shape[1]
         f, aux = attention(query, key, value, block_mask=mask, scale=1.0, enable_gqa=grouped, return_aux=request)
         return f, aux.lse
 
-    def by_flag(query: Tensor, key: Tensor, value: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+    def by_flag(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
         grouped = query.shape[1] != key.shape[1]
         return attention(query, key, value, block_mask=mask, scale=1.0, enable_gqa=grouped, return_lse=True)
 
@@ -158,7 +172,7 @@ class OnCpu(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask | None
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask
     ) -> tuple[Tensor, Tensor]:
         """Return f and lse."""
         f, lse = compiled("eager")(query.detach(), key.detach(), value.detach(), mask)
@@ -172,11 +186,9 @@ class OnCpu(torch.autograd.Function):
         """``dS = P (dP - <df, f> + dlse)``, P recomputed from lse."""
         query, key, value, f, lse = (x.to(ctx.saved_tensors[-1].dtype) for x in ctx.saved_tensors)
         groups = key.shape[1], query.shape[1] // key.shape[1]
-        wide_key, wide_value = dense.repeat_heads(key, query.shape[1]), dense.repeat_heads(value, query.shape[1])
+        wide_key, wide_value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
         grad_f = grad_f.to(lse.dtype)
-        weights = torch.exp(query @ wide_key.mT - lse[..., None])
-        if ctx.mask is not None:
-            weights = weights.masked_fill(~seen(ctx.mask, query, key), 0.0)
+        weights = torch.exp(query @ wide_key.mT - lse[..., None]).masked_fill(~seen(ctx.mask, query, key), 0.0)
         rest = grad_lse.to(lse.dtype) - (grad_f * f).sum(dim=-1)
         grad_scores = weights * (grad_f @ wide_value.mT + rest[..., None])
         grads = (

@@ -1,10 +1,10 @@
 """Masks of FlexAttention: who sees whom as a function, and which blocks of scores that leaves.
 
 ``create_block_mask`` would write the whole (B, N, M) matrix to find the blocks: 16 documents of 4096 tokens in one
-stream are 4 GiB. Here each block of 128 tokens is summed up by the interval that it covers, and intervals are compared.
+run are 4 GiB. Here each block of 128 tokens is summed up by the interval that it covers, and intervals are compared.
 A block that is listed without need costs time; the function still decides about every score in it.
 
-Shapes: B batch, N queries, M keys, G global keys, S tokens of a stream, C_q and C_k blocks of queries and keys.
+Shapes: B batch, N queries, M keys, G global keys, S tokens of packed documents, C_q and C_k blocks of queries and keys.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ import inspect
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.attention.engines import window as windowed
+from foretoken.attention.masks import Window
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
-
-    from foretoken.attention.attend import Window
 
 Sees: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -42,7 +39,7 @@ class Documents:
 
     Attributes:
         document: (S,) whole numbers, which document a token belongs to; below 0: to none, it sees and is seen by none.
-        position: (S,) whole numbers, the place in the document; any place for a row in front of it.
+        position: (S,) whole numbers, the place in the document; any place for a prefix key.
         is_global: (S,) bool, True for a key that its whole document sees.
         one_sided: how many neighbours are seen on either side.
     """
@@ -77,7 +74,7 @@ class MasksOfBatch:
         with torch.inference_mode(False), torch.no_grad():  # what is made in inference mode could not train later
             made = make()
 
-        def forget(_: Any) -> None:
+        def forget(_: object) -> None:
             self.held.pop(name, None)
 
         self.held[name] = tuple(weakref.ref(tensor, forget) for tensor in tensors), versions(tensors), made
@@ -98,56 +95,33 @@ def window_mask(window: Window) -> BlockMask:
     def make() -> BlockMask:
         real = window.key_mask
         position = torch.arange(real.shape[1], device=real.device).expand_as(real)
-        return stream_mask(real.int() - 1, position, windowed.is_global(window), window.one_sided)
+        return run_mask(real.int() - 1, position, window.is_global(), window.one_sided)
 
     return MASKS.of((window.key_mask, window.global_index, window.global_mask), (window.one_sided,), make)
 
 
 def documents_mask(documents: Documents) -> BlockMask:
-    """Return the mask of a packed stream, made for the first layer of a batch that asks for it."""
+    """Return the mask of packed documents, made for the first layer of a batch that asks for it."""
     tensors = documents.document, documents.position, documents.is_global
 
     def make() -> BlockMask:
         document, position, is_global = (x[None] for x in tensors)
-        return stream_mask(document, position, is_global, documents.one_sided)
+        return run_mask(document, position, is_global, documents.one_sided)
 
     return MASKS.of(tensors, (documents.one_sided,), make)
 
 
-def dense_mask(
-    key_mask: Tensor | None, queries: int, keys: int, *, is_causal: bool, device: torch.device
-) -> BlockMask | None:
-    """Return the mask of padding and of causality, None without either."""
-    if key_mask is None:
-        return causal_mask(queries, keys, device) if is_causal else None
-
-    def make() -> BlockMask:
-        real = key_mask.clone()  # the mask that is held must not keep alive what it is held for
-        sees = causal_and_real(real) if is_causal else only_real(real)
-        return block_mask(*padded_blocks(real, queries, keys, device, is_causal=is_causal), sees, (queries, keys))
-
-    return MASKS.of((key_mask,), (queries, is_causal), make)
-
-
-@lru_cache(maxsize=16)
-def causal_mask(queries: int, keys: int, device: torch.device) -> BlockMask:
-    """Return the mask in which query i sees keys 0..i."""
-    with torch.inference_mode(False):
-        some, every = padded_blocks(None, queries, keys, device, is_causal=True)
-        return block_mask(some, every, causal, (queries, keys))
-
-
-def stream_mask(document: Tensor, position: Tensor, is_global: Tensor, one_sided: int) -> BlockMask:
-    """(B, S) each -> the mask of a batch of streams."""
+def run_mask(document: Tensor, position: Tensor, is_global: Tensor, one_sided: int) -> BlockMask:
+    """(B, S) each -> the mask of a batch of runs."""
     document, position = (x.to(torch.int32, copy=True) for x in (document, position))
     reach = torch.full((), min(one_sided, 2**31 - 1), dtype=torch.int32, device=document.device)
     sees = near_or_global(document, position, is_global.clone(), reach)
     length = document.shape[1]
-    return block_mask(*stream_blocks(document, position, is_global, one_sided), sees, (length, length))
+    return block_mask(*run_blocks(document, position, is_global, one_sided), sees, (length, length))
 
 
 def near_or_global(document: Tensor, position: Tensor, is_global: Tensor, reach: Tensor) -> Sees:
-    """Return who sees whom in a stream. It captures tensors alone, so that one graph serves every batch and layer."""
+    """Return who sees whom in a run. It captures tensors alone, so that one graph serves every batch and layer."""
 
     def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         together = (document[b, q] == document[b, k]) & (document[b, q] >= 0)
@@ -156,30 +130,7 @@ def near_or_global(document: Tensor, position: Tensor, is_global: Tensor, reach:
     return sees
 
 
-def only_real(real: Tensor) -> Sees:
-    """Return who sees whom under a (B, M) mask of the keys."""
-
-    def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return real[b, k]
-
-    return sees
-
-
-def causal_and_real(real: Tensor) -> Sees:
-    """Return who sees whom under a (B, M) mask of the keys, with none of the later ones."""
-
-    def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return real[b, k] & (q >= k)
-
-    return sees
-
-
-def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Return who sees whom where later keys are hidden."""
-    return q >= k
-
-
-def stream_blocks(document: Tensor, position: Tensor, is_global: Tensor, one_sided: int) -> tuple[Tensor, Tensor]:
+def run_blocks(document: Tensor, position: Tensor, is_global: Tensor, one_sided: int) -> tuple[Tensor, Tensor]:
     """(B, S) each -> two (B, C, C) bool, the blocks of which some and of which all scores are wanted.
 
     All documents are laid out on one line. A block of queries and one of keys have to do with each other when their
@@ -207,20 +158,6 @@ def bounds(x: Tensor, marked: Tensor) -> tuple[Tensor, Tensor]:
 def by_block(x: Tensor, value: float) -> Tensor:
     """(B, S) -> (B, C, BLOCK), filled up with ``value``."""
     return F.pad(x, (0, -x.shape[1] % BLOCK), value=value).unflatten(1, (-1, BLOCK))
-
-
-def padded_blocks(
-    real: Tensor | None, queries: int, keys: int, device: torch.device, *, is_causal: bool
-) -> tuple[Tensor, Tensor]:
-    """(B, M) -> two (B, C_q, C_k) bool, the blocks of which some and of which all scores are wanted."""
-    real = torch.ones(1, keys, dtype=torch.bool, device=device) if real is None else real
-    marks = by_block(real, False)[:, None]
-    query = torch.arange(0, queries, BLOCK, device=device)[:, None]
-    key = torch.arange(0, keys, BLOCK, device=device)
-    some, every = marks.any(dim=-1), marks.all(dim=-1) & (query + BLOCK <= queries)
-    if is_causal:
-        some, every = some & (key < query + BLOCK), every & (key + BLOCK <= query + 1)
-    return some.expand(-1, len(query), -1), every
 
 
 def block_mask(some: Tensor, every: Tensor, sees: Sees, lengths: tuple[int, int]) -> BlockMask:

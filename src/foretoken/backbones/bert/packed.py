@@ -26,7 +26,7 @@ from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.attention_interface import attach_interface, detach_interface, packed_attention
 from foretoken.backbones.base import ADAPTER
-from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.packing import (
     HEAD_INPUTS,
     is_watched,
@@ -115,7 +115,7 @@ class EncoderHooks:
         """Return the layers."""
         return list(self.encoder.get_submodule("layer").children())
 
-    def before(self, encoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(self, encoder: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
         """Pack the hidden states, and pass the packed batch on in the place of the mask."""
         inputs, layers = HEAD_INPUTS.get(encoder), self.layers()
         if inputs is None or not inputs.last_layer_only or not args or layers[0].chunk_size_feed_forward:
@@ -133,7 +133,7 @@ class EncoderHooks:
         self.context.__enter__()
         return (batch.pack(hidden), *args[1:]), {**kwargs, "attention_mask": batch}
 
-    def before_last(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before_last(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
         """Tell the last layer what is wanted."""
         if self.batch is None or self.batch.wanted is None:
             return None

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import Window, attend
-from foretoken.attention.engines.projected import Projected, pays
+from foretoken.attention import DenseMask, Mask, Projected, Weighting, Window, attend
+from foretoken.attention.engines.projected import pays
 from foretoken.backbones.base import ADAPTER, AttentionAdapter, adapter_of
 from foretoken.errors import BackboneError
 
@@ -70,7 +70,7 @@ class WindowedSelfAttention(LongformerSelfAttention):
                 "Longformer with an adapter does not return attention maps; leave out output_attentions"
             )
         window = self.window(is_index_masked, is_index_global_attn)
-        out, after = self.attended(*self.projected(hidden_states), window=window)
+        out, after = self.attended(*self.projected(hidden_states), mask=window)
         if window.global_index.shape[1]:
             out, after = self.with_global_tokens(out, after, hidden_states, window)
         self.deliver(after)
@@ -86,15 +86,16 @@ class WindowedSelfAttention(LongformerSelfAttention):
         return tuple(self.heads(part(hidden_states)) for part in (self.query, self.key, self.value))  # type: ignore[return-value]
 
     def attended(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """Attention with the adapter's part: (B, H, N, K) each -> (B, N, D), and a vector for after W_o."""
         scale, dropout = 1 / math.sqrt(self.head_dim), self.dropout if self.training else 0.0
         branch = adapter_of(self)
         if branch is None:
-            out, after = attend(query, key, value, scale=scale, dropout=dropout, **masks)[0], None
+            weighting = Weighting(dropout=dropout)
+            out, after = attend(query, key, value, scale=scale, mask=mask, weighting=weighting)[0], None
         else:
-            out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, **masks)
+            out, after = branch.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
         return out.transpose(1, 2).flatten(2), after
 
     def with_global_tokens(
@@ -121,9 +122,9 @@ class WindowedSelfAttention(LongformerSelfAttention):
             maps: Any = {
                 name: (part.weight, part.bias) for name, part in zip(("key", "value"), plain, strict=True) if part
             }
-            return self.attended(query, None, None, projected=Projected(hidden, mask=mask, **maps))
+            return self.attended(query, None, None, mask=Projected(hidden, mask=mask, **maps))
         keys, values = (torch.cat([self.heads(part(x)) for x in hidden], dim=2) for part in (key, value))
-        return self.attended(query, keys, values, mask=None if mask is None else mask[:, None, None, :])
+        return self.attended(query, keys, values, mask=DenseMask(None if mask is None else mask[:, None, None, :]))
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, H, N, K)."""

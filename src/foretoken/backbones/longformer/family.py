@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
@@ -13,9 +11,10 @@ from foretoken.backbones.bert.family import HEADS
 from foretoken.backbones.longformer.attention import GlobalTokens
 from foretoken.backbones.longformer.packed import PackingSelfAttention, attach_encoder, detach_encoder
 from foretoken.backbones.masks import extend_text_mask
+from foretoken.backbones.module_value import Keywords
 
 
-def extend_longformer(kwargs: dict[str, Any], prefix_mask: Tensor) -> dict[str, Any]:
+def extend_longformer(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     """Make the prefix global tokens; LongformerModel needs both masks then."""
     kwargs = extend_text_mask(kwargs, prefix_mask)
     text_global = kwargs.get("global_attention_mask")

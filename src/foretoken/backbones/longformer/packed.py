@@ -17,9 +17,7 @@ from transformers.models.longformer.modeling_longformer import (
     LongformerLayer,
 )
 
-from foretoken.attention import Packed
-from foretoken.attention.attend import PACKED
-from foretoken.attention.choose import choose_engine
+from foretoken.attention import Packed, Weighting, choose
 from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.longformer.attention import WindowedSelfAttention
@@ -122,7 +120,7 @@ def packs_natively(attention: WindowedSelfAttention) -> bool:
     if adapter is not None and adapter.needs_keys:
         return False
     dropout = attention.dropout if attention.training else 0.0
-    return choose_engine((*PACKED, "gather-sdpa"), attention.query.weight.device, dropout=dropout) in PACKED
+    return choose.packs_natively(attention.query.weight.device, Weighting(dropout=dropout))
 
 
 @dataclass(frozen=True)
@@ -178,8 +176,8 @@ class PackedAttention:
         pair = None
         if stream.prefix_length:
             pair = attention.heads(attention.key(prefix)), attention.heads(attention.value(prefix))
-        packed = Packed(attention.one_sided_attn_window_size, stream, pair)
-        out, after = attention.attended(*attention.projected(text), packed=packed)
+        mask = Packed(attention.one_sided_attn_window_size, stream, pair)
+        out, after = attention.attended(*attention.projected(text), mask=mask)
         global_index = torch.cat([document.global_index for document in stream.documents])
         if not stream.prefix_length and not len(global_index):
             return out, after

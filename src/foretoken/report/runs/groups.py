@@ -9,7 +9,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, TypeVar
 
-from foretoken.report.runs.labels import differing, flatten, identity, shown
+from foretoken.options import flatten
+from foretoken.report.runs.labels import differing, identity, shown
 from foretoken.report.runs.records import Run, number
 from foretoken.report.tables.scores import greater_is_better
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from foretoken.options import flatten
+
 UNKNOWN = "unknown"
 
 
@@ -40,19 +42,6 @@ def labels_of(recipes: Sequence[Mapping[str, Any]], counted: Sequence[bool] | No
         [("", str(_part(recipe, "method").get("name") or UNKNOWN), recipe.get("method")) for recipe in recipes], counted
     )
     return [Labels(*names) for names in zip(tasks, models, methods, strict=True)]
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one with dotted keys.
-
-    >>> flatten({"model": "minilm", "training": {"seed": 1}})
-    {'model': 'minilm', 'training.seed': 1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return flat
 
 
 def data_name(data: Mapping[str, Any]) -> str:

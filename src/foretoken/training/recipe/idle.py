@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from foretoken.attention.attend import DENSE
+from foretoken.attention import engines
 from foretoken.backbones import BACKBONES
 from foretoken.backbones.base import Backbone
 from foretoken.methods import METHODS
@@ -111,7 +111,7 @@ OPTIONS = (
     ),
     Idle(
         "training.attention_engine",
-        lambda run: run.is_dense and run.training.attention_engine not in DENSE,
+        lambda run: run.is_dense and run.training.attention_engine not in engines(),
         "models of the family {run.config.model_type} have no windows or blocks that it could compute",
     ),
     Idle(

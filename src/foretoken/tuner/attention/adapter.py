@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
-from foretoken.attention import own_weights
+from foretoken.attention import ExtraColumns, Mask, Weighting, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
@@ -33,7 +33,7 @@ class AttentionObserver(Protocol):
     """Sees what each attention is given, and changes nothing."""
 
     def note(
-        self, attention: TunedAttention, plan: Plan, query: Tensor, key: Tensor, *, scale: float, **masks: Any
+        self, attention: TunedAttention, plan: Plan, query: Tensor, key: Tensor, *, scale: float, mask: Mask
     ) -> None:
         """Take note of queries (B, H, N, K) and keys (B, H_kv, M, K) that are about to attend."""
 
@@ -170,7 +170,7 @@ class TunedAttention:
         return PrefixKeys(key, value, mask, self.rotation if free is True else replace(self.rotation, documents=free))
 
     def attend(
-        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, **masks: Any
+        self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
         """Attention with all adapters' columns in its softmax; see the protocol in ``foretoken.backbones.base``."""
         plan = self.plan
@@ -181,14 +181,17 @@ class TunedAttention:
             plan.prefix_kv[self.layer] = (key, value)
         if self.observer is not None and plan.phase is not Phase.PREFIX_ONLY:
             assert key is not None
-            self.observer.note(self, plan, query, key, scale=scale, **masks)
+            self.observer.note(self, plan, query, key, scale=scale, mask=mask)
         cached, columns, separate = self.cached_prefix(plan), self.columns(), self.separate()
-        options = {"scale": scale, "dropout": dropout, **masks}
+        weighting = Weighting(dropout=dropout)
         if separate:
             assert key is not None
             assert value is not None
-            return attend_decomposed(plan, cached, columns, separate, query, key, value, **options)
-        return attend_columns([*([] if cached is None else [cached]), *columns], query, key, value, **options)
+            return attend_decomposed(
+                plan, cached, columns, separate, query, key, value, scale=scale, mask=mask, weighting=weighting
+            )
+        everything = [*([] if cached is None else [cached]), *columns]
+        return attend_columns(everything, query, key, value, scale=scale, mask=mask, weighting=weighting)
 
     def note_rotation(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Note how queries are about to be rotated: a forward pre-hook of attention with rotary positions."""
@@ -208,14 +211,14 @@ class TunedAttention:
         vector, self.delivered = self.delivered, None
         return output if vector is None else output + vector.to(output.dtype)
 
-    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, **masks: Any) -> Tensor:
+    def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
         """Return the (B, H, N, M) weights of the own keys: the attention of one-hot values, columns included."""
         plan = self.plan
         assert plan is not None
         cached, columns = self.cached_prefix(plan), self.columns()
         inside = [*([] if cached is None else [cached]), *(one for one in columns if not one.outside_softmax)]
-        extra = torch.cat([one.scores(query, scale) for one in inside], dim=-1) if inside else None
-        return own_weights(query, key, scale=scale, extra_scores=extra, **masks)
+        extra = ExtraColumns(torch.cat([one.scores(query, scale) for one in inside], dim=-1) if inside else None)
+        return own_weights(query, key, scale=scale, mask=mask, columns=extra)
 
 
 def hooks_of(module: nn.Module) -> Iterable[Callable[..., object]]:

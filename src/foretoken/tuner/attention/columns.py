@@ -8,13 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretoken.attention import attend
-from foretoken.attention.engines.dense import repeat_heads
+from foretoken.attention import ExtraColumns, Mask, Weighting, attend, repeat_heads
 from foretoken.attention.kernels import kernel_attention
 from foretoken.attention.rotary import unrotated
 from foretoken.methods.base import ScoreColumns
@@ -192,11 +190,11 @@ def attend_columns(
     value: Tensor | None,
     *,
     scale: float,
-    dropout: float,
-    **masks: Any,
+    mask: Mask,
+    weighting: Weighting,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the attention with the columns in its softmax, and a (B, N, D) vector for after W_o or None."""
-    documents = masks["packed"].stream.size if "packed" in masks else query.shape[0]
+    documents = mask.num_documents(query)
     keys = [one.keys(query, documents) for one in columns]
     pairs = [pair for pair in keys if pair is not None]  # cheaper than scores: an engine sees them as more keys
     scored = [one for one, pair in zip(columns, keys, strict=True) if pair is None]
@@ -204,17 +202,12 @@ def attend_columns(
     outside = [one for one in scored if one.outside_softmax]
     scores_inside = [one.scores(query, scale) for one in inside]
     scores_outside = [one.scores(query, scale) for one in outside]
-    out, p = attend(
-        query,
-        key,
-        value,
-        scale=scale,
-        dropout=dropout,
-        front=joined(pairs),
-        extra_scores=torch.cat([*scores_inside, *scores_outside], dim=-1) if scored else None,
-        kept=sum(scores.shape[-1] for scores in scores_outside),
-        **masks,
+    extra = ExtraColumns(
+        scores=torch.cat([*scores_inside, *scores_outside], dim=-1) if scored else None,
+        num_outside=sum(scores.shape[-1] for scores in scores_outside),
+        prefix_kv=joined(pairs),
     )
+    out, p = attend(query, key, value, scale=scale, mask=mask, columns=extra, weighting=weighting)
     out, after = combined(inside, scores_inside, out, p, query)
     width = sum(scores.shape[-1] for scores in scores_inside)
     out, more = combined(outside, scores_outside, out, None if p is None else p[..., width:], query)

@@ -60,7 +60,7 @@ class ModelState:
             BackboneError: one that takes no masks.
         """
         if not self.backbone.is_attached(self.body):
-            self.backbone.dimensions(self.body.config)
+            self.backbone.dimensions(self.body.config)  # type: ignore[arg-type]
             self.backbone.attach_attention(self.body, self.backbone.attention_modules(self.body))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from foretoken.bench.sections import OURS, THEIRS, of_limit, totals
-from foretoken.bench.tables import Result, Results, Table, done, exponent, overhead, percent, ratio, times
+from foretoken.bench.show.numbers import Result, Results, done, exponent, overhead, percent, ratio, times
+from foretoken.bench.show.sections import OURS, THEIRS, of_limit, table, totals
+from foretoken.report.render.table import Table
 
 N, LAYERS = 4096, 12
 Runs = Mapping[str, Results]  # by benchmark
@@ -41,10 +42,10 @@ class Target:
         return [self.what, self.write(value), wanted, REACHED if is_reached else MISSED]
 
 
-def table(runs: Runs) -> Table:
+def targets_table(runs: Runs) -> Table:
     """Return every target beside what was measured."""
     rows = [target.row(runs) for target in TARGETS]
-    return Table("Targets", ["what", "measured", "target", ""], rows)
+    return table("Targets", ["what", "measured", "target", ""], rows)
 
 
 def headline(runs: Runs, dtype: str, allocator: str) -> Result | None:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
-from foretoken.bench.tables import Chart
 from foretoken.files import atomic_file
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _BAR_HEIGHT, _LEAST_HEIGHT, _WIDTH = 0.28, 3.6, 8.0
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over a logarithmic x axis, or one bar per name."""
+
+    title: str
+    kind: Literal["lines", "bars"]
+    x: str
+    y: str
+    series: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    bars: Mapping[str, float] = field(default_factory=dict)
 
 
 def draw(charts: Sequence[Chart], file: Path) -> bool:
@@ -31,7 +46,7 @@ def draw(charts: Sequence[Chart], file: Path) -> bool:
     return True
 
 
-def _lines(chart: Chart, axis: Any) -> None:
+def _lines(chart: Chart, axis: Axes) -> None:
     for name, points in chart.series.items():
         axis.plot(*zip(*points, strict=True), marker="o", label=name)
     axis.set_xscale("log", base=2)
@@ -43,7 +58,7 @@ def _lines(chart: Chart, axis: Any) -> None:
     axis.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
 
 
-def _bars(chart: Chart, axis: Any) -> None:
+def _bars(chart: Chart, axis: Axes) -> None:
     names = list(chart.bars)
     drawn = axis.barh(names, [chart.bars[name] for name in names])
     axis.bar_label(drawn, fmt="%.1f", padding=3)

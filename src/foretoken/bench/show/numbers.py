@@ -1,53 +1,15 @@
-"""Tables and charts as plain values, and how numbers are written in them."""
+"""The results that a table asks for, and how numbers are written in it."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from foretoken.bench.measure import FOREIGN_LIMIT
 
 Result = Mapping[str, Any]
 Results = Sequence[Result]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with a heading, and what a reader has to know beneath it."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-
-    def markdown(self) -> str:
-        """Return the table as Markdown.
-
-        >>> print(Table("Time", ["n", "s"], [["512", "0.1"]]).markdown())
-        ### Time
-        <BLANKLINE>
-        | n | s |
-        | --- | --- |
-        | 512 | 0.1 |
-        <BLANKLINE>
-        """
-        lines = [self.header, ["---"] * len(self.header), *self.rows]
-        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Lines over a logarithmic x axis, or one bar per name."""
-
-    title: str
-    kind: Literal["lines", "bars"]
-    x: str
-    y: str
-    series: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    bars: Mapping[str, float] = field(default_factory=dict)
 
 
 def done(results: Results, **wanted: Any) -> list[Mapping[str, Any]]:

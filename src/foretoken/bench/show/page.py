@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench import BENCHMARKS
-from foretoken.bench.plot import draw
-from foretoken.bench.sections import SECTIONS
-from foretoken.bench.tables import Result
-from foretoken.bench.targets import table as targets
+from foretoken.bench.show.charts import draw
+from foretoken.bench.show.numbers import Result
+from foretoken.bench.show.sections import SECTIONS
+from foretoken.bench.show.targets import targets_table
 from foretoken.errors import DataError
 from foretoken.files import write_text
 from foretoken.outputs import refuse_foreign
+from foretoken.report.render.table import markdown as table_markdown
 
 log = logging.getLogger(__name__)
 FORMAT = 1
@@ -62,13 +63,13 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     merged: dict[str, list[Result]] = {}
     for run in sorted(runs, key=lambda run: run["started"]):
         merged.setdefault(run["benchmark"], []).extend(run["results"])
-    parts = [f"{TITLE}\n", targets(merged).markdown().replace("###", "##", 1)]
+    parts = [f"{TITLE}\n", table_markdown(targets_table(merged)).replace("###", "##", 1)]
     return "\n".join([*parts, *(chapter(run) for run in runs)])
 
 
 def chapter(run: Mapping[str, Any]) -> str:
     """Return one run: where and when it was, its tables, what went wrong."""
-    tables = [table.markdown() for table in SECTIONS[run["benchmark"]](run["results"]).tables if table.rows]
+    tables = [table_markdown(table) for table in SECTIONS[run["benchmark"]](run["results"]).tables if table.rows]
     problems = [
         f"- {result['title']}: **failed**: {result.get('error') or result['failed']}"
         for result in run["results"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from foretoken.bench.tables import (
-    Chart,
+from foretoken.bench.show.charts import Chart
+from foretoken.bench.show.numbers import (
     Result,
     Results,
-    Table,
     done,
     exponent,
     megabytes,
@@ -20,6 +19,7 @@ from foretoken.bench.tables import (
     times,
     turns,
 )
+from foretoken.report.render.table import Table, words
 
 THEIRS, OURS, NONE = "transformers", "foretoken", "no adapter"
 
@@ -59,7 +59,7 @@ def attention(results: Results) -> Section:
     chart = Chart("Window + global attention, forward and backward", "lines", "tokens", "seconds", lines(
         done(results), "forward and backward", lambda result, name: f"{name}, {result['dtype']}"
     ))  # fmt: skip
-    return Section([Table("Time by engine and length", header, rows, note)], [chart])
+    return Section([table("Time by engine and length", header, rows, note)], [chart])
 
 
 def encoder(results: Results) -> Section:
@@ -97,7 +97,7 @@ def encoder_times(results: Results) -> Table:
         "the result needs in operations, over time, over the fastest matrix product of the same process. outputs: "
         "largest difference of the logits; gradients: the same as a share of the largest gradient."
     )
-    return Table("Time", header, rows, note)
+    return table("Time", header, rows, note)
 
 
 def of_limit(result: Result, mode: str, name: str) -> float:
@@ -129,7 +129,7 @@ def activations(results: Results) -> Table:
         "What the graph of a step holds, each storage once, without weights: four layers less two layers, halved. It "
         "leaves out what the first and the last layer save."
     )
-    return Table("Activations per layer", ["n", "type", THEIRS, OURS, "ratio"], rows, note)
+    return table("Activations per layer", ["n", "type", THEIRS, OURS, "ratio"], rows, note)
 
 
 def peaks(results: Results) -> Table:
@@ -148,7 +148,7 @@ def peaks(results: Results) -> Table:
             ]
         )
     header = ["n", "layers", "type", "candidate", "process", "GPU"]
-    return Table("Peak memory of a step, in a fresh process, beyond what it held before", header, rows)
+    return table("Peak memory of a step, in a fresh process, beyond what it held before", header, rows)
 
 
 def grown(memory: Mapping[str, Any], prefix: str) -> float | None:
@@ -168,7 +168,7 @@ def methods(results: Results) -> Section:
             for name, timing in forward.items()
         ]
         header = ["method", "forward", "clean", "overhead", "step", "overhead"]
-        tables.append(Table(capitalised(result["title"]), header, rows, METHODS_NOTE + left_out(result)))
+        tables.append(table(capitalised(result["title"]), header, rows, METHODS_NOTE + left_out(result)))
         bars = {name: 100 * (overhead(forward, name) or 0) for name in forward if name != NONE}
         charts.append(Chart(capitalised(result["title"]), "bars", "forward pass, % over no adapter", "", bars=bars))
     return Section(tables, charts)
@@ -176,7 +176,7 @@ def methods(results: Results) -> Section:
 
 def left_out(result: Result) -> str:
     """Return which candidates do not work here, and why."""
-    return "".join(f"\n\nNot measured: {name}: {reason}" for name, reason in result["skipped"].items())
+    return "".join(f" Not measured: {name}: {reason}." for name, reason in result["skipped"].items())
 
 
 METHODS_NOTE = (
@@ -214,9 +214,9 @@ def padding(results: Results) -> Section:
         "Steps of prefix-propagation with a loss over all tokens. rows / real token: what the batches hold with their "
         "padding; foretoken adds the 8 rows of each document and no padding."
     )
-    table = Table("Documents of real lengths", [*header, f"beside {THEIRS}", "outputs differ"], rows, note)
+    shown = table("Documents of real lengths", [*header, f"beside {THEIRS}", "outputs differ"], rows, note)
     chart = Chart("Training step over documents of real lengths", "bars", "microseconds per real token", "", bars=bars)
-    return Section([table], [chart])
+    return Section([shown], [chart])
 
 
 def totals(result: Result) -> dict[str, float]:
@@ -233,6 +233,11 @@ def lines(results: Results, mode: str, label: Callable[[Result, str], str]) -> d
         for name, timing in result["timings"][mode].items():
             found.setdefault(label(result, name), {})[result["settings"]["n"]] = timing["median"]
     return {name: sorted(points.items()) for name, points in found.items()}
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> Table:
+    """Return a table of texts."""
+    return Table(title, tuple(header), tuple(tuple(words(*row)) for row in rows), note, names=len(header))
 
 
 def said(value: float | None, write: Callable[[float], str]) -> str:

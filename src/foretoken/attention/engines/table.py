@@ -1,0 +1,91 @@
+"""The engines as values: what each computes, and what it can do by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foretoken.attention.engines import block_sparse, cpu_band, dense, flex, window
+from foretoken.attention.engines.projected import Projected, attend_projected
+from foretoken.attention.kernels import Weighting
+from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to compute the attention of one kind of mask.
+
+    ``run(query, key, value, mask, columns, *, scale, weighting)`` returns what :func:`foretoken.attention.attend`
+    returns. What an engine does not know is put together from what it knows.
+
+    Attributes:
+        name: what recipes, the environment variable and :func:`foretoken.attention.attend` call it.
+        mask: the kind of mask.
+        run: the function.
+        outside_softmax: it computes columns outside the softmax itself; others run twice for them.
+        prefix: it takes the keys and values of a prefix; for others they become score columns.
+        plain_only: it has no dropout of attention weights, and the exponential kernel alone.
+        cpu_only: it reads where the documents are: on a CPU, and in no graph that is being made.
+        on_request: it runs only where it is named.
+    """
+
+    name: str
+    mask: type[Mask]
+    run: Callable[..., tuple[Tensor, Tensor | None]]
+    outside_softmax: bool = False
+    prefix: bool = False
+    plain_only: bool = False
+    cpu_only: bool = False
+    on_request: bool = False
+
+    def fits(self, device: torch.device, weighting: Weighting) -> bool:
+        """Tell whether it can do what is asked of it here."""
+        if self.plain_only and not weighting.is_plain:
+            return False
+        return not self.cpu_only or (device.type == "cpu" and not is_traced())
+
+
+def is_traced() -> bool:
+    """Tell whether a graph is being made, which knows no shapes that depend on the documents."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+GATHER = Engine("gather-sdpa", Window, window.attend_gather)
+PROJECTED = Engine("projected", Projected, attend_projected, outside_softmax=True)
+
+# in the order of preference among those of one mask
+ENGINES = (
+    Engine("block", Window, cpu_band.attend_window, outside_softmax=True, prefix=True, plain_only=True, cpu_only=True),
+    Engine("block", Packed, cpu_band.attend_packed, outside_softmax=True, prefix=True, plain_only=True, cpu_only=True),
+    GATHER,
+    Engine("gather-sdpa", Blocks, block_sparse.attend_gather),
+    Engine("sdpa", DenseMask, dense.attend_sdpa, prefix=True),
+    Engine("flex", Window, flex.attend_window, outside_softmax=True, plain_only=True, on_request=True),
+    Engine("flex", Packed, flex.attend_packed, outside_softmax=True, prefix=True, plain_only=True, on_request=True),
+    Engine("reference", DenseMask, dense.attend_reference, outside_softmax=True, on_request=True),
+    Engine("reference", Window, window.attend_reference, outside_softmax=True, on_request=True),
+    Engine("reference", Blocks, block_sparse.attend_reference, outside_softmax=True, on_request=True),
+)
+NAMES = tuple(dict.fromkeys(engine.name for engine in ENGINES))
+BY_MASK: dict[type[Mask], tuple[Engine, ...]] = {
+    kind: tuple(engine for engine in (*ENGINES, PROJECTED) if engine.mask is kind)
+    for kind in (DenseMask, Window, Packed, Blocks, Projected)
+}
+
+
+def engines(mask: type[Mask] = DenseMask) -> tuple[str, ...]:
+    """Return the names of the engines of one kind of mask.
+
+    >>> engines()
+    ('sdpa', 'reference')
+    >>> engines(Window)
+    ('block', 'gather-sdpa', 'flex', 'reference')
+    >>> engines(Packed)
+    ('block', 'flex')
+    >>> engines(Blocks)
+    ('gather-sdpa', 'reference')
+    """
+    return tuple(engine.name for engine in BY_MASK[mask])
