@@ -54,7 +54,7 @@ class AddedLoss:
     def __init__(self) -> None:
         self.has_warned = False
 
-    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def __call__(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Return the output with the sum as its loss."""
         if not (model.training and torch.is_grad_enabled()):
             return output
@@ -153,7 +153,9 @@ class AuxiliaryLossCallback(TrainerCallback):
         self.total: Tensor | None = None  # stays on its device: `.item()` would wait for it at every step
         self.steps = 0
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Forget an earlier training."""
         self.total, self.steps = None, 0
 
@@ -174,7 +176,7 @@ class AuxiliaryLossCallback(TrainerCallback):
         control: TrainerControl,
         *,
         logs: dict[str, Any] | None = None,
-        **_: Any,
+        **_: object,
     ) -> None:
         """Put the mean into a log of the training loss: for the callbacks that follow, and in the history."""
         if self.total is None or logs is None or "loss" not in logs:

@@ -40,7 +40,7 @@ class AttentionProbe:
         self.seen: tuple[Tensor, Tensor] | None = None
         self.rotation: tuple[Tensor, Tensor] | None = None
 
-    def note_rotation(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_rotation(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Note how queries and keys are about to be rotated: a forward pre-hook of rotary attention."""
         self.rotation = kwargs["position_embeddings"]
 
@@ -167,7 +167,7 @@ def recording_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
     handles = []
     for first, wired in zip(model_hooks.dimensions.first_layers, model_hooks.stacks, strict=True):
 
-        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = first) -> None:
+        def note(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any], first: int = first) -> None:
             entering[first] = (args[0] if args else kwargs["hidden_states"]).detach()
 
         handles.append(wired.layers[0].register_forward_pre_hook(note, with_kwargs=True))

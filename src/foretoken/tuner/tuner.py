@@ -163,7 +163,7 @@ class ForetokenModel(BaseTuner):
         """Return what the adapters at work add to the task's loss in training, a scalar; None for nothing."""
         return auxiliary_loss_of(self.model)
 
-    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, Any]) -> PeftConfig:
+    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, object]) -> PeftConfig:
         return peft_config
 
     def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> bool:  # type: ignore[override]
@@ -233,7 +233,7 @@ class ForetokenModel(BaseTuner):
         super()._unload_and_optionally_merge(merge=False, progressbar=progressbar)
         return self.model
 
-    def add_weighted_adapter(self, *args: Any, **kwargs: Any) -> None:
+    def add_weighted_adapter(self, *args: object, **kwargs: object) -> None:
         """Refuse: means of prefixes are not what means of weights are.
 
         Raises:

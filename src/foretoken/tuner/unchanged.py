@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
 
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
@@ -38,7 +37,7 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
 class Snapshot:
     """The class and the attributes of one object, and what its dictionaries, lists and sets held."""
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: object) -> None:
         self.owner = owner
         self.kind = type(owner)
         self.attributes = dict(vars(owner))
@@ -58,7 +57,7 @@ class Snapshot:
                 value.update(before)
 
 
-def stateful_objects(model: nn.Module) -> Iterable[Any]:
+def stateful_objects(model: nn.Module) -> Iterable[object]:
     """Yield the modules of a model, and what they hold that is no submodule: ModelHooks, and tuners of LoRA."""
     for module in model.modules():
         yield module

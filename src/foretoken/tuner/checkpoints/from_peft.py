@@ -91,7 +91,7 @@ def from_peft(
     return adapted if is_trainable else adapted.eval()
 
 
-def checked_kind(fields: Mapping[str, Any], folder: PathLike) -> str:
+def checked_kind(fields: Mapping[str, object], folder: PathLike) -> str:
     """Return the kind of prompt learning.
 
     Raises:

@@ -9,7 +9,7 @@ these places, so the calls are wrapped. For methods that are not foretoken's the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from functools import wraps
@@ -27,6 +27,7 @@ from transformers.integrations.peft import PeftAdapterMixin
 from transformers.utils.loading_report import LoadStateDictInfo
 
 from foretoken.errors import AdapterError
+from foretoken.files import PathLike
 from foretoken.methods.base import ForetokenConfig
 from foretoken.tuner.checkpoints.files import TENSORS, find
 from foretoken.tuner.checks import PREFIX
@@ -52,7 +53,7 @@ def wrap_loading() -> None:
 
 
 @wraps(PEFTS_FROM_PRETRAINED)
-def from_pretrained(cls: type[PeftModel], model: nn.Module, model_id: Any, *args: Any, **kwargs: Any) -> PeftModel:
+def from_pretrained(cls: type[PeftModel], model: nn.Module, model_id: PathLike, *args: Any, **kwargs: Any) -> PeftModel:
     """Load as peft does, and leave the model as it was where that fails."""
     given = arguments(PEFTS_FROM_PRETRAINED, cls, model, model_id, *args, **kwargs)
     config_class = type(given["config"]) if given.get("config") else config_class_of(model_id, given)
@@ -121,13 +122,13 @@ def set_plain(self: Any, adapter_name: list[str] | str) -> None:
         TRANSFORMERS_SET(self, adapter_name)
 
 
-def arguments(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def arguments(function: Callable[..., object], *args: object, **kwargs: object) -> dict[str, Any]:
     """Return what a function is given, by name, with the rest of its keyword arguments among it."""
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     return {**given, **given.pop("kwargs", {})}
 
 
-def config_class_of(source: Any, options: Mapping[str, Any]) -> type[Any]:
+def config_class_of(source: PathLike, options: Mapping[str, Any]) -> type[PeftConfig]:
     """Return the class of a saved adapter's config; where there is none to read, the library says so itself."""
     try:
         options = {name: value for name, value in options.items() if name in OF_THE_HUB}
@@ -153,7 +154,7 @@ def check_tensors(source: Any, subfolder: str | None) -> None:
 
 
 @contextmanager
-def readable_errors(source: Any) -> Iterator[None]:
+def readable_errors(source: object) -> Iterator[None]:
     """Say in one line what is wrong with an adapter's file.
 
     Raises:
