@@ -194,7 +194,8 @@ def attend_columns(
     weighting: Weighting,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the attention with the columns in its softmax, and a (B, N, D) vector for after W_o or None."""
-    keys = [one.keys(query, mask.num_documents(query)) for one in columns]
+    documents = mask.num_documents(query)
+    keys = [one.keys(query, documents) for one in columns]
     pairs = [pair for pair in keys if pair is not None]  # cheaper than scores: an engine sees them as more keys
     scored = [one for one, pair in zip(columns, keys, strict=True) if pair is None]
     inside = [one for one in scored if not one.outside_softmax]

@@ -35,9 +35,9 @@ def attend_decomposed(
 ) -> tuple[Tensor, Tensor | None]:
     """Let the documents of ``separate`` attend to text and prefix separately, all others as they do otherwise."""
     if all(group.index is None for group, _ in separate):
-        edits, dropout = [own for _, own in separate], weighting.dropout
+        own = [member for _, member in separate]
         return attend_separately(
-            plan, cached, columns, edits, query, key, value, scale=scale, mask=mask, dropout=dropout
+            plan, cached, columns, own, query, key, value, scale=scale, mask=mask, dropout=weighting.dropout
         )
     everything = [*([] if cached is None else [cached]), *columns]
     out, after = attend_columns(everything, query, key, value, scale=scale, mask=mask, weighting=weighting)
@@ -47,7 +47,7 @@ def attend_decomposed(
             of_group(plan, group),
             None if cached is None else cached.of(group),
             [one.alone() for one in columns if one.group.adapter == adapter],
-            [own for other, own in separate if other.adapter == adapter],
+            [member for other, member in separate if other.adapter == adapter],
             *(group.take(x) for x in (query, key, value)),
             scale=scale,
             mask=mask if group.index is None else mask.take(group.index),
@@ -73,17 +73,14 @@ def attend_separately(
     dropout: float,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the attention to the text, with the attentions to the prefix and to global keys added."""
-    here, text_kernel = plan.prefix_here, separate[0].text_kernel
+    of_text = Weighting(separate[0].text_kernel, dropout)
     prefix = prefix_keys(plan, key, value) if cached is None else cached
-    mask, key, value = mask.without_prefix(here, key, value)
+    mask, key, value = mask.without_prefix(plan.prefix_here, key, value)
     lambdas = [LambdaColumn(prefix, scale) for own in separate if own.weight(query) is None]
     after: Tensor | None = None
     if key.shape[2] or columns:
         local = mask.without_globals() if separate[0].global_alpha is not None and isinstance(mask, Window) else mask
-        weighting = Weighting(text_kernel, dropout)
-        out, after = attend_columns(
-            [*columns, *lambdas], query, key, value, scale=scale, mask=local, weighting=weighting
-        )
+        out, after = attend_columns([*columns, *lambdas], query, key, value, scale=scale, mask=local, weighting=of_text)
     elif lambdas:  # nothing but the prefix: lambda is 1
         out = prefix.attended(query, kernel="exponential", scale=scale, dropout=dropout)
     else:
@@ -92,8 +89,7 @@ def attend_separately(
         if (weight := own.weight(query)) is not None:
             out = out + weight * prefix.attended(query, kernel=own.kernel, scale=scale, dropout=dropout)
         if own.global_alpha is not None and isinstance(mask, Window):
-            weighting = Weighting(text_kernel, dropout)
-            out = out + own.global_alpha * global_attention(query, key, value, mask, scale, weighting)
+            out = out + own.global_alpha * global_attention(query, key, value, mask, scale, of_text)
     return out, after
 
 
