@@ -98,7 +98,8 @@ def no_such(what: str, got: str, known: Iterable[str]) -> str:
     ("no metric 'acuracy' (did you mean 'accuracy'?)", "no metric 'zzz'; known: accuracy, f1")
     """
     names = list(known)
-    return f"no {what} {quoted(got)}{did_you_mean(got, names) or '; known: ' + ', '.join(names)}"
+    hint = did_you_mean(got, names) or did_you_mean(got.lower(), names) or f"; known: {', '.join(names)}"
+    return f"no {what} {quoted(got)}{hint}"
 
 
 def quoted(value: object, *, longest: int = 100) -> str:
