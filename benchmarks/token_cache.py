@@ -119,6 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/token_cache"))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--task", choices=TASKS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.task:
@@ -128,7 +129,7 @@ def main() -> None:
     from foretoken.files import write_json
 
     load = os.getloadavg()[0]
-    results = [rounds_of(task, options.rounds) for task in TASKS]
+    results = [rounds_of(task, options.rounds) for task in options.tasks]
     facts = {"date": date.today().isoformat(), "hardware": hardware(), "versions": versions(), "rounds": options.rounds}
     facts["load_average"] = {"before": load, "after": os.getloadavg()[0]}
     write_json(options.output.with_suffix(".json"), facts | {"results": results})
