@@ -84,9 +84,9 @@ def reopen(model: nn.Module, path: Path, shape: tuple[int, int, int], *, cold: b
     if cold:
         drop_pages(path)
     table = FusedTable(path, shape)
-    if cold and table.ahead is not None and table.ahead.is_cached(shape[0] - 1, shape[1] // 2):
+    if cold and table.prefetcher is not None and table.prefetcher.is_cached(shape[0] - 1, shape[1] // 2):
         raise SystemExit(f"the file system of {path} keeps the file in memory; give another --folder")
-    table.ahead = table.ahead if ahead else None
+    table.prefetcher = table.prefetcher if ahead else None
     for module in fused:
         module.table = table
     return table
@@ -124,8 +124,8 @@ def measure(name: str, folder: Path, repeats: int) -> dict[str, Any]:
                     taken["no lookup"] = seconds(adapted, ids)
                 seconds(adapted, other)
             taken[way] = seconds(adapted, ids)
-            if table.ahead is not None and table.ahead.worker is not None:
-                table.ahead.worker.join()
+            if table.prefetcher is not None and table.prefetcher.worker is not None:
+                table.prefetcher.worker.join()
             del table
         if repeat:
             for way, value in taken.items():
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the table is written (default: a temporary folder)")
     arguments = parser.parse_args()
-    if not aot_table.KNOWN:
+    if not aot_table.SUPPORTED:
         parser.exit(0, "skipped: this system has no posix_fadvise and RWF_NOWAIT (Linux has)\n")
     torch.set_num_threads(arguments.threads)
     runs = {}

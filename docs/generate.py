@@ -325,6 +325,25 @@ def study(task: str) -> Iterator[str]:
     return table(header, rows)
 
 
+def patched() -> Iterator[str]:
+    """Return what foretoken replaces or reads of other libraries, by library."""
+    from foretoken.patched import PATCHED
+
+    for library in dict.fromkeys(row.library for row in PATCHED):
+        rows = [row for row in PATCHED if row.library == library]
+        yield from (f"## {library}", "")
+        yield from table(
+            ("what", "how", "why", "undone"),
+            ((f"`{row.path}`{_versions(row)}", row.how, row.why, row.undone) for row in rows),
+        )
+        yield ""
+
+
+def _versions(row: Any) -> str:
+    """Return the versions that have what a row is about, where not all of them do."""
+    return (f" since {row.since}" if row.since else "") + (f" until {row.until}" if row.until else "")
+
+
 def mean(runs: Sequence[dict[str, Any]], metric: str) -> float:
     """Return the mean of a metric on validation."""
     return statistics.mean(run["validation"][metric] for run in runs)
@@ -361,6 +380,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "metrics": metrics,
     "tasks": data_tasks,
     "study": study,
+    "patched": patched,
 }
 
 

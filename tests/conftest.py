@@ -1,4 +1,4 @@
-"""Settings of every test: no network, two threads at most, the same seed."""
+"""Settings of every test: no network, two threads at most, the same seed, a cache of their own."""
 
 import os
 
@@ -7,6 +7,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_session(tmp_path_factory):
+    """Keep the tests away from the user's cache; the tests of a session share one, which makes them faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORETOKEN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

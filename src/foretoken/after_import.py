@@ -1,17 +1,20 @@
-"""Something to do once a module is imported: at once where it is already, else as soon as anybody imports it.
+"""Call a function when a module has been imported, whoever imports it.
 
-foretoken registers its methods with peft so: ``import foretoken`` itself imports neither peft nor torch, which
-take seconds, and yet whoever has both foretoken and peft has the methods.
+foretoken registers its methods with peft this way: ``import foretoken`` imports neither peft nor torch, which take
+seconds, and yet a program that imports both has the methods.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # importlib.abc itself takes a while
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
 
 
 def call_after_import(module: str, function: Callable[[], object]) -> None:
@@ -19,11 +22,11 @@ def call_after_import(module: str, function: Callable[[], object]) -> None:
     if module in sys.modules:
         function()
     else:
-        sys.meta_path.insert(0, _Finder(module, function))
+        sys.meta_path.insert(0, _Finder(module, function))  # type: ignore[arg-type]  # no subclass of the ABC
 
 
-class _Finder(MetaPathFinder):
-    """Finds the module as everybody does, once, and puts the call behind its loading."""
+class _Finder:
+    """Finds one module once, with the other finders, and wraps its loader."""
 
     def __init__(self, module: str, function: Callable[[], object]) -> None:
         self.module = module
@@ -37,12 +40,12 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.function)
+            spec.loader = _Loader(spec.loader, self.function)  # type: ignore[assignment]
         return spec
 
 
-class _Loader(Loader):
-    """A loader that calls a function when the module is there."""
+class _Loader:
+    """Calls a function when the wrapped loader has loaded the module."""
 
     def __init__(self, loader: Loader, function: Callable[[], object]) -> None:
         self.loader = loader

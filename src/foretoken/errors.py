@@ -91,6 +91,16 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+def no_such(what: str, got: str, known: Iterable[str]) -> str:
+    """Return the message for a name that does not exist, with the near miss, or the names that do.
+
+    >>> no_such("metric", "acuracy", ["accuracy", "f1"]), no_such("metric", "zzz", ["accuracy", "f1"])
+    ("no metric 'acuracy' (did you mean 'accuracy'?)", "no metric 'zzz'; known: accuracy, f1")
+    """
+    names = list(known)
+    return f"no {what} {quoted(got)}{did_you_mean(got, names) or '; known: ' + ', '.join(names)}"
+
+
 def quoted(value: object, *, longest: int = 100) -> str:
     r"""Return a value as a message shows it: what does not print is escaped, what is long loses its middle.
 

@@ -28,6 +28,8 @@ from typing import Any, TypeAlias
 from foretoken.errors import AdapterError, ForetokenError, SaveError, cut, quoted
 
 PathLike: TypeAlias = str | os.PathLike[str]
+CACHE_VARIABLE = "FORETOKEN_CACHE"
+_CACHE_OFF = ("0", "off", "no", "false", "none")
 
 _FREE_SPACE = "free some space or choose another place"
 _PERMISSION = "choose a folder that you may write to"
@@ -156,6 +158,22 @@ def remove_strays(folder: PathLike) -> None:
 
 
 _remove_strays_once = cache(remove_strays)  # a run writes its record a hundred times
+
+
+def cache_folder() -> Path | None:
+    """Return the folder for files that can be made again: $FORETOKEN_CACHE, or ~/.cache/foretoken; None for no caching.
+
+    >>> getfixture("monkeypatch").setenv("FORETOKEN_CACHE", "off")
+    >>> cache_folder() is None
+    True
+    """
+    named = os.environ.get(CACHE_VARIABLE, "")
+    if named.strip().lower() in _CACHE_OFF:
+        return None
+    try:
+        return Path(named or "~/.cache/foretoken").expanduser()
+    except RuntimeError:  # a user without a home
+        return None
 
 
 def temporary_name() -> str:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, asdict, field, fields, is_dataclass
 from functools import cache
 from itertools import zip_longest
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from foretoken.errors import ConfigError, cut, did_you_mean, quoted
 
 Errors = list[str]
+Values = Mapping[str, Any]  # plain data by key, as YAML and JSON hold it
 T = TypeVar("T")
 _BAD = object()
 _LARGEST = 2**63  # of numbers: what is larger is a slip, and few libraries and formats have a place for it
@@ -35,21 +36,20 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    **more: object,
 ) -> Any:
-    """Return a dataclass field with its help text and the range its value must lie in."""
+    """Return a dataclass field with its help text, the range of its value, and `more` metadata."""
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-    metadata = {"help": help} | {name: limit for name, limit in limits.items() if limit is not None}
+    about = {"help": help} | {name: limit for name, limit in limits.items() if limit is not None} | more
     if factory is not MISSING:
-        return field(default_factory=factory, metadata=metadata)
-    if default is MISSING:
-        return field(metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return field(default_factory=factory, metadata=about)
+    return field(default=default, metadata=about)
 
 
-def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str = "") -> T | None:
+def build(cls: type[T], values: Values, errors: Errors, prefix: str = "") -> T | None:
     """Build a dataclass from a mapping; each problem goes to `errors` as one line that names its key."""
     before = len(errors)
-    hints = _hints(cls)
+    hints = types_of(cls)
     known = {item.name: item for item in fields(cls) if item.init}  # type: ignore[arg-type]
     errors.extend(unknown_keys(values, known, prefix))
     errors.extend(_missing(values, known, prefix))
@@ -64,7 +64,30 @@ def build(cls: type[T], values: Mapping[str, Any], errors: Errors, prefix: str =
     return built if len(errors) == before else None
 
 
-def unknown_keys(values: Mapping[str, Any], known: Mapping[str, Any], prefix: str) -> Errors:
+class OptionsError(ConfigError):
+    """A dataclass of options has one or more errors, one line each."""
+
+    def __init__(self, errors: Errors) -> None:
+        self.errors = errors
+        super().__init__("; ".join(errors))
+
+
+def check_fields(options: object) -> None:
+    """Check and convert the fields of a frozen dataclass that was constructed without :func:`build`.
+
+    Raises:
+        OptionsError: a field is of another type, or out of its range.
+    """
+    errors: Errors = []
+    types = types_of(type(options))
+    for item in fields(options):  # type: ignore[arg-type]
+        value = _checked(getattr(options, item.name), types[item.name], item, item.name, errors)
+        object.__setattr__(options, item.name, value)
+    if errors:
+        raise OptionsError(errors)
+
+
+def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
     """Return one line for every key that does not exist, with the near miss or the list of keys that do."""
     listed = f"; known: {', '.join(sorted(known)) or 'none'}"
     unknown = [cut(str(name), _LONGEST_KEY) for name in values if name not in known]
@@ -72,7 +95,7 @@ def unknown_keys(values: Mapping[str, Any], known: Mapping[str, Any], prefix: st
     return [f"{prefix}{name}: no such key{hint}" for name, hint in zip_longest(unknown, hints, fillvalue="")]
 
 
-def convert(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+def convert(value: object, wanted: object, key: str, errors: Errors) -> Any:
     """Return `value` as the type `wanted`, or append why not; types of no plain data are let through."""
     origin = get_origin(wanted)
     if is_dataclass(wanted) and isinstance(wanted, type):
@@ -88,6 +111,11 @@ def convert(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
     if (origin or wanted) in (dict, Mapping) and not isinstance(value, Mapping):
         return _refuse(value, wanted, key, errors)
     return value
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Tell numbers from everything else, true and false included."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_usable(number: float) -> bool:
@@ -123,7 +151,7 @@ def to_dict(options: Any) -> dict[str, Any]:
     return asdict(options)
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
     """Return nested mappings as one flat mapping with dotted keys.
 
     >>> flatten({"a": {"b": 1}, "c": 2})
@@ -138,14 +166,15 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _hints(cls: Any) -> dict[str, Any]:
-    return _read_hints(cls)
+def types_of(cls: Any) -> dict[str, Any]:
+    """Return the type of every field of a dataclass."""
+    return _read_types(cls)
 
 
-_read_hints = cache(get_type_hints)  # a sweep builds thousands of recipes
+_read_types = cache(get_type_hints)  # a sweep builds thousands of recipes
 
 
-def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix: str) -> Errors:
+def _missing(values: Values, known: Mapping[str, Field[object]], prefix: str) -> Errors:
     required = [
         item
         for item in known.values()
@@ -154,14 +183,14 @@ def _missing(values: Mapping[str, Any], known: Mapping[str, Field[Any]], prefix:
     return [f"{prefix}{item.name}: is required ({item.metadata.get('help', '')})" for item in required]
 
 
-def _checked(value: Any, wanted: Any, item: Field[Any], key: str, errors: Errors) -> Any:
+def _checked(value: object, wanted: object, item: Field[object], key: str, errors: Errors) -> object:
     got = convert(value, wanted, key, errors)
-    if isinstance(got, int | float) and not isinstance(got, bool):
+    if is_number(got):
         errors.extend(_out_of_range(got, item.metadata, key))
     return got
 
 
-def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
+def _out_of_range(value: float, limits: Values, key: str) -> Errors:
     checks = [
         ("at least", limits.get("at_least"), lambda limit: value >= limit),
         ("above", limits.get("above"), lambda limit: value > limit),
@@ -175,15 +204,18 @@ def _out_of_range(value: float, limits: Mapping[str, Any], key: str) -> Errors:
     ]
 
 
-def _construct(cls: type[T], arguments: dict[str, Any], errors: Errors, prefix: str) -> T | None:
+def _construct(cls: type[T], arguments: Values, errors: Errors, prefix: str) -> T | None:
     try:
         return cls(**arguments)
+    except OptionsError as error:
+        errors.extend(line for line in (prefix + line for line in error.errors) if line not in errors)
+        return None
     except (ConfigError, ValueError) as error:
         errors.append(f"{prefix.rstrip('.')}: {error}" if prefix else str(error))
         return None
 
 
-def _nested(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
+def _nested(value: object, wanted: type[object], key: str, errors: Errors) -> object:
     if isinstance(value, wanted):
         return value
     if not isinstance(value, Mapping):
@@ -192,7 +224,7 @@ def _nested(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
     return _BAD if built is None else built
 
 
-def _union(value: Any, members: tuple[Any, ...], key: str, errors: Errors) -> Any:
+def _union(value: object, members: tuple[object, ...], key: str, errors: Errors) -> object:
     if isinstance(value, Mapping):
         nested = [member for member in members if is_dataclass(member)]
         if len(nested) == 1:
@@ -205,17 +237,16 @@ def _union(value: Any, members: tuple[Any, ...], key: str, errors: Errors) -> An
     return _refuse(value, Union[members], key, errors)  # noqa: UP007 - built from a tuple of types
 
 
-def _scalar(value: Any, wanted: type[Any], key: str, errors: Errors) -> Any:
+def _scalar(value: object, wanted: type[object], key: str, errors: Errors) -> object:
     exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and not is_usable(value):
+    if is_number(value) and not is_usable(value):
         return _refuse(value, wanted, key, errors)
-    if wanted is float and is_number:
+    if wanted is float and is_number(value):
         return float(value)
     return value if exact else _refuse(value, wanted, key, errors)
 
 
-def _sequence(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+def _sequence(value: object, wanted: object, key: str, errors: Errors) -> object:
     if not isinstance(value, list | tuple):
         return _refuse(value, wanted, key, errors)
     inner = get_args(wanted)
@@ -225,7 +256,7 @@ def _sequence(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
     return tuple(items) if get_origin(wanted) is tuple else list(items)
 
 
-def _refuse(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
+def _refuse(value: object, wanted: object, key: str, errors: Errors) -> object:
     if isinstance(value, int | float) and not is_usable(value):
         errors.append(f"{key}: got {quoted(value)}, expected a number between -2^63 and 2^63")
         return _BAD
@@ -235,7 +266,7 @@ def _refuse(value: Any, wanted: Any, key: str, errors: Errors) -> Any:
     return _BAD
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, Mapping):
         return "a group of keys"
     if isinstance(value, list | tuple):
@@ -245,7 +276,7 @@ def _kind(value: Any) -> str:
 
 def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
     """Return one line per key: its dotted name, default and help text."""
-    hints, lines = _hints(cls), []
+    hints, lines = types_of(cls), []
     for item in fields(cls):
         inner = _options_class(hints[item.name])
         if inner is not None:
@@ -257,6 +288,6 @@ def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
     return lines
 
 
-def _options_class(wanted: Any) -> type[Any] | None:
+def _options_class(wanted: object) -> type[object] | None:
     members = [wanted, *get_args(wanted)]
     return next((member for member in members if isinstance(member, type) and is_dataclass(member)), None)

@@ -37,6 +37,7 @@ VERBS = {
     "bench": "measure time and memory beside transformers and peft",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",
+    "cache": "show or clear the cache of tokenised data",
 }
 EVERYWHERE = ("--debug", "--no-malloc")  # with any verb, at any place
 log = logging.getLogger(__name__)

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from foretoken.limits import MOST_DOCUMENTS
+from foretoken.options import Values, option
 from foretoken_cli.console import described, table
-from foretoken_cli.parser import Parser, whole
+from foretoken_cli.parser import parse
 
 FIGURES = ("attention_mass", "selective_gates", "selective_curves")
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class AnalyseCommand:
+    """The command line of `foretoken analyse`."""
+
+    run: Path = option("folder of a finished run whose method has a prefix")
+    input: str | None = option("texts to measure on (a file or folder); default: the run's validation split", None)
+    text_column: str | None = option("column of the text in a file (default: as in training)", None)
+    documents: int = option("documents at most, spread evenly over the texts", 32, at_least=1, at_most=MOST_DOCUMENTS)
+    output: Path | None = option("folder of the figures (default: analysis/ in the run)", None, short="-o")
+
+
+def run(words: Sequence[str]) -> int:
     """Write `analysis.json` into the run, print it per layer, and draw it."""
-    options = _parser().parse_args(arguments)
-    folder = Path(options.run)
+    options = parse(AnalyseCommand, "analyse", words, described(__doc__))
+    folder = options.run
     from foretoken.files import check_writable
     from foretoken.inference.analysis import analyse_run
     from foretoken.outputs import refuse_foreign
@@ -50,7 +62,7 @@ def _draw(folder: Path, output: Path) -> None:
             temporary.write_bytes(to_png(figure))
 
 
-def _print(values: Mapping[str, Any]) -> None:
+def _print(values: Values) -> None:
     header = ["attention", "prefix, mean of heads", "least", "most"]
     rows = [
         [name, *(f"{share:.4f}" for share in (fmean(heads), min(heads), max(heads)))]
@@ -61,18 +73,3 @@ def _print(values: Mapping[str, Any]) -> None:
         for row, heads in zip(rows, gates, strict=False):
             row.append(f"{fmean(heads):.4f}")
     table(header, rows)
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="foretoken analyse", description=described(__doc__))
-    parser.add_argument("run", help="folder of a finished run whose method has a prefix")
-    parser.add_argument("--input", help="texts to measure on (a file or folder); default: the run's validation split")
-    parser.add_argument("--text-column", help="column of the text in a file (default: as in training)")
-    parser.add_argument(
-        "--documents",
-        type=whole(1, MOST_DOCUMENTS),
-        default=32,
-        help="documents at most, spread evenly over the texts (default: 32)",
-    )
-    parser.add_argument("-o", "--output", type=Path, help="folder of the figures (default: analysis/ in the run)")
-    return parser

@@ -6,7 +6,6 @@ A result that cannot be written is an error; a line on stderr that cannot be wri
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 import sys
@@ -14,62 +13,48 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from foretoken.errors import SaveError, cut, printable
-from foretoken.files import save_error
+from foretoken.processes import is_main_process
 
 LONGEST_LINE = 500  # characters
 _OURS = r"foretoken(_cli)?(\.|$)"
 
 
 class ReaderGone(Exception):  # noqa: N818 - no error: `foretoken ... | head` has seen enough
-    """Whoever read our stdout has closed it."""
+    """The process that read stdout has closed it."""
 
 
 def fail(message: str) -> None:
-    """Say an error: its lines are shown one by one, none of them longer than a paragraph, and nothing raw."""
+    """Print an error on stderr: control characters escaped, long lines cut."""
     _to_stderr(f"error: {message}")
 
 
 def say(line: object = "") -> None:
-    """Print a line of a result."""
+    """Print a line of a result on stdout."""
     with writing_results():
         print(printable(str(line)))
 
 
-def json_line(values: Any, *, to_stdout: bool = False) -> str:
-    r"""Return values as JSON that is exact, and escapes more than JSON has to: all that does not print.
-
-    On a stdout of another encoding than Unicode's, all letters beyond ASCII.
-
-    >>> json_line({"text": "naïve \x9b31m"})
-    '{"text": "naïve \\u009b31m"}'
-    """
-    in_ascii = to_stdout and not (sys.stdout.encoding or "").lower().startswith("utf")
-    text = json.dumps(values, ensure_ascii=in_ascii)
-    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
-
-
 def say_lines(text: str) -> None:
-    """Print a result of several lines."""
+    """Print a result of several lines on stdout."""
     for line in text.splitlines():
         say(line)
 
 
 def flush_results() -> None:
-    """Write what is still in memory of the results: a full disk is noticed no sooner."""
+    """Write what is still buffered of the results: only then is a full disk noticed."""
     with writing_results():
         sys.stdout.flush()
 
 
 @contextmanager
 def writing_results() -> Iterator[None]:
-    """Turn the failures of stdout into errors of ours; what it has not written is given up.
+    """Turn an OSError of stdout into one of the errors below; what is not written yet is dropped.
 
     Raises:
-        SaveError: it cannot be written.
-        ReaderGone: nobody reads it any more.
+        SaveError: stdout cannot be written.
+        ReaderGone: the process that read it has closed it.
     """
     try:
         yield
@@ -77,11 +62,13 @@ def writing_results() -> Iterator[None]:
         _give_up_stdout()
         if isinstance(error, BrokenPipeError):
             raise ReaderGone from error
+        from foretoken.files import save_error  # brings libraries that --help does not need
+
         raise save_error("stdout", error) from error
 
 
 def open_standard_streams() -> None:
-    """See that nothing is missing of stdin, stdout and stderr; else a file opened next would take the place of one.
+    """Open stdin, stdout and stderr where they are closed, or the next file to be opened would take their place.
 
     Raises:
         SaveError: stdout is closed, and with it the place for results.
@@ -99,7 +86,7 @@ def open_standard_streams() -> None:
 
 
 def described(docstring: str | None) -> str:
-    """Return what a verb does, from its module's first line (verb, colon, what it does)."""
+    """Return the description of a verb: what follows the colon in the first line of its module."""
     return (docstring or "").partition(": ")[2]
 
 
@@ -114,11 +101,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def is_main_process() -> bool:
-    """Tell whether this process is the one that speaks (`torchrun` and `accelerate launch` start several)."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def log_to_stderr(*, debug: bool = False) -> None:
@@ -154,7 +136,7 @@ def _one_line(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _to_stderr(text: str) -> None:
-    """Show lines whatever is quoted in them; those after the first are indented, so that none passes for ours."""
+    """Print lines; those after the first are indented, so that quoted text cannot pass for a line of its own."""
     first, *others = f"foretoken: {text}".rstrip("\n").split("\n")
     lines = [first, *(line if line.startswith("  ") else f"  {line}" for line in others)]
     with suppress(OSError):
@@ -162,7 +144,7 @@ def _to_stderr(text: str) -> None:
 
 
 def _give_up_stdout() -> None:
-    """Let what is left in the buffer go nowhere, or the interpreter complains about it at its end."""
+    """Send the rest of the buffer to the null device, or the interpreter reports it when it exits."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

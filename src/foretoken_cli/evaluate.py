@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from foretoken.limits import MOST_BINS
+from foretoken.options import option
 from foretoken_cli.console import described, table
-from foretoken_cli.inference import add_column_options, add_inference_options, check_result, given_columns, load
-from foretoken_cli.parser import Parser, whole
+from foretoken_cli.inference import InferenceOptions
+from foretoken_cli.parser import parse
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand(InferenceOptions):
+    """The command line of `foretoken evaluate`."""
+
+    file: str = option("labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
+    label_column: str | None = option("column of the label (default: as in training)", None)
+    ece_bins: int = option("bins of the calibration error", 15, at_least=1, at_most=MOST_BINS)
+    predictions: Path | None = option("write the predictions to this parquet file", None)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The given columns, by the keys of a recipe."""
+        return super().columns | ({"label_column": self.label_column} if self.label_column else {})
+
+
+def run(words: Sequence[str]) -> int:
     """Print the metrics of an adapter on a file; write its predictions if asked."""
-    options = _parser().parse_args(arguments)
+    options = parse(EvaluateCommand, "evaluate", words, described(__doc__))
     from foretoken.data.load import load_examples
     from foretoken.data.options import DataOptions
     from foretoken.inference.evaluate import evaluate
 
-    predictor = load(options)
-    check_result(options.predictions, predictor, options, options.file)
+    predictor = options.load()
+    options.check_result(options.predictions, predictor, options.file)
     problem = replace(predictor.problem, n_bins=options.ece_bins)
-    data = DataOptions(path=options.file, **{**predictor.columns, **given_columns(options)})
+    data = DataOptions(path=options.file, **{**predictor.columns, **options.columns})
     documents = load_examples(options.file, data, problem.name, problem.labels)
     metrics = evaluate(
         replace(predictor, problem=problem),
@@ -39,18 +56,3 @@ def run(arguments: Sequence[str]) -> int:
 
 def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.4f}"
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="foretoken evaluate", description=described(__doc__))
-    parser.add_argument("folder", help="run folder, adapter folder or model folder")
-    parser.add_argument("file", help="labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
-    add_column_options(parser)
-    parser.add_argument("--label-column", help="column of the label (default: as in training)")
-    add_inference_options(parser)
-    parser.add_argument(
-        "--ece-bins", type=whole(1, MOST_BINS), default=15, help="bins of the calibration error (default: 15)"
-    )
-    parser.add_argument("--predictions", type=Path, help="write the predictions to this parquet file")
-    parser.add_argument("--overwrite", action="store_true", help="replace the file of predictions where it exists")
-    return parser

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from foretoken.limits import LONGEST_DOCUMENT
+from foretoken.options import option
 from foretoken_cli.console import described, say
-from foretoken_cli.parser import Parser, whole
+from foretoken_cli.parser import parse
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class LengthenCommand:
+    """The command line of `foretoken lengthen`."""
+
+    source: str = option("folder or hub name of a model, or minilm (the demo weights)")
+    output: str = option("folder to write")
+    max_length: int = option("tokens it will read", 4096, at_least=1, at_most=LONGEST_DOCUMENT)
+    attention_window: int = option(
+        "tokens that each token sees around itself", 512, at_least=1, at_most=LONGEST_DOCUMENT
+    )
+
+
+def run(words: Sequence[str]) -> int:
     """Lengthen a model into a new folder and print where it is."""
-    options = _parser().parse_args(arguments)
+    options = parse(LengthenCommand, "lengthen", words, described(__doc__))
     from foretoken.lengthening import lengthen
-    from foretoken.training.model.load import quiet_transformers
+    from foretoken.quiet import quiet_transformers
 
     with quiet_transformers():
         lengthen(
@@ -24,18 +38,3 @@ def run(arguments: Sequence[str]) -> int:
         )
     say(options.output)
     return 0
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="foretoken lengthen", description=described(__doc__))
-    parser.add_argument("source", help="folder or hub name of a model, or minilm (the demo weights)")
-    parser.add_argument("output", help="folder to write")
-    length = whole(1, LONGEST_DOCUMENT)
-    parser.add_argument("--max-length", type=length, default=4096, help="tokens it will read (default: 4096)")
-    parser.add_argument(
-        "--attention-window",
-        type=length,
-        default=512,
-        help="tokens that each token sees around itself (default: 512)",
-    )
-    return parser

@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields
-from typing import Any, Literal, get_args, get_origin
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Literal, get_args, get_origin
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
+from foretoken.options import option
 from foretoken_cli.console import described, say, say_lines, table
-from foretoken_cli.parser import Parser
+from foretoken_cli.parser import parse
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class MethodsCommand:
+    """The command line of `foretoken methods`."""
+
+    name: str | None = option("show the options of this method", None, positional=True)
+
+
+def run(words: Sequence[str]) -> int:
     """Print the methods and the families they work on, or the options of the one that is named."""
-    options = _parser().parse_args(arguments)
+    options = parse(MethodsCommand, "methods", words, described(__doc__))
     from foretoken.methods import METHODS
 
     if options.name is None:
@@ -71,7 +79,7 @@ def _reasons(cells: Mapping[str, Mapping[str, str]]) -> set[tuple[str, str]]:
     }
 
 
-def _meaning(item: Field[object], wanted: Any) -> str:
+def _meaning(item: Field[object], wanted: object) -> str:
     """Return an option's help, and the values it takes where there are only some."""
     choices = ", ".join(str(value) for value in get_args(wanted)) if get_origin(wanted) is Literal else ""
     text = _first_sentence(item.metadata.get("help", ""))
@@ -87,9 +95,3 @@ def _default(item: Field[object]) -> str:
     if item.default is not MISSING:
         return str(item.default)
     return str(item.default_factory()) if item.default_factory is not MISSING else "required"
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="foretoken methods", description=described(__doc__))
-    parser.add_argument("name", nargs="?", help="show the options of this method")
-    return parser

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretoken.errors import ConfigError, DataError
-from foretoken_cli.console import described, json_line, say
-from foretoken_cli.inference import add_column_options, add_inference_options, check_result, given_columns, load
-from foretoken_cli.parser import Parser
+from foretoken.options import option
+from foretoken_cli.console import described, say
+from foretoken_cli.inference import InferenceOptions
+from foretoken_cli.parser import parse
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,17 +24,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class PredictCommand(InferenceOptions):
+    """The command line of `foretoken predict`."""
+
+    texts: list[str] | None = option("texts to label", None, positional=True)
+    input: str | None = option("file, folder of txt files, or - for one document per line of stdin", None)
+    output: Path | None = option("write there instead of to stdout", None, short="-o")
+
+
+def run(words: Sequence[str]) -> int:
     """Print or write the id of every row and what is predicted for it."""
-    options = _parser().parse_args(arguments)
+    options = parse(PredictCommand, "predict", words, described(__doc__))
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.files import write_text
     from foretoken.inference.predict_rows import predict_rows
     from foretoken.training.tokens.encode import describe
 
-    predictor = load(options)
-    check_result(options.output, predictor, options, options.input)
+    predictor = options.load()
+    options.check_result(options.output, predictor, options.input)
     rows = _rows(options, predictor)
     outputs, truncation, _ = predict_rows(
         predictor,
@@ -42,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         scaled=not options.unscaled,
     )
     log.info(describe(truncation, predictor.max_length))
-    answers = zip(rows["id"], predictor.problem.answers(outputs, rows), strict=True)
+    answers = zip(rows["id"], predictor.problem.to_json(outputs, rows), strict=True)
     lines = (json_line({"id": name} | answer, to_stdout=options.output is None) for name, answer in answers)
     if options.output is None:
         for line in lines:
@@ -52,29 +63,36 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _rows(options: argparse.Namespace, predictor: Predictor) -> Dataset:
-    """Return the rows to predict: texts of the command line or stdin, or whatever the problem reads from a file."""
+def json_line(values: object, *, to_stdout: bool = False) -> str:
+    r"""Return values as JSON with every character escaped that does not print.
+
+    With `to_stdout`, letters beyond ASCII are escaped too unless the encoding of stdout has them.
+
+    >>> json_line({"text": "naïve \x9b31m"})
+    '{"text": "naïve \\u009b31m"}'
+    """
+    in_ascii = to_stdout and not (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(values, ensure_ascii=in_ascii)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def _rows(options: PredictCommand, predictor: Predictor) -> Dataset:
+    """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
     import datasets
 
     from foretoken.inference.predict_rows import refuse_unusable_texts
 
-    texts = _typed(options)
-    if texts is not None:
+    if options.input is None or options.input == "-":
+        typed = [(str(number), text) for number, text in enumerate(options.texts or (), 1)]
+        texts = _stdin_lines() if options.input else typed
         predictor.problem.check_texts()
         refuse_unusable_texts([text for _, text in texts])
         return datasets.Dataset.from_dict({"id": [name for name, _ in texts], "text": [text for _, text in texts]})
     from foretoken.data.load import load_inputs
     from foretoken.data.options import DataOptions
 
-    columns = dict(predictor.columns) | given_columns(options)
+    columns = dict(predictor.columns) | options.columns
     return load_inputs(options.input, DataOptions(path=options.input, **columns), predictor.problem.name)
-
-
-def _typed(options: argparse.Namespace) -> list[tuple[str, str]] | None:
-    """Return (id, text) from the command line or the lines of stdin; None where a file is named."""
-    if options.texts:
-        return [(str(number), text) for number, text in enumerate(options.texts, 1)]
-    return _stdin_lines() if options.input == "-" else None
 
 
 def _stdin_lines() -> list[tuple[str, str]]:
@@ -86,15 +104,3 @@ def _stdin_lines() -> list[tuple[str, str]]:
     if not found:
         raise DataError("stdin: no text; expected one document per line")
     return found
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="foretoken predict", description=described(__doc__))
-    parser.add_argument("folder", help="run folder, adapter folder or model folder")
-    parser.add_argument("texts", nargs="*", help="texts to label")
-    parser.add_argument("--input", help="file, folder of txt files, or - for one document per line of stdin")
-    add_column_options(parser)
-    parser.add_argument("-o", "--output", type=Path, help="write there instead of to stdout")
-    parser.add_argument("--overwrite", action="store_true", help="replace the output where it exists")
-    add_inference_options(parser)
-    return parser

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from foretoken.options import option
 from foretoken_cli.console import described, say
-from foretoken_cli.parser import Parser
+from foretoken_cli.parser import parse
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class ReportCommand:
+    """The command line of `foretoken report`."""
+
+    folders: list[Path] = option("folders that hold runs, at any depth")
+    output: Path = option("folder to write", Path("report"), short="-o")
+
+
+def run(words: Sequence[str]) -> int:
     """Write the report, print its summary and where it is."""
-    options = _parser().parse_args(arguments)
+    options = parse(ReportCommand, "report", words, described(__doc__))
     from foretoken.report.write import PAGE, write_report
 
     report = write_report(options.folders, options.output)
@@ -20,10 +30,3 @@ def run(arguments: Sequence[str]) -> int:
     say()
     say(options.output / PAGE)
     return 0
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="foretoken report", description=described(__doc__))
-    parser.add_argument("folders", nargs="+", type=Path, help="folders that hold runs, at any depth")
-    parser.add_argument("-o", "--output", type=Path, default=Path("report"), help="folder to write (default: report)")
-    return parser

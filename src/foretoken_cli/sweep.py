@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+import _thread
 import logging
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretoken.errors import ConfigError, ForetokenError
+from foretoken.options import option
+from foretoken.processes import num_processes
 from foretoken_cli.console import described, fail, say, table
-from foretoken_cli.parser import Parser, whole
+from foretoken_cli.parser import parse_known
 
 if TYPE_CHECKING:
-    from foretoken.sweeps.plan import Plan
-    from foretoken.sweeps.status import Standing
+    from foretoken.sweeps.plan import SweepPlan
+    from foretoken.sweeps.status import VariantStatus
     from foretoken.sweeps.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -27,13 +29,37 @@ The same command, given again anywhere with the same storage, joins in; after a 
 """
 
 
-class CrewError(ForetokenError, RuntimeError):
+class WorkersError(ForetokenError, RuntimeError):
     """The worker processes ended before the sweep did."""
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class SweepCommand:
+    """The command line of `foretoken sweep`; keys of the recipe stand among its flags."""
+
+    file: str = option("sweep file (YAML)", metavar="FILE")
+    workers: int = option("processes on this machine", 1, metavar="N", at_least=1, at_most=MOST_WORKERS)
+    storage: str | None = option(
+        "database, in place of the file's: sqlite:///FILE or postgresql://...", None, metavar="URL"
+    )
+    output: str | None = option("folder that holds the sweeps, in place of the file's", None, metavar="FOLDER")
+    dry_run: bool = option("print what would run, and run nothing", False)
+    retry_failed: bool = option("run again what failed before", False)
+    accept_changed: bool = option("go on with killed runs though data, model or versions have changed", False)
+    as_worker: bool = option("a process that another one started with --workers", False, hidden=True)
+
+
+def run(words: Sequence[str]) -> int:
     """Run a sweep; exit code 2 if any of its runs failed."""
-    options, overrides = _parser().parse_known_args(arguments)
+    options, overrides = parse_known(
+        SweepCommand,
+        "sweep",
+        words,
+        described(__doc__),
+        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--retry-failed] [--accept-changed] "
+        "[--KEY VALUE ...]",
+        epilog=_EPILOG,
+    )
     _refuse_launchers()
     from foretoken.sweeps.plan import load_plan
 
@@ -44,21 +70,21 @@ def run(arguments: Sequence[str]) -> int:
     from foretoken.sweeps.database import Database
     from foretoken.sweeps.sweep import Sweep
 
-    database = Database(plan.file.database)
+    database = Database(plan.config.database)
     try:
-        return _run(Sweep(plan, database), options, arguments)
+        return _run(Sweep(plan, database), options, words)
     finally:
         database.close()
 
 
-def _run(sweep: Sweep, options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def _run(sweep: Sweep, options: SweepCommand, words: Sequence[str]) -> int:
     if options.as_worker:
         _work(sweep, options)
         return 0
     if options.retry_failed:
         sweep.retry_broken()
     try:
-        _work_here(sweep, options) if options.workers == 1 else _work_in_processes(sweep, options, arguments)
+        _work_here(sweep, options) if options.workers == 1 else _work_in_processes(sweep, options, words)
     except KeyboardInterrupt:
         _print_result(sweep)
         fail("interrupted; what was done is kept, and the same command goes on")
@@ -67,54 +93,52 @@ def _run(sweep: Sweep, options: argparse.Namespace, arguments: Sequence[str]) ->
     return 2 if _say_failures(sweep) else 0
 
 
-def _work_here(sweep: Sweep, options: argparse.Namespace) -> None:
+def _work_here(sweep: Sweep, options: SweepCommand) -> None:
     from foretoken.sweeps.record import Record
-    from foretoken.sweeps.show import Show
+    from foretoken.sweeps.tables import ProgressTable
     from foretoken.sweeps.worker import Worker
 
-    record = Record(sweep.plan, sweep.board.database.place)
-    with Show() as show:
+    record = Record(sweep.plan, sweep.run_table.database.place)
+    with ProgressTable() as progress:
 
-        def publish(found: Sequence[Standing]) -> None:
-            record.write(found)
-            show.update(found)
+        def publish(statuses: Sequence[VariantStatus]) -> None:
+            record.write(statuses)
+            progress.update(statuses)
 
         Worker(sweep, publish, accept_changed=options.accept_changed).work()
 
 
-def _work_in_processes(sweep: Sweep, options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    from foretoken.sweeps.local_workers import run_crew
+def _work_in_processes(sweep: Sweep, options: SweepCommand, words: Sequence[str]) -> None:
+    from foretoken.sweeps.local_workers import run_local_workers
     from foretoken.sweeps.record import Record
-    from foretoken.sweeps.show import Show
     from foretoken.sweeps.status import is_over
+    from foretoken.sweeps.tables import ProgressTable
 
-    with Show() as show:
-        show.update(sweep.look())
-        command = [word for word in arguments if word != "--retry-failed"]
-        logs = sweep.plan.file.folder / "workers"
-        bad = run_crew(command, options.workers, logs, lambda: show.update(sweep.look()))
+    with ProgressTable() as progress:
+        progress.update(sweep.look())
+        command = [word for word in words if word != "--retry-failed"]
+        logs = sweep.plan.config.folder / "workers"
+        bad = run_local_workers(command, options.workers, logs, lambda: progress.update(sweep.look()))
     found = sweep.look()
-    Record(sweep.plan, sweep.board.database.place).write(found)
+    Record(sweep.plan, sweep.run_table.database.place).write(found)
     if bad and not is_over(found):
-        raise CrewError(f"{bad}; the same command goes on")
+        raise WorkersError(f"{bad}; the same command goes on")
     if bad:
         log.warning("%s; the others did its work", bad)
 
 
-def _work(sweep: Sweep, options: argparse.Namespace) -> None:
-    """Work for a parent that shows and prints; stop when it is gone, as nobody could stop us then."""
-    from foretoken.sweeps.heartbeat import Parent
+def _work(sweep: Sweep, options: SweepCommand) -> None:
+    """Work for a parent process that prints; stop when it has ended, as Ctrl-C no longer arrives then."""
+    from foretoken.sweeps.heartbeat import ParentProcess
     from foretoken.sweeps.record import Record
     from foretoken.sweeps.worker import Worker
 
-    parent, record = Parent(), Record(sweep.plan, sweep.board.database.place)
+    parent, record = ParentProcess(), Record(sweep.plan, sweep.run_table.database.place)
 
-    def publish(found: Sequence[Standing]) -> None:
+    def publish(statuses: Sequence[VariantStatus]) -> None:
         if parent.is_gone:
-            import _thread
-
             _thread.interrupt_main()
-        record.write(found)
+        record.write(statuses)
 
     Worker(sweep, publish, accept_changed=options.accept_changed).work()
 
@@ -125,7 +149,7 @@ def _print_result(sweep: Sweep) -> None:
 
     table(RESULT, result_rows(sweep.latest))
     say()
-    say(f"all candidates and scores: {sweep.plan.file.folder / FILE}")
+    say(f"all candidates and scores: {sweep.plan.config.folder / FILE}")
 
 
 def _say_failures(sweep: Sweep) -> bool:
@@ -139,11 +163,11 @@ def _say_failures(sweep: Sweep) -> bool:
     return bool(rows)
 
 
-def _print_plan(plan: Plan) -> None:
+def _print_plan(plan: SweepPlan) -> None:
     from foretoken.sweeps.candidates import number_of_candidates
     from foretoken.sweeps.tables import PLANNED, planned_rows
 
-    sizes = {item.name: number_of_candidates(item, plan.file.search) for item in plan.contestants}
+    sizes = {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants}
     rows = planned_rows(plan, sizes)
     table(PLANNED, rows)
     search, after = (sum(int(row[column]) for row in rows) for column in (3, 4))
@@ -152,36 +176,5 @@ def _print_plan(plan: Plan) -> None:
 
 
 def _refuse_launchers() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if num_processes() > 1:
         raise ConfigError("a sweep shares its runs out itself; start it without torchrun or accelerate launch")
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="foretoken sweep",
-        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--retry-failed] [--accept-changed] "
-        "[--KEY VALUE ...]",
-        description=described(__doc__),
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("file", metavar="FILE", help="sweep file (YAML)")
-    add(
-        "--workers",
-        type=whole(1, MOST_WORKERS),
-        default=1,
-        metavar="N",
-        help="processes on this machine (default: this one)",
-    )
-    add("--storage", metavar="URL", help="database, in place of the file's: sqlite:///FILE or postgresql://...")
-    add("--output", metavar="FOLDER", help="folder that holds the sweeps, in place of the file's")
-    add("--dry-run", action="store_true", help="print what would run, and run nothing")
-    add("--retry-failed", action="store_true", help="run again what failed before")
-    add(
-        "--accept-changed",
-        action="store_true",
-        help="go on with killed runs though data, model or versions have changed",
-    )
-    add("--as-worker", action="store_true", help=argparse.SUPPRESS)
-    return parser

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foretoken.options import option
 from foretoken_cli.console import described, table
-from foretoken_cli.parser import Parser
+from foretoken_cli.parser import parse
 
 if TYPE_CHECKING:
     from foretoken.data.tasks.base import Task
@@ -15,9 +17,16 @@ if TYPE_CHECKING:
 _HEADER = ("task", "title", "problem", "labels", "train / validation / test", "metric", "source", "licence")
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class TasksCommand:
+    """The command line of `foretoken tasks`."""
+
+    name: str | None = option("show everything about this task", None, positional=True)
+
+
+def run(words: Sequence[str]) -> int:
     """Print the table of tasks, or what is known about the one that is named."""
-    options = _parser().parse_args(arguments)
+    options = parse(TasksCommand, "tasks", words, described(__doc__))
     from foretoken.data.tasks.table import TASKS, get_task
 
     if options.name is not None:
@@ -70,9 +79,3 @@ def _whereabouts(task: Task) -> str:
         return f"{place}: not there"
     held = shown(sorted(item.name for item in place.iterdir())) if place.is_dir() else "a file"
     return f"{place}: there ({held or 'an empty folder'})"
-
-
-def _parser() -> Parser:
-    parser = Parser(prog="foretoken tasks", description=described(__doc__))
-    parser.add_argument("name", nargs="?", help="show everything about this task")
-    return parser

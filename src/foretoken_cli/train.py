@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from foretoken.errors import ForetokenError
-from foretoken_cli.console import fail, is_main_process, say, table
-from foretoken_cli.parser import Parser
+from foretoken.options import Values, option
+from foretoken.processes import is_main_process
+from foretoken_cli.console import fail, say, table
+from foretoken_cli.parser import parse_known
 
 _SHOWN = {
     "classification": ("accuracy", "f1_macro", "ece"),
@@ -36,14 +37,29 @@ keys of a recipe:
 """
 
 
-def run(arguments: Sequence[str]) -> int:
+@dataclass(frozen=True)
+class TrainCommand:
+    """The flags of `foretoken train`; the recipes stand before them, keys of the recipe among them."""
+
+    restart: bool = option("begin anew; an earlier run goes once the new one has begun", False)
+    accept_changed: bool = option("go on though data, model or versions have changed since the kill", False)
+
+
+def run(words: Sequence[str]) -> int:
     """Train; exit code 2 if any recipe failed."""
-    recipes, rest = _leading_words(arguments)
-    options, overrides = _parser(rest).parse_known_args(rest)
+    recipes, rest = _leading_words(words)
+    options, overrides = parse_known(
+        TrainCommand,
+        "train",
+        rest,
+        "Run recipes in turn. A killed run goes on where it was; a finished one is not repeated.",
+        usage="foretoken train RECIPE [RECIPE ...] [--restart] [--accept-changed] [--KEY VALUE ...]",
+        epilog=_KEYS + _key_help() if {"-h", "--help"} & set(rest) else None,
+    )
     if not recipes:
         fail("name at least one recipe file before the options: foretoken train recipe.yaml")
         return 2
-    done: list[tuple[str, dict[str, Any]]] = []
+    done: list[tuple[str, Values]] = []
     try:
         failed = _run_all(recipes, overrides, done, options)
     finally:
@@ -54,8 +70,8 @@ def run(arguments: Sequence[str]) -> int:
 def _run_all(
     recipes: Sequence[str],
     overrides: Sequence[str],
-    done: list[tuple[str, dict[str, Any]]],
-    options: argparse.Namespace,
+    done: list[tuple[str, Values]],
+    options: TrainCommand,
 ) -> bool:
     """Run the recipes in turn; of several, one that fails is said and the others go on."""
     if len(recipes) == 1:
@@ -68,14 +84,14 @@ def _run_all(
         except ForetokenError as error:
             fail(str(error) if path in str(error) else f"{path}: {error}")
             failed = True
-        except Exception:  # a defect of ours or a full memory: the other recipes are still worth running
+        except Exception:  # a defect or a full memory does not stop the other recipes
             fail(f"{path}: failed unexpectedly")
             traceback.print_exc()
             failed = True
     return failed
 
 
-def _run_one(path: str, overrides: Sequence[str], options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+def _run_one(path: str, overrides: Sequence[str], options: TrainCommand) -> tuple[str, Values]:
     from foretoken.training.recipe.recipe import load_recipe
 
     recipe = load_recipe(path, overrides)
@@ -84,7 +100,7 @@ def _run_one(path: str, overrides: Sequence[str], options: argparse.Namespace) -
     return str(recipe.run_folder), train(recipe, restart=options.restart, accept_changed=options.accept_changed)
 
 
-def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+def _print(done: Sequence[tuple[str, Values]]) -> None:
     """Print one line a run, and below where the runs are: their names are long, and terminals 80 columns wide."""
     if done and is_main_process():
         names = _metrics([record for _, record in done])
@@ -94,13 +110,13 @@ def _print(done: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         say(f"adapter, record and predictions: {', '.join(folder for folder, _ in done)}")
 
 
-def _metrics(done: Sequence[Mapping[str, Any]]) -> list[str]:
+def _metrics(done: Sequence[Values]) -> list[str]:
     """Return what the table shows: a few metrics of every problem among the runs, and what they were selected by."""
     names = [name for record in done for name in (*_SHOWN[record["problem"]], record["recipe"]["training"]["metric"])]
     return [name for name in dict.fromkeys(names) if any(name in record["test"] for record in done)]
 
 
-def _row(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def _row(record: Values, names: Sequence[str]) -> list[str]:
     measured, step = record["test"], record["timings"]["step_seconds_median"]
     return [
         record["recipe"]["method"]["name"],
@@ -110,28 +126,10 @@ def _row(record: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     ]
 
 
-def _leading_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _leading_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the recipes from what follows the first option."""
-    count = next((index for index, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    return list(arguments[:count]), list(arguments[count:])
-
-
-def _parser(rest: Sequence[str]) -> Parser:
-    wants_help = "-h" in rest or "--help" in rest
-    parser = Parser(
-        prog="foretoken train",
-        usage="foretoken train RECIPE [RECIPE ...] [--restart] [--accept-changed] [--KEY VALUE ...]",
-        description="Run recipes in turn. A killed run goes on where it was; a finished one is not repeated.",
-        epilog=_KEYS + _key_help() if wants_help else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--restart", action="store_true", help="begin anew; an earlier run goes once the new one has begun"
-    )
-    parser.add_argument(
-        "--accept-changed", action="store_true", help="go on though data, model or versions have changed since the kill"
-    )
-    return parser
+    count = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
+    return list(words[:count]), list(words[count:])
 
 
 def _key_help() -> str:

@@ -50,7 +50,7 @@ def test_texts_of_a_file(selective, cli, tmp_path):
 
 def test_method_without_a_prefix(finished, refused):
     said = refused("analyse", finished)
-    assert "(lora): the method puts no rows and no columns into the attention" in said
+    assert "(lora): the method puts no prefix and no columns into the attention" in said
     assert not (finished / "analysis.json").exists()
 
 

@@ -8,6 +8,8 @@ import sys
 import pytest
 import torch
 
+from foretoken_cli import VERBS
+
 from support.tiny_run import documents, write_csv
 
 GOOD = list(documents(40))
@@ -169,7 +171,7 @@ def test_debug_shows_the_traceback(cli):
     assert "Traceback" in cli("train", "nowhere.yaml", "--debug").err
 
 
-@pytest.mark.parametrize("verb", ["", "train", "evaluate", "predict", "lengthen", "methods", "tasks"])
+@pytest.mark.parametrize("verb", ["", *VERBS, "bench encoder"])
 def test_help_needs_no_heavy_library(verb):
     command = [sys.executable, "-X", "importtime", "-m", "foretoken", *verb.split(), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -82,11 +82,11 @@ def test_a_search_selects_by_validation_and_tests_the_selected_alone(finished):
     found = record(finished.folder)
     assert found["status"] == "finished"
     assert found["counts"] == {"trained": 2, "measured": 4}
-    for contestant in found["contestants"]:
-        chosen = next(item for item in contestant["candidates"] if item["selected"])
-        assert chosen["score"] == max(item["score"] for item in contestant["candidates"])
-        assert list(contestant["test"]["f1_macro"]["seeds"]) == ["0", "1"]
-        for candidate in contestant["candidates"]:
+    for variant in found["contestants"]:
+        chosen = next(item for item in variant["candidates"] if item["selected"])
+        assert chosen["score"] == max(item["score"] for item in variant["candidates"])
+        assert list(variant["test"]["f1_macro"]["seeds"]) == ["0", "1"]
+        for candidate in variant["candidates"]:
             for name in candidate["runs"]:
                 run = json.loads((finished.folder / name / "run.json").read_text())
                 assert run["status"] == "finished"
@@ -100,7 +100,7 @@ def test_a_finished_sweep_prints_its_table_and_repeats_nothing(finished, cli):
     assert result.code == 0
     assert saved(finished.folder) == before
     header, lora, prefix, *_ = result.out.splitlines()
-    assert header.split("  ")[0] == "contestant"
+    assert header.split("  ")[0] == "variant"
     assert (lora.split()[0], prefix.split()[0]) == ("lora", "prefix-tuning")
     assert "±" in lora
     assert "6 of 6 runs done" in result.err

@@ -9,7 +9,7 @@ from foretoken import AoTPTuningConfig, HeadOnlyConfig, LoraConfig, PrefixPropag
 from foretoken.attention.choose import use_packing
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.training.model.load import count_parameters, is_head
-from foretoken.tuner.trained_tokens import TokenRows, use_fast_rows
+from foretoken.tuner.trained_tokens import FastTokensLayer, use_fast_tokens
 
 from support import tiny
 from support.table import EMPTY, ROWS, train_with_checkpointing
@@ -160,11 +160,11 @@ class TestParts:
     def test_our_layer_does_what_pefts_does(self):
         for family in ("bart", "gpt2", "gemma3_text"):
             model, inputs = shaken(adapted(family)), batch(family)
-            layers = [module for module in model.modules() if type(module) is TokenRows]
+            layers = [module for module in model.modules() if type(module) is FastTokensLayer]
             assert layers
             ours = logits(model, inputs)
             for layer in layers:
-                layer.__class__ = TokenRows.__mro__[1]
+                layer.__class__ = FastTokensLayer.__mro__[1]
             torch.testing.assert_close(logits(model, inputs), ours, atol=1e-6, rtol=1e-5)
 
     def test_lora_gets_the_fast_layer_too(self):
@@ -172,8 +172,8 @@ class TestParts:
             resized("llama"),
             LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"], trainable_token_indices=NEW),
         )
-        use_fast_rows(model)
-        assert type(model.get_input_embeddings().token_adapter) is TokenRows
+        use_fast_tokens(model)
+        assert type(model.get_input_embeddings().token_adapter) is FastTokensLayer
 
     def test_an_output_with_a_table_of_its_own_has_rows_of_its_own(self):
         model = adapted("llama", rows={"embed_tokens": NEW, "lm_head": NEW}).train()

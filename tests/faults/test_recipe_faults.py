@@ -238,7 +238,7 @@ AXES = {f"{group}.k{n}": list(range(10)) for group, n in itertools.product(("dat
     [
         ({"compare": AXES}, "combinations; expected at most 1,000 contestants"),
         ({"compare": {"max_length": list(range(2, 5000))}}, "got 4,998 values, expected at most 1,000"),
-        ({"seeds": list(range(60_000))}, "2 contestants x 60,000 seeds are 120,000 runs; expected at most 100,000"),
+        ({"seeds": list(range(60_000))}, "2 variants x 60,000 seeds are 120,000 runs; expected at most 100,000"),
         ({"seeds": [-1]}, "seeds: got [-1], expected whole numbers from 0"),
         ({"search": {"strategy": "random", "trials": 10**9, "space": {}}}, "expected at most 10,000"),
         (

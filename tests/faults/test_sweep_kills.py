@@ -16,7 +16,7 @@ from support.faults.forked import assert_done_or_refused
 
 @pytest.fixture
 def sweep_file(tiny_files, tmp_path):
-    """Write a sweep of two contestants, with a checkpoint after every few steps."""
+    """Write a sweep of two variants, with a checkpoint after every few steps."""
 
     def write(name="sweep", **changes):
         training = {"num_threads": 1, "max_steps": 240, "eval_every": 6, "batch_size": 4, "learning_rate": 0.01}
@@ -45,8 +45,8 @@ def change(folder, statement):
 def results(folder):
     """Return what a sweep found, without times and names of files."""
     record = json.loads((folder / "sweep.json").read_text())
-    for contestant in record["contestants"]:
-        for candidate in contestant["candidates"]:
+    for variant in record["contestants"]:
+        for candidate in variant["candidates"]:
             for run in candidate["runs"].values():
                 del run["seconds"]
     return {key: record[key] for key in ("status", "counts", "contestants", "failures")}
@@ -96,7 +96,7 @@ def test_a_sweep_that_is_killed_again_and_again_ends_as_one_that_is_not(forked, 
 
 
 def half_trained(forked, path, folder, cwd):
-    """Kill a sweep when its first run has a checkpoint, and let the board say that the run failed."""
+    """Kill a sweep when its first run has a checkpoint, and let the run table say that the run failed."""
     assert sweep_and_kill(forked, path, folder, cwd, delay=0)
     assert checkpoints(folder)
     (run,) = [name for name, state in states(folder).items() if state == "running"]

@@ -5,8 +5,7 @@ from string import ascii_lowercase
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.training.problems import EncodeSettings
-from foretoken.training.tokens.encode import token_rules
+from foretoken.training.tokens.encode import EncodeSettings, token_rules
 
 SPECIAL = {
     "bert": {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"},

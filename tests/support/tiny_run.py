@@ -12,15 +12,14 @@ SIGNS = {"ham": ["lunch", "meeting"], "spam": ["prize", "winner"]}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
-def save_tiny_model(folder, positions=64):
-    torch.manual_seed(0)
+def make_tokenizer(positions=64):
     words = SPECIAL + FILLER + [word for signs in SIGNS.values() for word in signs]
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    fast = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token="[UNK]",
         pad_token="[PAD]",
@@ -28,8 +27,13 @@ def save_tiny_model(folder, positions=64):
         sep_token="[SEP]",
         model_max_length=positions,
     )
+
+
+def save_tiny_model(folder, positions=64):
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer(positions)
     config = BertConfig(
-        vocab_size=len(words),
+        vocab_size=len(tokenizer),
         hidden_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -37,7 +41,7 @@ def save_tiny_model(folder, positions=64):
         max_position_embeddings=positions,
     )
     BertForSequenceClassification(config).save_pretrained(folder)
-    fast.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Names of runs, sweeps and contestants: what is a plain folder name on every system, and what is not."""
+"""Names of runs, sweeps and variants: what is a plain folder name on every system, and what is not."""
 
 import pytest
 from hypothesis import given

@@ -28,10 +28,10 @@ Notify = Callable[[str], object]
 
 def plan(options: Options) -> list[Part]:
     """Return the parts: the main comparison, growth with length and batch, memory."""
-    if options.engines:
+    if options.engine:
         from foretoken.attention import Window, engines
 
-        check_engines(options.engines, engines(Window))
+        check_engines(options.engine, engines(Window))
     layers = options.layers or (2 if options.quick else 12)
     *short, longest = options.sizes(LENGTHS, QUICK_LENGTHS)
     dtypes = options.dtypes_or(*(("float32",) if options.quick else DTYPES))
@@ -48,7 +48,7 @@ def plan(options: Options) -> list[Part]:
 
 def _main(options: Options, dtype: str, allocator: str, *, n: int, layers: int) -> Part:
     """Return the main comparison; our variants are left out where the allocator alone is in question."""
-    variants = [UNPACKED, *(f"{OURS}, {engine}" for engine in options.engines)] if allocator == "tuned" else []
+    variants = [UNPACKED, *(f"{OURS}, {engine}" for engine in options.engine)] if allocator == "tuned" else []
     rounds = 3 if allocator == "tuned" else 2
     return _time(options, dtype, allocator, [THEIRS, OURS, *variants], n=n, layers=layers, rounds=rounds, seconds=90)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.errors import ConfigError, no_such
+from foretoken.limits import MOST_DOCUMENTS, MOST_THREADS
+from foretoken.options import check_fields, option
 
 DTYPES = ("float32", "bfloat16")
 ALLOCATORS = ("default", "tuned")
@@ -17,41 +19,34 @@ TINY_DIVISOR = 32  # the tiny shape has a window of 16 for 512
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says; None: the benchmark's own default.
+    """What a benchmark is asked for; None: its own default."""
 
-    Attributes:
-        quick: small sizes and few rounds.
-        shape: ``base`` (the published models' sizes) or ``tiny`` (to try the harness itself).
-        layers: of the model.
-        threads: of the processor.
-        dtypes: float32, bfloat16 or both.
-        allocators: glibc as it is (default), as the command line sets it (tuned), or both.
-        rounds: turns of every candidate.
-        output: folder of the results.
-        device: ``cpu`` or ``cuda``.
-        batch_size: documents of a batch (padding).
-        lengths: file of document lengths, one number a line (padding).
-        engines: attention engines to put beside the automatic choice (encoder).
-    """
-
-    quick: bool = False
-    shape: str = "base"
-    layers: int | None = None
-    threads: int | None = None
-    dtypes: Sequence[str] | None = None
-    allocators: Sequence[str] | None = None
-    rounds: int | None = None
-    output: Path = Path("bench")
-    device: str = "cpu"
-    batch_size: int = 8
-    lengths: Path | None = None
-    engines: Sequence[str] = ()
+    quick: bool = option("small sizes and few rounds: under a minute, and no target is meant for it", False)
+    layers: int | None = option("layers of the model", None, at_least=1, at_most=1000)
+    threads: int | None = option(
+        "threads of the processor (default: PyTorch's)", None, at_least=1, at_most=MOST_THREADS
+    )
+    dtype: Literal["float32", "bfloat16", "both"] | None = option(
+        "type of the model (default: the benchmark's own)", None
+    )
+    allocator: Literal["default", "tuned", "both"] | None = option(
+        "glibc's as it is, tuned, or both (default: the benchmark's)", None
+    )
+    rounds: int | None = option("turns of every candidate", None, at_least=1, at_most=1_000_000)
+    device: Literal["cpu", "cuda"] = option("where to measure", "cpu")
+    shape: Literal["base", "tiny"] = option("sizes of the model; tiny tries the harness", "base")
+    output: Path = option("folder to write to", Path("bench"))
+    engine: list[str] = option(
+        "put this attention engine beside the automatic one; may be repeated", factory=list, only="encoder"
+    )
+    batch_size: int = option("documents of a batch", 8, at_least=1, at_most=MOST_DOCUMENTS, only="padding")
+    lengths: Path | None = option(
+        "text file with a document's length in every line (default: drawn)", None, only="padding"
+    )
 
     def __post_init__(self) -> None:
-        for name in ("layers", "threads", "rounds", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} is {value}; expected a whole number from 1")
+        """Refuse values of another type or out of range."""
+        check_fields(self)
 
     def size(self, value: int) -> int:
         """Return a number of tokens in the chosen shape."""
@@ -73,11 +68,11 @@ class Options:
 
     def allocators_or(self, *default: str) -> Sequence[str]:
         """Return the allocators to measure with; a GPU's memory is not glibc's."""
-        return ("tuned",) if self.device != "cpu" else self.allocators or default
+        return ("tuned",) if self.device != "cpu" else _chosen(self.allocator, ALLOCATORS) or default
 
     def dtypes_or(self, *default: str) -> Sequence[str]:
         """Return the types to measure in."""
-        return self.dtypes or default
+        return _chosen(self.dtype, DTYPES) or default
 
 
 @dataclass(frozen=True)
@@ -99,11 +94,15 @@ class Part:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+def _chosen(word: str | None, both: Sequence[str]) -> Sequence[str]:
+    return () if word is None else both if word == "both" else (word,)
+
+
 def check_engines(names: Sequence[str], known: Sequence[str]) -> None:
     """Raise ConfigError for an engine that there is not."""
     for name in names:
         if name not in known:
-            raise ConfigError(f"no attention engine {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+            raise ConfigError(no_such("attention engine", name, known))
 
 
 def read_lengths(path: Path) -> list[int]:

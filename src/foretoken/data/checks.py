@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foretoken.data.documents import Corpus, Document, shown, sort_labels
+from foretoken.data.documents import Corpus, Document, Example, shown, sort_labels
+from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
-from foretoken.data.tags import tag_names
 from foretoken.errors import ConfigError, DataError, did_you_mean
 
 
@@ -25,6 +25,26 @@ def names_of(corpus: Corpus) -> list[str]:
     if corpus.problem == REGRESSION:
         _refuse_one_value(corpus.splits["train"])
     return tag_names(corpus.splits) if corpus.problem == TOKEN_CLASSIFICATION else []
+
+
+def tag_names(splits: Mapping[str, Sequence[TaggedExample]]) -> list[str]:
+    """Return the tags of train: ``O`` first, then for every type ``B-`` and ``I-``, whether train has both or not.
+
+    Raises:
+        DataError: another split has a type that train lacks, or train has no entities.
+    """
+    types = {tag[2:] for sentence in splits["train"] for tag in sentence.tags if tag != OUTSIDE}
+    if not types:
+        raise DataError("train has no entities: every word has tag O; token classification needs at least one type")
+    for split, sentences in splits.items():
+        for sentence in sentences:
+            unknown = [tag for tag in sentence.tags if tag != OUTSIDE and tag[2:] not in types]
+            if unknown:
+                raise DataError(
+                    f"{sentence.where}: {split} has the tag {unknown[0]!r}, but train has no entity of that type; "
+                    f"its types are {', '.join(sorted(types))}"
+                )
+    return [OUTSIDE, *(f"{prefix}-{name}" for name in sorted(types) for prefix in "BI")]
 
 
 def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
@@ -66,7 +86,7 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
             )
 
 
-def refuse_unknown(problem: str, examples: Sequence[Any], names: Sequence[str]) -> None:
+def refuse_unknown(problem: str, examples: Sequence[Example], names: Sequence[str]) -> None:
     """Raise a DataError that names the first example with a class or tag that is none of the names."""
     if problem not in _LABELS:
         return
@@ -93,8 +113,7 @@ def _classes(corpus: Corpus) -> list[str]:
     names = [name for name in corpus.label_names or sort_labels(present) if name in present]
     if len(names) < 2:
         raise DataError(
-            f"train has {len(names)} class{'' if len(names) == 1 else 'es'} "
-            f"({shown(names) or 'no documents'}); "
+            f"train has {len(names)} class{'' if len(names) == 1 else 'es'} ({shown(names) or 'no documents'}); "
             "classification needs at least two: check label_column"
         )
     return names

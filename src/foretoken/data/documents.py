@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -73,6 +73,7 @@ class Example(Protocol):
 
 
 E = TypeVar("E", bound=Example)
+Splits = Mapping[str, Sequence[Any]]  # by split, all Document or all of one class of foretoken.data.examples
 
 
 @dataclass
@@ -80,13 +81,13 @@ class Corpus:
     """Examples by split; ``label_names`` only where the task fixes their order (positive class last).
 
     Attributes:
-        splits: the examples; all are :class:`Document`, or all of one class of :mod:`foretoken.data.examples`.
+        splits: the examples.
         label_names: the classes in order, where the task fixes it.
         problem: what is to be learned (see :data:`foretoken.data.problems.PROBLEMS`).
         grouped: whether the examples of one ``group`` are also scored together (all right or not).
     """
 
-    splits: dict[str, list[Any]] = field(default_factory=dict)
+    splits: Splits = field(default_factory=dict)
     label_names: list[str] | None = None
     problem: str = CLASSIFICATION
     grouped: bool = False
@@ -153,7 +154,7 @@ def refuse_repeated_ids(documents: Sequence[Example]) -> None:
             )
 
 
-def with_unique_ids(splits: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def with_unique_ids(splits: Splits) -> Splits:
     """Put the split's name before every id when two splits share an id; else return the splits unchanged."""
     ids = [document.id for documents in splits.values() for document in documents]
     if len(set(ids)) == len(ids):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OUTSIDE = "O"  # the tag of a word of no entity
+
 
 class Unstratified:
     """An example without anything that splits keep in proportion."""
@@ -19,7 +21,7 @@ class Unstratified:
 
 
 @dataclass(frozen=True)
-class Choices(Unstratified):
+class ChoiceExample(Unstratified):
     """A question with its own choices; ``answer`` is the number of the right one."""
 
     id: str
@@ -37,7 +39,7 @@ class Choices(Unstratified):
 
 
 @dataclass(frozen=True)
-class Tagged(Unstratified):
+class TaggedExample(Unstratified):
     """The words of a sentence or document, and a tag for each, in IOB2."""
 
     id: str
@@ -54,7 +56,7 @@ class Tagged(Unstratified):
 
 
 @dataclass(frozen=True)
-class Candidates(Unstratified):
+class CandidateExample(Unstratified):
     """A question, its candidate answers and the documents (``supports``) that tell which one is right."""
 
     id: str
@@ -73,7 +75,7 @@ class Candidates(Unstratified):
 
 
 @dataclass(frozen=True)
-class Generation(Unstratified):
+class GenerationExample(Unstratified):
     """A source text and the texts that may be generated from it; the first one is trained on by default.
 
     ``markers`` in the source are new tokens of the task, such as ``<subject>``.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretoken.data.checks import keep_labels, names_of, refuse_labels_beyond_train, refuse_unknown
-from foretoken.data.columns import Columns
-from foretoken.data.documents import SPLITS, Corpus, with_unique_ids
+from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
+from foretoken.data.examples import OUTSIDE
 from foretoken.data.oddities import (
     input_keys,
     warn_of_classes,
@@ -18,23 +18,21 @@ from foretoken.data.oddities import (
     warn_of_leaks,
     warn_of_thin_splits,
 )
+from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.readers.conll import join
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
 from foretoken.data.readers.hub import hub_name, read_hub
+from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.user_data import read_examples, read_inputs
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups
-from foretoken.data.tags import OUTSIDE
-from foretoken.data.tasks.base import CLEAN
-from foretoken.data.tasks.ner import join
-from foretoken.data.tasks.table import find_raw, get_task
+from foretoken.data.tasks.table import find_raw, get_task, task_errors
 from foretoken.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import datasets
-
-    from foretoken.data.options import DataOptions
 
 _log = logging.getLogger(__name__)
 
@@ -56,27 +54,20 @@ class Loaded:
     grouped: bool = False
 
 
-def load(options: DataOptions) -> datasets.DatasetDict:
-    """Return train, validation and test; for classification with ``id``, ``text`` and ``label`` (a ClassLabel).
+def load_data(options: DataOptions) -> Loaded:
+    """Return train, validation and test, and what is to be predicted from them.
 
     A split that the source lacks is taken from train: stratified, deterministic, identical texts together.
 
     Raises:
         DataError: the data are not usable; the message names file, line and column where there are any.
-        ConfigError: an option does not fit the data.
-    """
-    return load_data(options).splits
-
-
-def load_data(options: DataOptions) -> Loaded:
-    """Return the splits of :func:`load`, and what is to be predicted from them.
-
-    Raises:
-        DataError: as for :func:`load`.
-        ConfigError: as for :func:`load`.
+        ConfigError: an option does not fit the task or the data.
     """
     import datasets
 
+    errors = task_errors(asdict(options))
+    if errors:
+        raise ConfigError("; ".join(errors))
     corpus = keep_labels(_read(options), options.labels)
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
@@ -127,7 +118,7 @@ _UNLABELLED = {  # the table of which problem, without which column
 
 def _read(options: DataOptions) -> Corpus:
     if options.task is not None:
-        return _read_task(options)
+        return _read_task(options.task, options)
     if options.train is not None:
         files = {split: getattr(options, split) for split in SPLITS}
         splits = {split: _one_split(local_path(file), options.columns) for split, file in files.items() if file}
@@ -136,13 +127,11 @@ def _read(options: DataOptions) -> Corpus:
     return _read_path(options.path, options)
 
 
-def _read_task(options: DataOptions) -> Corpus:
-    task = get_task(str(options.task))
-    if options.path != "hub":
-        return task.reader(find_raw(task.name, options.path) if task.needs_raw else None, options)
-    if task.hub is None:
-        raise ConfigError(f"task {task.name!r} has no copy on the hub; get {task.source}, and set path to its folder")
-    return task.hub.read(task, options)
+def _read_task(name: str, options: DataOptions) -> Corpus:
+    task = get_task(name)
+    if options.path == "hub":
+        return task.read_hub(options)
+    return task.read_raw(find_raw(task, options.path) if task.needs_raw else Path(), options)
 
 
 def _read_path(path: str, options: DataOptions) -> Corpus:
@@ -155,7 +144,7 @@ def _read_path(path: str, options: DataOptions) -> Corpus:
     return Corpus({"train": _one_split(local, options.columns)}, problem=options.problem)
 
 
-def _one_split(path: Path, columns: Columns) -> list[Any]:
+def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if not is_folder(path):
         return read_examples(path, columns)
     if columns.problem == CLASSIFICATION and not is_saved_dataset(path):
@@ -166,13 +155,13 @@ def _one_split(path: Path, columns: Columns) -> list[Any]:
     return next(iter(splits.values()))
 
 
-def _texts_of_folder(root: Path, problem: str) -> list[Any]:
+def _texts_of_folder(root: Path, problem: str) -> Sequence[Example]:
     if problem not in (CLASSIFICATION, REGRESSION):
         raise DataError(f"{root}: is a folder; name a file, as a folder of texts is no input of {problem}")
     return read_texts_folder(root)
 
 
-def _complete(corpus: Corpus, options: DataOptions) -> dict[str, list[Any]]:
+def _complete(corpus: Corpus, options: DataOptions) -> Splits:
     """Return all three splits, taking from train what the source lacks."""
     splits = corpus.splits
     fractions = {"test": options.test_fraction, "validation": options.validation_fraction}
@@ -218,7 +207,7 @@ def _refuse_empty_shares(documents: int, fractions: Mapping[str, float]) -> None
             )
 
 
-def _subsampled(splits: dict[str, list[Any]], options: DataOptions, grouped: bool) -> dict[str, list[Any]]:
+def _subsampled(splits: Splits, options: DataOptions, grouped: bool) -> Splits:
     kept = subsample_groups if grouped else subsample  # half a question could not be scored
     return {
         split: kept(documents, getattr(options, f"max_{split}"), options.split_seed, f"max_{split}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
-from foretoken.data.columns import CHOICES, Columns
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -13,16 +13,19 @@ from foretoken.data.problems import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.tasks.base import CLEAN
-from foretoken.data.tasks.table import TASKS
+from foretoken.data.readers.rows import CHOICES, ColumnNames
 from foretoken.errors import ConfigError, did_you_mean, quoted
+from foretoken.options import check_fields, option
 
+CLEAN = "clean"  # nothing that is trained on, or selected by, is in the test
 REMOVABLE = ("headers", "footers", "quotes")
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """Which documents to read, and how they become train, validation and test.
+
+    Whether they fit a built-in task is checked where the task is: :func:`foretoken.data.tasks.table.task_errors`.
 
     Raises:
         ConfigError: values that cannot be used; all of them are named in one message.
@@ -31,91 +34,80 @@ class DataOptions:
     0.1
     """
 
-    task: str | None = field(
-        default=None,
-        metadata={"help": f"A built-in task: {', '.join(TASKS)}. Leave empty to read your own data."},
+    task: str | None = option(
+        "A built-in task (`foretoken tasks` lists them). Leave empty to read your own data.", None
     )
-    path: str | None = field(
-        default=None,
-        metadata={
-            "help": "A file (csv, tsv, jsonl, json, parquet), a folder, a hub name (owner/name, or "
-            "hub:name); "
-            "with a task: its raw data, or 'hub'."
-        },
+    path: str | None = option(
+        "A file (csv, tsv, jsonl, json, parquet), a folder, a hub name (owner/name, or hub:name); with a task: its raw "
+        "data, or 'hub'.",
+        None,
     )
-    train: str | None = field(default=None, metadata={"help": "The training file or folder, instead of path."})
-    validation: str | None = field(default=None, metadata={"help": "The validation file or folder, beside train."})
-    test: str | None = field(default=None, metadata={"help": "The test file or folder, beside train."})
-    problem: str = field(
-        default=CLASSIFICATION,
-        metadata={"help": f"What is to be learned from your own data: {', '.join(PROBLEMS)}. Tasks know theirs."},
+    train: str | None = option("The training file or folder, instead of path.", None)
+    validation: str | None = option("The validation file or folder, beside train.", None)
+    test: str | None = option("The test file or folder, beside train.", None)
+    problem: str = option(
+        f"What is to be learned from your own data: {', '.join(PROBLEMS)}. Tasks know theirs.", CLASSIFICATION
     )
-    text_column: str = field(
-        default="text", metadata={"help": "The column that holds the text; for generation, the source."}
+    text_column: str = option("The column that holds the text; for generation, the source.", "text")
+    text_pair_column: str | None = option("The column that holds the second text, where there are pairs of them.", None)
+    label_column: str = option("The column that holds the label; for generation, the target.", "label")
+    config_name: str | None = option("The configuration of a hub data set.", None)
+    split: str = option(
+        "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is both validation "
+        "and test, as most papers report it. longformer (hyperpartisan): the published split, which leaks.",
+        CLEAN,
     )
-    text_pair_column: str | None = field(
-        default=None, metadata={"help": "The column that holds the second text, where there are pairs of them."}
+    remove: tuple[str, ...] = option(
+        "For 20newsgroups: what to strip from the posts, among headers, footers, quotes.", REMOVABLE
     )
-    label_column: str = field(
-        default="label", metadata={"help": "The column that holds the label; for generation, the target."}
+    join_documents: bool = option(
+        "For token classification: one row per document, its sentences joined, not per sentence.", False
     )
-    config_name: str | None = field(default=None, metadata={"help": "The configuration of a hub data set."})
-    split: str = field(
-        default="clean",
-        metadata={
-            "help": "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is "
-            "both validation and test, as most papers report it. longformer (hyperpartisan): the published split, "
-            "which leaks."
-        },
+    validation_fraction: float = option(
+        "Share of the documents for validation, where the source has no such split.", 0.1, above=0, below=1
     )
-    remove: tuple[str, ...] = field(
-        default=REMOVABLE,
-        metadata={"help": "For 20newsgroups: what to strip from the posts, among headers, footers, quotes."},
+    test_fraction: float = option(
+        "Share of the documents for the test, where the source has no such split.", 0.1, above=0, below=1
     )
-    join_documents: bool = field(
-        default=False,
-        metadata={"help": "For token classification: one row per document, its sentences joined, not per sentence."},
+    split_seed: int = option("Seed of the splits and subsamples made here.", 0)
+    max_train: int | None = option(
+        "Keep at most this many training documents, classes in proportion.", None, at_least=1
     )
-    validation_fraction: float = field(
-        default=0.1,
-        metadata={"help": "Share of the documents for validation, where the source has no such split."},
+    max_validation: int | None = option(
+        "Keep at most this many validation documents, classes in proportion.", None, at_least=1
     )
-    test_fraction: float = field(
-        default=0.1,
-        metadata={"help": "Share of the documents for the test, where the source has no such split."},
-    )
-    split_seed: int = field(default=0, metadata={"help": "Seed of the splits and subsamples made here."})
-    max_train: int | None = field(
-        default=None, metadata={"help": "Keep at most this many training documents, classes in proportion."}
-    )
-    max_validation: int | None = field(
-        default=None, metadata={"help": "Keep at most this many validation documents, classes in proportion."}
-    )
-    max_test: int | None = field(
-        default=None, metadata={"help": "Keep at most this many test documents, classes in proportion."}
-    )
-    labels: tuple[str, ...] | None = field(default=None, metadata={"help": "Keep only documents of these classes."})
+    max_test: int | None = option("Keep at most this many test documents, classes in proportion.", None, at_least=1)
+    labels: tuple[str, ...] | None = option("Keep only documents of these classes.", None)
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> ColumnNames:
         """The columns of one's own tables."""
-        return Columns(self.text_column, self.label_column, self.text_pair_column, self.problem)
+        return ColumnNames(self.text_column, self.label_column, self.text_pair_column, self.problem)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
-        default = next(item.default for item in fields(self) if item.name == name)
-        return bool(getattr(self, name) != default)
+        return name in given_options({name: getattr(self, name)})
 
     def __post_init__(self) -> None:
-        for name in (
-            "remove",
-            "labels",
-        ):  # recipes bring lists; a frozen value must not be changed from outside
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        problems = [*_source(self), *_unused(self), *_choices(self), *_numbers(self)]
+        """Refuse what contradicts itself."""
+        check_fields(self)
+        problems = [*_source(self), *_unused(self), *_choices(self)]
+        if self.validation_fraction + self.test_fraction >= 1:
+            total = self.validation_fraction + self.test_fraction
+            problems.append(f"validation_fraction + test_fraction must be below 1, got {total:g}")
         if problems:
             raise ConfigError("; ".join(problems))
+
+
+def given_options(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that have another value than their default.
+
+    >>> given_options({"task": "pydocs", "split": "clean", "remove": ["headers", "footers", "quotes"]})
+    {'task': 'pydocs'}
+    """
+    defaults = {item.name: item.default for item in fields(DataOptions)}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return {name: value for name, value in plain.items() if name in defaults and value != defaults[name]}
 
 
 def _source(options: DataOptions) -> list[str]:
@@ -123,7 +115,8 @@ def _source(options: DataOptions) -> list[str]:
     files = [name for name in ("train", "validation", "test") if getattr(options, name) is not None]
     if options.task is None and options.path is None and not files:
         problems.append(
-            f"no data named: set task (one of {', '.join(TASKS)}), path (a file, folder or hub name) or train (a file)"
+            "no data named: set task (`foretoken tasks` lists them), path (a file, folder or hub name) "
+            "or train (a file)"
         )
     if files and (options.path is not None or options.task is not None):
         other = "path" if options.path is not None else "task"
@@ -143,20 +136,10 @@ _OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_na
 
 def _unused(options: DataOptions) -> list[str]:
     """Name options that would be ignored in silence."""
-    problems: list[str] = []
-    if options.task is not None:
-        own = [name for name in _OWN if options.is_given(name)]
-        problems.extend(f"{name} is for your own data, and has no use with task {quoted(options.task)}" for name in own)
-        if options.path is not None and options.task in TASKS and not TASKS[options.task].needs_raw:
-            problems.append(f"path has no use with task {quoted(options.task)}, which reads installed packages")
-    else:
-        problems.extend(_unused_by_problem(options))
-    problem = TASKS[options.task].problem if options.task in TASKS else options.problem
-    if options.join_documents and problem != TOKEN_CLASSIFICATION:
-        problems.append(f"join_documents is for {TOKEN_CLASSIFICATION}, got data for {problem}")
-    if options.task != "20newsgroups" and options.is_given("remove"):
-        problems.append(f"remove is for task '20newsgroups', got task {quoted(options.task)}")
-    return problems
+    if options.task is None:
+        return _unused_by_problem(options)
+    own = [name for name in _OWN if options.is_given(name)]
+    return [f"{name} is for your own data, and has no use with task {quoted(options.task)}" for name in own]
 
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
@@ -177,36 +160,16 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
 
 def _choices(options: DataOptions) -> list[str]:
     problems = []
-    if options.task and options.task not in TASKS:
-        problems.append(
-            f"task: no task {quoted(options.task)}{did_you_mean(options.task, TASKS)}; the tasks are {', '.join(TASKS)}"
-        )
     if options.problem not in PROBLEMS:
         problems.append(
             f"problem: no problem {quoted(options.problem)}{did_you_mean(str(options.problem), PROBLEMS)}; "
             f"the problems are {', '.join(PROBLEMS)}"
         )
-    problems.extend(_split(options))
     problems.extend(_remove(options))
     if options.labels is not None:
         problems.extend(_labels(options.labels))
     problems.extend(_columns(options))
     return problems
-
-
-def _split(options: DataOptions) -> list[str]:
-    if options.task is not None and options.task not in TASKS:
-        return []  # said already
-    allowed = TASKS[options.task].splits if options.task else (CLEAN,)
-    owners = [repr(name) for name, task in TASKS.items() if options.split in task.splits]
-    if options.split in allowed:
-        return []
-    if owners:
-        return [
-            f"split={quoted(options.split)} exists only for task{'s' if len(owners) > 1 else ''} {', '.join(owners)}, "
-            f"got task {quoted(options.task)}"
-        ]
-    return [f"split must be one of {', '.join(allowed)}, got {quoted(options.split)}"]
 
 
 def _columns(options: DataOptions) -> list[str]:
@@ -222,8 +185,6 @@ def _columns(options: DataOptions) -> list[str]:
 
 
 def _remove(options: DataOptions) -> list[str]:
-    if isinstance(options.remove, str):
-        return [f"remove must be a list among {', '.join(REMOVABLE)}, got the string {quoted(options.remove)}"]
     return [
         f"remove: {quoted(part)} is not known{did_you_mean(str(part), REMOVABLE)}; choose among {', '.join(REMOVABLE)}"
         for part in options.remove
@@ -231,39 +192,7 @@ def _remove(options: DataOptions) -> list[str]:
     ]
 
 
-def _labels(labels: tuple[str, ...] | str) -> list[str]:
-    if isinstance(labels, str):
-        return [f"labels must be a list of class names, got the string {quoted(labels)}"]
-    if not all(isinstance(label, str) for label in labels):
-        return [f"labels must be class names (strings), got {quoted(list(labels))}: put numbers in quotes"]
+def _labels(labels: tuple[str, ...]) -> list[str]:
     if len(set(labels)) < max(2, len(labels)):
         return [f"labels must name at least two different classes, each once; got {quoted(list(labels))}"]
     return []
-
-
-def _numbers(options: DataOptions) -> list[str]:
-    problems: list[str] = []
-    fractions = {name: getattr(options, name) for name in ("validation_fraction", "test_fraction")}
-    bad = {name: value for name, value in fractions.items() if not _is_number(value) or not 0 < value < 1}
-    problems.extend(
-        f"{name} must lie between 0 and 1 (both excluded), got {quoted(value)}" for name, value in bad.items()
-    )
-    if not bad and sum(fractions.values()) >= 1:
-        problems.append(f"validation_fraction + test_fraction must be below 1, got {sum(fractions.values()):g}")
-    if not _is_integer(options.split_seed):
-        problems.append(f"split_seed must be an integer, got {quoted(options.split_seed)}")
-    for item in fields(options):
-        value = getattr(options, item.name)
-        if item.name.startswith("max_") and value is not None and not (_is_integer(value) and value >= 1):
-            problems.append(
-                f"{item.name} must be an integer of at least 1, got {quoted(value)}: leave it out to keep all"
-            )
-    return problems
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import Document
-from foretoken.data.examples import Candidates, Choices, Generation, Tagged
+from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample, TaggedExample
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -19,6 +19,7 @@ from foretoken.data.problems import (
 if TYPE_CHECKING:
     import datasets
 
+_Columns = dict[str, list[object]]
 SHARED = ("id", "part", "group")  # columns that any problem may have
 
 
@@ -41,7 +42,7 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     return datasets.Dataset.from_dict(columns, features=features)
 
 
-def _common(examples: Sequence[Any]) -> dict[str, list[Any]]:
+def _common(examples: Sequence[Any]) -> _Columns:
     columns = {"id": [example.id for example in examples]}
     for name in SHARED[1:]:
         values = [getattr(example, name) for example in examples]
@@ -50,23 +51,23 @@ def _common(examples: Sequence[Any]) -> dict[str, list[Any]]:
     return columns
 
 
-def _classified(examples: Sequence[Document], names: Sequence[str]) -> dict[str, list[Any]]:
+def _classified(examples: Sequence[Document], names: Sequence[str]) -> _Columns:
     number = {name: index for index, name in enumerate(names)}
     return _texts(examples) | {"label": [number[str(example.label)] for example in examples]}
 
 
-def _valued(examples: Sequence[Document], _: Sequence[str]) -> dict[str, list[Any]]:
+def _valued(examples: Sequence[Document], _: Sequence[str]) -> _Columns:
     return _texts(examples) | {"label": [example.value for example in examples]}
 
 
-def _texts(examples: Sequence[Document]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {"text": [example.text for example in examples]}
+def _texts(examples: Sequence[Document]) -> _Columns:
+    columns: _Columns = {"text": [example.text for example in examples]}
     if any(example.text_pair is not None for example in examples):
         columns["text_pair"] = [example.text_pair for example in examples]
     return columns
 
 
-def _chosen(examples: Sequence[Choices], _: Sequence[str]) -> dict[str, list[Any]]:
+def _chosen(examples: Sequence[ChoiceExample], _: Sequence[str]) -> _Columns:
     return {
         "text": [example.text for example in examples],
         "choices": [list(example.choices) for example in examples],
@@ -74,7 +75,7 @@ def _chosen(examples: Sequence[Choices], _: Sequence[str]) -> dict[str, list[Any
     }
 
 
-def _tagged(examples: Sequence[Tagged], names: Sequence[str]) -> dict[str, list[Any]]:
+def _tagged(examples: Sequence[TaggedExample], names: Sequence[str]) -> _Columns:
     number = {name: index for index, name in enumerate(names)}
     return {
         "words": [list(example.words) for example in examples],
@@ -82,7 +83,7 @@ def _tagged(examples: Sequence[Tagged], names: Sequence[str]) -> dict[str, list[
     }
 
 
-def _candidates(examples: Sequence[Candidates], _: Sequence[str]) -> dict[str, list[Any]]:
+def _candidates(examples: Sequence[CandidateExample], _: Sequence[str]) -> _Columns:
     return {
         "question": [example.question for example in examples],
         "candidates": [list(example.candidates) for example in examples],
@@ -91,14 +92,14 @@ def _candidates(examples: Sequence[Candidates], _: Sequence[str]) -> dict[str, l
     }
 
 
-def _generated(examples: Sequence[Generation], _: Sequence[str]) -> dict[str, list[Any]]:
+def _generated(examples: Sequence[GenerationExample], _: Sequence[str]) -> _Columns:
     return {
         "source": [example.source for example in examples],
         "references": [list(example.references) for example in examples],
     }
 
 
-_COLUMNS: dict[str, Callable[[Sequence[Any], Sequence[str]], dict[str, list[Any]]]] = {
+_COLUMNS: dict[str, Callable[[Sequence[Any], Sequence[str]], _Columns]] = {
     CLASSIFICATION: _classified,
     REGRESSION: _valued,
     MULTIPLE_CHOICE: _chosen,
@@ -108,7 +109,7 @@ _COLUMNS: dict[str, Callable[[Sequence[Any], Sequence[str]], dict[str, list[Any]
 }
 
 
-def _features(problem: str, names: Sequence[str]) -> dict[str, Any]:
+def _features(problem: str, names: Sequence[str]) -> dict[str, object]:
     import datasets
 
     text, number, whole = datasets.Value("string"), datasets.Value("float64"), datasets.Value("int64")

@@ -84,7 +84,7 @@ def _assign(groups: Mapping[str, int], fractions: Mapping[str, float], seed: int
     return place
 
 
-def subsample(documents: list[E], maximum: int | None, seed: int, option: str) -> list[E]:
+def subsample(documents: Sequence[E], maximum: int | None, seed: int, option: str) -> Sequence[E]:
     """Return at most ``maximum`` documents, classes in proportion (at least one of each), in their old order.
 
     Raises:
@@ -104,7 +104,7 @@ def subsample(documents: list[E], maximum: int | None, seed: int, option: str) -
     return [document for document in documents if document.id in kept]
 
 
-def subsample_groups(documents: list[E], maximum: int | None, seed: int, option: str) -> list[E]:
+def subsample_groups(documents: Sequence[E], maximum: int | None, seed: int, option: str) -> Sequence[E]:
     """Return the first groups of a random order that make at most ``maximum`` documents, in the old order.
 
     Raises:

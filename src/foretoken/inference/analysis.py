@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from datasets import Dataset
@@ -25,14 +25,13 @@ from foretoken.training.run.record import read_record
 from foretoken.training.tokens.encode import describe
 from foretoken.training.trainer.progress import progress_bar
 
+Json: TypeAlias = dict[str, Any]
 log = logging.getLogger(__name__)
 FILE = "analysis.json"
 STACKS = ("encoder", "decoder")
 
 
-def analyse_run(
-    folder: Path, *, documents: int = 32, file: str | None = None, text_column: str | None = None
-) -> dict[str, Any]:
+def analyse_run(folder: Path, *, documents: int = 32, file: str | None = None, text_column: str | None = None) -> Json:
     """Measure the attention of a run's adapter, and write it to `analysis.json` in the run's folder.
 
     Args:
@@ -63,8 +62,8 @@ def analyse_run(
 
 
 def analyse(
-    model: nn.Module, documents: Sequence[Inputs], *, forward: Callable[[nn.Module, Inputs], Any] | None = None
-) -> dict[str, Any]:
+    model: nn.Module, documents: Sequence[Inputs], *, forward: Callable[[nn.Module, Inputs], object] | None = None
+) -> Json:
     """Return what the prefix gets of every attention, as the mean over all tokens of the documents.
 
     ``attention_mass[a][h]`` is the mean, over the text's queries i of attention a, of ``sum_x p_ix``: the softmax
@@ -110,14 +109,14 @@ def names_of(seen: Sequence[Observed]) -> list[str]:
     return [f"{STACKS[stacks.index(one.stack)]} {one.layer}{' to encoder' if one.is_cross else ''}" for one in seen]
 
 
-def own_rows(record: dict[str, Any]) -> Dataset:
+def own_rows(record: Json) -> Dataset:
     """Return the validation split that a run was trained with."""
     return load_data(build_recipe(record["recipe"]).data).splits["validation"]
 
 
 def rows_of(file: str, predictor: Predictor, text_column: str | None) -> Dataset:
     """Return the rows of a file or folder, with the columns that the run's problem has."""
-    columns: dict[str, Any] = dict(predictor.columns) | ({"text_column": text_column} if text_column else {})
+    columns: Json = dict(predictor.columns) | ({"text_column": text_column} if text_column else {})
     return load_inputs(file, DataOptions(path=file, **columns), predictor.problem.name)
 
 
@@ -131,7 +130,7 @@ def spread(total: int, count: int) -> list[int]:
     return [index * total // count for index in range(count)]
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def _record(folder: Path) -> Json:
     record = read_record(folder)
     if record is None or not record.get("recipe"):
         raise AdapterError(
@@ -140,12 +139,12 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _method(record: dict[str, Any]) -> str:
+def _method(record: Json) -> str:
     return str(record["recipe"].get("method", {}).get("name", "unknown"))
 
 
 @contextmanager
-def _named(record: dict[str, Any]) -> Iterator[None]:
+def _named(record: Json) -> Iterator[None]:
     """Say of which method an error is."""
     try:
         yield
@@ -156,14 +155,14 @@ def _named(record: dict[str, Any]) -> Iterator[None]:
 def _refuse_nothing(watch: Watch) -> None:
     if not watch.seen:
         raise AdapterError(
-            "the method puts no rows and no columns into the attention, so there is no mass to measure; "
+            "the method puts no prefix and no columns into the attention, so there is no mass to measure; "
             "analyse a run of prefix-tuning, prefix-propagation, selective-prefix-tuning or another prefix"
         )
 
 
-def _selective(selected: Sequence[Selected]) -> dict[str, Any]:
+def _selective(selected: Sequence[Selected]) -> Json:
     return {
-        "alpha": selected[0].alpha,
+        "alpha": selected[0].mask.alpha,
         "gates": [_rounded(one.gates, one.entries) for one in selected],
         "score_edges": list(SCORE_EDGES),
         "score_counts": torch.stack([torch.as_tensor(one.counts) for one in selected]).sum(dim=0).int().tolist(),

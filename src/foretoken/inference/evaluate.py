@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset
 
-from foretoken.data.load import load_data
 from foretoken.errors import ConfigError
 from foretoken.files import atomic_file
 from foretoken.inference.predict_rows import predict_rows
@@ -20,6 +19,7 @@ from foretoken.training.recipe.recipe import Recipe, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
 from foretoken.training.run.folder import PREDICTIONS, held
+from foretoken.training.run.prepare import read_data
 from foretoken.training.run.results import Prediction, measures, prediction_of, write_predictions
 from foretoken.training.tokens.encode import describe
 
@@ -77,7 +77,7 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> dict[str, Any]:
         raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
     if "test" in record:
         return record
-    test = load_data(recipe.data).splits["test"]
+    test = read_data(recipe.data)[0].splits["test"]
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
     predictor = load_for_inference(recipe.run_folder, precision=recipe.training.precision)
     options = recipe.training

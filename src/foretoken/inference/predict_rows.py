@@ -12,7 +12,7 @@ from datasets import Dataset
 from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError
 from foretoken.inference.predictor import Predictor
-from foretoken.training.tokens.budget import by_length, cut
+from foretoken.training.tokens.batches import by_length, cut
 from foretoken.training.tokens.encode import Truncation
 from foretoken.training.trainer.progress import progress_bar
 

@@ -29,12 +29,12 @@ from foretoken.training.model.load import (
 )
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.model.saved_weights import adapter_file, check_adapter, check_model, model_files
-from foretoken.training.problems import EncodeSettings, Problem, make_problem
+from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
 from foretoken.training.run.record import FILE as RUN_FILE
 from foretoken.training.run.record import read_record
-from foretoken.training.tokens.encode import token_rules
+from foretoken.training.tokens.encode import EncodeSettings, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
 from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
 
@@ -165,7 +165,7 @@ def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: Car
     own = [str(config.id2label[index]) for index in range(config.num_labels)]
     problem = card.make_problem() or make_problem(CLASSIFICATION, own)
     _check_head(problem, own)
-    max_length = problem.longest(card.max_length, config, tokenizer)
+    max_length = problem.max_length(card.max_length, config, tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
     return Predictor(
         _on(model, "cuda" if torch.cuda.is_available() else "cpu"),

@@ -9,7 +9,7 @@ from peft import LoraConfig, PeftConfig
 
 from foretoken.errors import ConfigError, did_you_mean
 from foretoken.methods.aot.config import AoTPTuningConfig
-from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.base import ForetokenConfig, Values, plain
 from foretoken.methods.bitfit import BitFitConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
 from foretoken.methods.head_only import HeadOnlyConfig
@@ -20,7 +20,7 @@ from foretoken.methods.prefix_propagation import PrefixPropagationConfig
 from foretoken.methods.prefix_tuning import PrefixTuningConfig
 from foretoken.methods.prompt_tuning import PromptTuningConfig
 from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig
-from foretoken.methods.stack import StackConfig, plain
+from foretoken.methods.stack import StackConfig
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ METHODS: dict[str, Method] = {
         Method(
             "prefix-propagation",
             "prefix-propagation",
-            "rows in front of the text that flow through the stack; one vector per row added before each layer",
+            "a prefix of the hidden states that flows through the stack; a trained matrix is added before each layer",
             PrefixPropagationConfig,
             "Li et al. 2023",
         ),
@@ -69,7 +69,7 @@ METHODS: dict[str, Method] = {
         Method(
             "prompt-tuning",
             "prompt tuning",
-            "embeddings in front of the text",
+            "trained embeddings before the text",
             PromptTuningConfig,
             "Lester et al. 2021",
         ),
@@ -154,7 +154,7 @@ def option_names(config: type[PeftConfig]) -> list[str]:
     ]
 
 
-def make_member(values: dict[str, Any]) -> PeftConfig:
+def make_member(values: Values) -> PeftConfig:
     """Return a member of a stack from its fields: ``name`` as in a recipe, or ``peft_type`` as saved."""
     member = make_config(values.pop("name"), **values) if "name" in values else from_peft_type(values)
     if isinstance(member, StackConfig) or not isinstance(member, ForetokenConfig | LoraConfig):
@@ -162,7 +162,7 @@ def make_member(values: dict[str, Any]) -> PeftConfig:
     return member
 
 
-def from_peft_type(values: dict[str, Any]) -> PeftConfig:
+def from_peft_type(values: Values) -> PeftConfig:
     """Return the config whose saved fields these are."""
     wanted = plain(values.pop("peft_type", None))
     configs = [row.config for row in METHODS.values() if row.config is not None]

@@ -3,26 +3,27 @@
 A method knows no backbone: it gets :class:`~foretoken.methods.dimensions.Dimensions` (numbers) and returns
 :class:`Sites` (modules). It may act
 
-- at a **layer entry**: rows put in front of the text before the first layer of a stack, an edit of those rows or of the
+- at a **layer entry**: a prefix put before the text at the first layer of a stack, an edit of that prefix or of the
   text before any layer (:class:`LayerEntry`);
 - in **attention**: extra score columns beside the backbone's own keys, a vector after its output projection
-  (:class:`ScoreColumns`);
+  (:class:`ScoreColumns`), or an attention to the prefix alone (:class:`SeparatePrefix`);
 - at the **output of a module**: an edit that also sees the module's input (:class:`OutputEdit`): biases, bottleneck
   adapters, low-rank updates.
 
-Shapes: B batch, N text tokens, P rows of this adapter, D model width, H heads, K head width, X extra columns, L layers.
+Shapes: B batch, N text tokens, P length of this adapter's prefix, D model width, H heads, K head width, X extra
+columns, L layers.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
-from peft import PeftConfig
+from peft import LoraConfig, PeftConfig
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, ConfigError, quoted
@@ -31,44 +32,97 @@ from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_token_numbers
 
 
-class LayerEntry(nn.Module):
-    """What a method does to what enters one layer. The defaults change nothing.
+@dataclass(frozen=True)
+class FrozenStates:
+    """What the frozen model computes for a text of P tokens.
 
     Attributes:
-        num_rows: P.
-        position_free: where positions rotate queries, they meet the rows without their rotation.
+        entering: by the first layer of each stack, the (P, D) hidden states that enter it.
+        attentions: for every attention, (P, 2 W): the keys as its queries see them, and the values.
+        free: the same, the keys without the rotation of their positions.
     """
 
-    num_rows: int = 0
+    entering: Mapping[int, Tensor]
+    attentions: Sequence[Tensor]
+    free: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class PrefixStart:
+    """What the prefix of a new adapter is at the start.
+
+    Attributes:
+        source: ``random``, ``vocabulary``, ``text`` or ``adapter``.
+        length: P.
+        is_projected: the prefix is the output of a network.
+        text: what the prefix starts from.
+        tokenizer: folder or hub name of the text's tokenizer; None for the model's own.
+        adapter: folder or hub name of the adapter that the prefix starts from.
+    """
+
+    source: str
+    length: int
+    is_projected: bool
+    text: str | None = None
+    tokenizer: str | None = None
+    adapter: str | None = None
+
+
+class LayerEntry(nn.Module):
+    """What a method does to the hidden states that enter one layer. The defaults change nothing.
+
+    Attributes:
+        prefix_length: P.
+        position_free: in models with rotary positions, queries are not rotated when they are scored with the prefix.
+    """
+
+    prefix_length: int = 0
     position_free: bool = False
 
-    def first_rows(self, batch_size: int) -> Tensor:
-        """Return the (B, P, D) rows that go in front of the text; asked of layer 0 when ``num_rows`` > 0."""
-        raise AdapterError(f"{type(self).__name__} has no rows of its own")
+    def new_prefix(self, batch_size: int) -> Tensor:
+        """Return the (B, P, D) prefix; called on a stack's first layer when ``prefix_length`` > 0."""
+        raise AdapterError(f"{type(self).__name__} has no prefix of its own")
 
-    def on_rows(self, rows: Tensor) -> Tensor:
-        """Edit this adapter's (B, P, D) rows."""
-        return rows
+    def on_prefix(self, prefix: Tensor) -> Tensor:
+        """Edit this adapter's (B, P, D) prefix."""
+        return prefix
 
     def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
-        """Edit the (B, N, D) text rows; ``token_ids`` is (B, N), or None when the model got embeddings."""
+        """Edit the (B, N, D) text; ``token_ids`` is (B, N), or None when the model was given embeddings."""
         return text
 
+    def initialise_from(self, states: FrozenStates, layer: int) -> None:
+        """Start from what the frozen model computes for a text, if this entry has a prefix."""
 
-class ScoreColumnsPart(nn.Module, ABC):
-    """What one adapter does in one attention: a branch, or several that are members of a stack."""
+
+class IdleEntry(LayerEntry):
+    """A layer entry that changes nothing, of a method whose prefix has ``prefix_length`` vectors."""
+
+    def __init__(self, prefix_length: int = 0) -> None:
+        super().__init__()
+        self.prefix_length = prefix_length
+
+
+class AttentionEdit(nn.Module, ABC):
+    """What one adapter does in one attention module."""
 
     @abstractmethod
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return the branches that it is put together from."""
+        """Return this edit, or the edits that a stack puts together."""
+
+    def initialise_from(self, states: FrozenStates, index: int) -> None:
+        """Start from what the frozen model computes for a text, if this part has a prefix."""
 
 
-class ScoreColumns(ScoreColumnsPart):
+class ScoreColumns(AttentionEdit):
     """Extra score columns of one attention, and what their probabilities do.
 
-    ``outside_softmax`` says what ``combine`` is given: with False ``out`` is the sum over the softmax's other terms,
-    ``(1 - sum_x p_x) f``; with True it is ``f`` itself, the attention as it is without this branch's columns.
-    Where positions rotate queries, ``position_free`` lets ``scores`` have them without their rotation.
+    Attributes:
+        num_columns: X.
+        position_free: in models with rotary positions, ``scores`` gets queries that are not rotated.
+        outside_softmax: whether the columns stay outside the softmax of the others. If not, ``combine`` is given the
+            sum over the softmax's other terms, ``(1 - sum_x p_x) f``; if so, ``f`` itself, the attention without
+            these columns.
     """
 
     num_columns: int = 0
@@ -95,17 +149,17 @@ class ScoreColumns(ScoreColumnsPart):
         return None
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return this branch."""
+        """Return these columns."""
         return (self,)
 
 
-class SeparatePrefix(ScoreColumnsPart):
-    """Takes the rows in front of the text out of the attention to the text, and adds an attention to them alone.
+class SeparatePrefix(AttentionEdit):
+    """Takes the prefix out of the attention to the text, and adds an attention to the prefix alone.
 
-    ``out = Kern_text(q) + alpha Kern_rows(q)``, each normalised over its own keys.
+    ``out = Kern_text(q) + alpha Kern_prefix(q)``, each normalised over its own keys.
 
     Attributes:
-        kernel: of the attention to the rows (see :mod:`foretoken.attention.kernels`).
+        kernel: of the attention to the prefix (see :mod:`foretoken.attention.kernels`).
         text_kernel: of the attention to the text.
         global_alpha: weight of a separate attention to the text's global keys; None for no such attention.
     """
@@ -119,7 +173,7 @@ class SeparatePrefix(ScoreColumnsPart):
         """(B, H, N, K) -> alpha, broadcastable to (B, H, N, 1); None for the softmax's own lambda."""
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return this part."""
+        """Return this separate prefix."""
         return (self,)
 
 
@@ -143,12 +197,26 @@ class OutputShift(OutputEdit):
         return output + self.shift.to(output.dtype)
 
 
+class StackedEdit(OutputEdit):
+    """Several edits of the output of one module, in turn."""
+
+    def __init__(self, parts: list[OutputEdit]) -> None:
+        super().__init__()
+        self.parts: Iterable[OutputEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
+
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+        """Edit the output in turn; each edit sees the module's own input."""
+        for part in self.parts:
+            output = part(output, given)
+        return output
+
+
 @dataclass(frozen=True)
 class Sites:
     """The modules of one adapter: by layer, by attention, and by the path of a module in the body or its place."""
 
     layers: Mapping[int, LayerEntry] = field(default_factory=dict)
-    attention: Mapping[int, ScoreColumnsPart] = field(default_factory=dict)
+    attention: Mapping[int, AttentionEdit] = field(default_factory=dict)
     outputs: Mapping[str | Place, OutputEdit] = field(default_factory=dict)
     members: tuple[tuple[ForetokenConfig, Sites], ...] = ()  # of a stack: each config with what it built
 
@@ -161,6 +229,9 @@ class Sites:
     def modules(self) -> Iterator[nn.Module]:
         """Yield every module, in the order of :meth:`items`."""
         return (module for _, module in self.items())
+
+
+Values: TypeAlias = dict[str, Any]  # a config's fields, as JSON holds them
 
 
 class MethodName(str):
@@ -188,7 +259,7 @@ class ForetokenConfig(PeftConfig, ABC):
 
     Args:
         modules_to_save: modules trained in full and saved with the adapter; default: the model's new head.
-        trainable_token_indices: tokens whose embeddings are trained and saved beside the adapter, these rows alone;
+        trainable_token_indices: tokens whose embeddings are trained and saved beside the adapter, these alone;
             in the table that the model reads, and in its output where the two are tied. A mapping names the
             modules: ``{"embed_tokens": [...], "lm_head": [...]}``.
         backbone: filled in when the adapter meets its model; loading on another one is an error.
@@ -202,16 +273,19 @@ class ForetokenConfig(PeftConfig, ABC):
         default=None,
         metadata={"help": "numbers of tokens whose embeddings are trained and saved, these rows alone"},
     )
-    backbone: dict[str, Any] | None = field(
+    backbone: dict[str, str | int] | None = field(
         default=None,
         metadata={"help": "the backbone that the adapter was made for (filled in)", "internal": True},
     )
 
     method_type: ClassVar[str] = ""
+    has_prefix: ClassVar[bool] = False
+    peft_types: ClassVar[tuple[str, ...]] = ()  # of peft's prompt learning that can hold such an adapter
     target_modules: ClassVar[None] = None  # peft's tuner base looks it up; foretoken's sites do not use it
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.added_heads: frozenset[str] | None = None  # filled in by a model; no field, so that no file has it
         self.peft_type = MethodName(self.method_type)  # type: ignore[assignment]
         require_token_numbers(self.trainable_token_indices)
         if not isinstance(self.backbone, dict | None):
@@ -240,7 +314,7 @@ class ForetokenConfig(PeftConfig, ABC):
         subfolder = args[0] if args else kwargs.pop("subfolder", None)
         return config.with_files_of(pretrained_model_name_or_path, subfolder=subfolder, **kwargs)
 
-    def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: str, **kwargs: object) -> None:
         """Write the config into a folder, and beside it the files that it names.
 
         Raises:
@@ -252,7 +326,7 @@ class ForetokenConfig(PeftConfig, ABC):
         """Return the config as it is saved, with the files that it names copied into ``folder``: it names none."""
         return self
 
-    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: Any) -> ForetokenConfig:
+    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: object) -> ForetokenConfig:
         """Return the config with the files that it names found in ``source``, a folder or a hub name: it names none."""
         return self
 
@@ -283,3 +357,39 @@ class ForetokenConfig(PeftConfig, ABC):
     def is_cache(self) -> bool:
         """Tell whether in a causal model the adapter is nothing but keys and values in front of the text."""
         return False
+
+    def lora_member(self) -> LoraConfig | None:
+        """Return the LoRA that belongs to the adapter and goes through peft's own layers."""
+        return None
+
+    def prefix_start(self) -> PrefixStart | None:
+        """Return what the prefix is at the start; None for a method without a prefix of its own."""
+        return None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the config is a user's, and not a saved adapter's that belongs to one backbone."""
+        return self.backbone is None or self.added_heads is not None
+
+    def fill_in(self, dimensions: Dimensions) -> None:
+        """Note the backbone, and the head among the modules that are trained in full."""
+        own, trained = self.own_modules(), self.modules_with(dimensions.heads)
+        if self.is_new:
+            self.added_heads = frozenset(dimensions.heads) - frozenset(own)
+        self.backbone = dimensions.fingerprint()
+        self.modules_to_save = trained
+
+    def modules_with(self, heads: Iterable[str]) -> list[str] | None:
+        """Return the modules to train in full: the user's, and the model's new head."""
+        return list(dict.fromkeys([*self.own_modules(), *heads])) or None
+
+    def own_modules(self) -> list[str]:
+        """Return the user's modules to train in full, without the head of another model that the config has served."""
+        return [name for name in self.modules_to_save or [] if name not in (self.added_heads or ())]
+
+
+def plain(value: Any) -> Any:
+    """Turn sets into sorted lists, enumeration members into their values."""
+    if isinstance(value, set):
+        return sorted(value)
+    return getattr(value, "value", value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
@@ -21,7 +21,7 @@ class AttentionShape:
         num_key_value_heads: H_kv, which divides H.
         head_dim: K.
         query_maps: how many query projections it has (Longformer has one more for its global tokens).
-        is_cross: the keys are the encoder's; rows in front of the text are not among them.
+        is_cross: the keys are the encoder's; a prefix of the decoder is not among them.
         has_global: some keys are seen by every query while the others are seen in a window.
     """
 
@@ -40,7 +40,7 @@ class Dimensions:
     Layers are counted through all stacks: an encoder-decoder's decoder goes on where its encoder ends.
 
     Attributes:
-        first_layers: the layers that open a stack; rows in front of the text enter there.
+        first_layers: the layers that open a stack; a prefix enters there.
         attentions: entry i < num_layers is layer i's self-attention; the decoder's attentions to the encoder follow.
         embedding: the frozen (V, E) token embeddings; E is the model's width in most families.
         biases: the path of every module of the body that adds a bias -> the bias's length.
@@ -62,7 +62,7 @@ class Dimensions:
     heads: tuple[str, ...] = ()
     trained_tokens: tuple[int, ...] = ()
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, str | int]:
         """Return what a saved adapter remembers of its backbone."""
         numbers = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "head_dim", "vocab_size")
         return {name: getattr(self, name) for name in ("model_type", *numbers)}

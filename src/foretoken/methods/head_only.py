@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from foretoken.errors import BackboneError
-from foretoken.methods.base import ForetokenConfig, LayerEntry, Sites
+from foretoken.methods.base import ForetokenConfig, IdleEntry, Sites
 from foretoken.methods.dimensions import Dimensions
 
 
@@ -31,4 +31,4 @@ class HeadOnlyConfig(ForetokenConfig):
                 f"head-only trains the task's new head, and this {dimensions.model_type} model has none; "
                 "choose another method, e.g. prefix-propagation, or a model class with a head"
             )
-        return Sites(layers={0: LayerEntry()})
+        return Sites(layers={0: IdleEntry()})

@@ -107,7 +107,7 @@ class InducerTuningConfig(ForetokenConfig):
             raise ConfigError(f"{factor} is {value}, but {size} is 0: there is no {what} to scale; set {size} too")
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one branch per attention, and the updates and adapters that the options ask for."""
+        """Return columns for every attention, and the updates and adapters that the options ask for."""
         width = dimensions.hidden_size
         attentions = dict(enumerate(dimensions.attentions))
         outputs: dict[str | Place, OutputEdit] = {}
@@ -120,14 +120,14 @@ class InducerTuningConfig(ForetokenConfig):
         if self.parallel_bottleneck_size:
             outputs |= self.parallel_adapter().build(dimensions).outputs
         return Sites(
-            attention={index: self.make_branch(shape, width) for index, shape in attentions.items()}, outputs=outputs
+            attention={index: self.make_columns(shape, width) for index, shape in attentions.items()}, outputs=outputs
         )
 
-    def make_branch(self, shape: AttentionShape, width: int) -> InducerBranch:
-        """Return a new branch of the variant."""
+    def make_columns(self, shape: AttentionShape, width: int) -> InducerColumns:
+        """Return new columns of the variant."""
         head, size = (shape.num_heads, shape.head_dim), self.value_bottleneck_size
         adaptive = self.variant == "adaptive"
-        return InducerBranch(
+        return InducerColumns(
             key_network=HeadNetwork(*head, self.key_bottleneck_size or KEY_SIZE) if self.variant in KEYED else None,
             value_network=HeadNetwork(*head, size) if adaptive else ExtendedNetwork(*head, size, width),
             residual=self.variant != "gating",
@@ -145,7 +145,7 @@ class InducerTuningConfig(ForetokenConfig):
         )
 
 
-class InducerBranch(ScoreColumns):
+class InducerColumns(ScoreColumns):
     """One virtual key and value per query and head, of all heads of one attention."""
 
     num_columns = 1

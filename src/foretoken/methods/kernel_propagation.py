@@ -12,7 +12,7 @@ from foretoken.errors import BackboneError, ConfigError
 from foretoken.methods.base import SeparatePrefix, Sites
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.prefix import PrefixConfig
-from foretoken.methods.prefix_propagation import propagated_rows
+from foretoken.methods.prefix_propagation import propagated_prefixes
 from foretoken.methods.require import require_choice
 
 Kernel = Literal["exponential", "linear", "polynomial", "rbf"]
@@ -24,7 +24,7 @@ class KernelPropagationConfig(PrefixConfig):
     """Kernel decomposition of prefix-propagation: one attention to the text, one to the prefix, added.
 
     Li et al. 2023, eq. 3 (7): ``H = Kern(cat(P, C) W_q, C W_k, C W_v) + alpha Kern(cat(P, C) W_q, P W_k, P W_v)``, each
-    Kern normalised over its own keys (eq. 8). The rows in front are those of prefix-propagation. With
+    Kern normalised over its own keys (eq. 8). The prefix flows through the layers as in prefix-propagation. With
     ``alpha_scope="lambda"`` the two are weighted by the softmax's own lambda (eq. 5, 6): prefix-propagation itself.
 
     Args:
@@ -74,7 +74,7 @@ class KernelPropagationConfig(PrefixConfig):
             raise ConfigError("alpha_scope 'lambda' is defined for exponential kernels; leave the kernels as they are")
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return the rows of prefix-propagation, and one branch per self-attention.
+        """Return the entries of prefix-propagation, and a separate prefix for every self-attention.
 
         Raises:
             BackboneError: ``global_alpha`` is set and the backbone has no global tokens.
@@ -86,20 +86,20 @@ class KernelPropagationConfig(PrefixConfig):
                 "leave it out, or use a sparse model such as Longformer"
             )
         shared = Alpha(self.alpha) if self.alpha_scope == "model" else None
-        branches: dict[int, KernelBranch] = {}
+        separate: dict[int, KernelPrefix] = {}
         for index, shape in enumerate(shapes):
             alpha = make_alpha(self, shape, shared, owner=index == 0)
-            branches[index] = KernelBranch(
+            separate[index] = KernelPrefix(
                 alpha,
                 kernel=self.kernel,
                 text_kernel=self.text_kernel,
                 global_alpha=self.global_alpha if shape.has_global else None,
             )
-        return Sites(layers=propagated_rows(self, dimensions), attention=branches)
+        return Sites(layers=propagated_prefixes(self, dimensions), attention=separate)
 
 
-class KernelBranch(SeparatePrefix):
-    """The attention to the rows in front: its kernel, and its weight beside the attention to the text."""
+class KernelPrefix(SeparatePrefix):
+    """The attention to the prefix: its kernel, and its weight beside the attention to the text."""
 
     def __init__(self, alpha: nn.Module | None, *, kernel: str, text_kernel: str, global_alpha: float | None) -> None:
         super().__init__()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig, PrefixStart, Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
@@ -111,6 +111,19 @@ class PrefixConfig(ForetokenConfig):
                 "starts as what that yields; leave out one of them"
             )
 
+    has_prefix: ClassVar[bool] = True
+
+    def prefix_start(self) -> PrefixStart:
+        """Return what the prefix is at the start."""
+        return PrefixStart(
+            self.prefix_init,
+            self.num_virtual_tokens,
+            self.prefix_projection,
+            text=self.prefix_init_text,
+            tokenizer=self.tokenizer_name_or_path,
+            adapter=self.prefix_init_adapter,
+        )
+
 
 class Prefix(nn.Module):
     """A trained (P, width) matrix."""
@@ -161,6 +174,13 @@ class ProjectedPrefix(nn.Module):
     def forward(self) -> Tensor:
         """Return this layer's (P, width) prefix."""
         return self.linear(self._shared[0]())
+
+
+def write_prefix(prefix: Prefix | ProjectedPrefix, value: Tensor) -> None:
+    """Write a (P, width) value into a prefix that is no network's output."""
+    assert isinstance(prefix, Prefix)
+    with torch.no_grad():
+        prefix.weight.copy_(value)
 
 
 def unproject(module: nn.Module) -> None:

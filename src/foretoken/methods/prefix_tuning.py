@@ -9,9 +9,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from foretoken.attention import repeat_heads
-from foretoken.methods.base import ScoreColumns, Sites
+from foretoken.methods.base import FrozenStates, ScoreColumns, Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths
+from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
 
 
 @dataclass
@@ -31,38 +31,46 @@ class PrefixTuningConfig(PrefixConfig):
     """
 
     method_type: ClassVar[str] = "FORETOKEN_PREFIX_TUNING"
+    peft_types: ClassVar[tuple[str, ...]] = ("PREFIX_TUNING",)
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one branch per attention, those of a decoder to its encoder included."""
-        return prefix_sites(self, dimensions, PrefixBranch)
+        """Return score columns for every attention, those of a decoder to its encoder included."""
+        return prefix_sites(self, dimensions)
 
     def is_cache(self) -> bool:
         """Tell whether in a causal model the prefix is nothing but keys and values."""
         return not self.position_free
 
 
-def prefix_sites(config: PrefixConfig, dimensions: Dimensions, branch: Callable[..., PrefixBranch]) -> Sites:
-    """Return one branch per attention, each with keys and values of its own."""
+def prefix_sites(
+    config: PrefixConfig, dimensions: Dimensions, *, score_mask: Callable[[Tensor], Tensor] | None = None
+) -> Sites:
+    """Return columns for every attention, each with keys and values of its own."""
     shapes = dimensions.attentions
     widths = [2 * shape.num_key_value_heads * shape.head_dim for shape in shapes]
     prefixes = prefixes_of_widths(config, widths=widths, hidden_size=dimensions.hidden_size)
     return Sites(
         attention={
-            index: branch(
+            index: PrefixColumns(
                 prefix,
                 config.num_virtual_tokens,
                 shape.num_key_value_heads,
                 shape.head_dim,
                 dropout=config.prefix_dropout,
                 position_free=config.position_free,
+                score_mask=score_mask,
             )
             for index, (prefix, shape) in enumerate(zip(prefixes, shapes, strict=True))
         }
     )
 
 
-class PrefixBranch(ScoreColumns):
-    """P keys and values of one attention, held as one (P, 2 H_kv K) matrix as in peft's checkpoints."""
+class PrefixColumns(ScoreColumns):
+    """P keys and values of one attention, held as one (P, 2 H_kv K) matrix as in peft's checkpoints.
+
+    Attributes:
+        score_mask: changes the (B, H, N, P) scores before the softmax; None for keys that are used as they are.
+    """
 
     def __init__(
         self,
@@ -73,6 +81,7 @@ class PrefixBranch(ScoreColumns):
         *,
         dropout: float,
         position_free: bool = False,
+        score_mask: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.prefix = prefix
@@ -81,6 +90,7 @@ class PrefixBranch(ScoreColumns):
         self.head_dim = head_dim
         self.position_free = position_free
         self.dropout = nn.Dropout(dropout)
+        self.score_mask = score_mask
 
     def pair(self) -> Tensor:
         """Return P_k and P_v: (2, H_kv, P, K)."""
@@ -92,10 +102,15 @@ class PrefixBranch(ScoreColumns):
         return self.dropout(keys), self.dropout(values)
 
     def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
-        """Return P_k and P_v: (B, H_kv, P, K)."""
-        return self.halves(query, documents)
+        """Return P_k and P_v, (B, H_kv, P, K) each, where nothing changes their scores."""
+        return self.halves(query, documents) if self.score_mask is None else None
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale, through the score mask."""
+        scores = self.unmasked_scores(query, scale)
+        return scores if self.score_mask is None else self.score_mask(scores)
+
+    def unmasked_scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale."""
         keys, _ = self.halves(query, query.shape[0])
         return query @ repeat_heads(keys, query.shape[1]).transpose(-1, -2) * scale
@@ -104,3 +119,7 @@ class PrefixBranch(ScoreColumns):
         """Add ``p P_v``."""
         _, values = self.halves(query, query.shape[0])
         return out + probabilities.to(out.dtype) @ repeat_heads(values, query.shape[1])
+
+    def initialise_from(self, states: FrozenStates, index: int) -> None:
+        """Become the keys and values of a text."""
+        write_prefix(self.prefix, (states.free if self.position_free else states.attentions)[index])

@@ -1,4 +1,4 @@
-"""Prompt tuning (Lester et al. 2021): trained embeddings in front of the text."""
+"""Prompt tuning (Lester et al. 2021): trained embeddings before the text."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import ClassVar
 from foretoken.methods.base import Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import PrefixConfig, make_prefixes
-from foretoken.methods.prefix_propagation import PropagatedRows
+from foretoken.methods.prefix_propagation import PropagatedPrefix
 
 
 @dataclass
 class PromptTuningConfig(PrefixConfig):
-    """Prompt tuning: P trained rows in front of the text at the embedding output, and nothing else.
+    """Prompt tuning: P trained vectors before the text at the embedding output, and nothing else.
 
-    It is prefix-propagation with P^(0) alone. The heads still read the text's rows and the text keeps its positions.
+    It is prefix-propagation with P^(0) alone. The heads read the text's states alone and the text keeps its positions.
     P D parameters.
 
     Raises:
@@ -26,20 +26,21 @@ class PromptTuningConfig(PrefixConfig):
     """
 
     method_type: ClassVar[str] = "FORETOKEN_PROMPT_TUNING"
+    peft_types: ClassVar[tuple[str, ...]] = ("PREFIX_TUNING", "PROMPT_TUNING")
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return the rows at layer 0."""
+        """Return the prefix's entry at layer 0."""
         width = dimensions.hidden_size
         (prefix,) = make_prefixes(self, layers=1, width=width, hidden_size=width)
-        rows = PropagatedRows(
+        entry = PropagatedPrefix(
             prefix,
             self.num_virtual_tokens,
             first=True,
             dropout=self.prefix_dropout,
             position_free=self.position_free,
         )
-        return Sites(layers={0: rows})
+        return Sites(layers={0: entry})
 
     def is_cache(self) -> bool:
-        """Tell whether in a causal model the rows are nothing but keys and values: they see each other alone."""
+        """Tell whether in a causal model the prefix is nothing but keys and values: it sees no text."""
         return not self.position_free

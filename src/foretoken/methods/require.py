@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from foretoken.errors import ConfigError, did_you_mean, quoted
 
 
-def require_int(name: str, value: Any, *, minimum: int) -> None:
+def require_int(name: str, value: object, *, minimum: int) -> None:
     """Raise ConfigError unless ``value`` is a whole number of at least ``minimum``.
 
     >>> require_int("num_virtual_tokens", 0, minimum=1)
@@ -19,19 +17,19 @@ def require_int(name: str, value: Any, *, minimum: int) -> None:
         raise ConfigError(f"{name} is {quoted(value)}; expected a whole number of at least {minimum}")
 
 
-def require_fraction(name: str, value: Any) -> None:
+def require_fraction(name: str, value: object) -> None:
     """Raise ConfigError unless ``value`` is a number from 0 (included) to 1 (excluded)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ConfigError(f"{name} is {quoted(value)}; expected a number from 0 up to, but below, 1")
 
 
-def require_positive(name: str, value: Any) -> None:
+def require_positive(name: str, value: object) -> None:
     """Raise ConfigError unless ``value`` is a number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ConfigError(f"{name} is {quoted(value)}; expected a number above 0")
 
 
-def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ConfigError unless ``value`` is one of ``choices``.
 
     >>> require_choice("variant", "serial", ("sequential", "parallel"))
@@ -44,7 +42,7 @@ def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} is {quoted(value)}{did_you_mean(str(value), choices)}; expected {listed}")
 
 
-def require_token_numbers(given: Any) -> None:
+def require_token_numbers(given: object) -> None:
     """Raise ConfigError unless ``trainable_token_indices`` is None, token numbers, or a mapping of modules to them.
 
     >>> require_token_numbers({"embed_tokens": ["<new>"]})

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from foretoken.errors import ConfigError
 from foretoken.methods.base import Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix
-from foretoken.methods.prefix_tuning import PrefixBranch, prefix_sites
+from foretoken.methods.prefix_tuning import PrefixColumns, prefix_sites
 
 
 @dataclass
@@ -69,33 +68,30 @@ class SelectivePrefixTuningConfig(PrefixConfig):
             )
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one branch per attention, those of a decoder to its encoder included."""
-        if self.alpha is None:
-            return prefix_sites(self, dimensions, PrefixBranch)
-        return prefix_sites(self, dimensions, partial(SelectiveBranch, alpha=self.alpha))
+        """Return score columns for every attention, those of a decoder to its encoder included."""
+        return prefix_sites(self, dimensions, score_mask=None if self.alpha is None else SoftMask(self.alpha))
 
     def auxiliary_loss(self, sites: Sites) -> Tensor | None:
         """Return ``lambda SL`` (eq. 10), a scalar; None with a weight of 0."""
         if not self.selective_loss_weight:
             return None
-        branches = [branch for branch in sites.attention.values() if isinstance(branch, PrefixBranch)]
-        return self.selective_loss_weight * selective_loss([branch.prefix for branch in branches])
+        columns = [columns for columns in sites.attention.values() if isinstance(columns, PrefixColumns)]
+        return self.selective_loss_weight * selective_loss([one.prefix for one in columns])
 
 
-class SelectiveBranch(PrefixBranch):
-    """A prefix whose scores go through the soft mask."""
+@dataclass(frozen=True)
+class SoftMask:
+    """The mask on a prefix's scores, ``m(s) = sigmoid(alpha s)`` (eq. 5)."""
 
-    def __init__(self, *args: Any, alpha: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.alpha = alpha
+    alpha: float
 
-    def keys(self, query: Tensor, documents: int) -> None:
-        """Return nothing: the scores are no keys' own."""
-
-    def scores(self, query: Tensor, scale: float) -> Tensor:
-        """(B, H, N, K) -> (B, H, N, P): ``s + log m(s)``, which the softmax makes ``m(s) exp(s)`` (eq. 6)."""
-        scores = super().scores(query, scale)
+    def __call__(self, scores: Tensor) -> Tensor:
+        """(B, H, N, P) -> ``s + log m(s)``, which the softmax makes ``m(s) exp(s)`` (eq. 6)."""
         return scores + functional.logsigmoid(self.alpha * scores)
+
+    def gates(self, scores: Tensor) -> Tensor:
+        """Return ``m(s)``."""
+        return torch.sigmoid(self.alpha * scores)
 
 
 def selective_loss(prefixes: Sequence[Prefix | ProjectedPrefix]) -> Tensor:
@@ -103,7 +99,7 @@ def selective_loss(prefixes: Sequence[Prefix | ProjectedPrefix]) -> Tensor:
 
     It is computed in float32 at least, whatever autocast says: it is small, and bfloat16 rounds cosines to two digits.
     """
-    groups: dict[Any, list[Tensor]] = {}
+    groups: dict[tuple[torch.device, torch.Size], list[Tensor]] = {}
     for prefix in prefixes:
         with torch.autocast(next(prefix.parameters()).device.type, enabled=False):
             both = prefix()
@@ -129,6 +125,6 @@ def sum_of_similarities(both: Tensor) -> Tensor:
         return cosines.abs().triu(1).sum() / max(1, length * (length - 1) // 2)
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: object) -> bool:
     """Tell whether ``value`` is a number that is neither infinite nor nan."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

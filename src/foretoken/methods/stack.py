@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from peft import LoraConfig, PeftConfig
@@ -15,16 +15,21 @@ from torch import Tensor, nn
 from foretoken.errors import ConfigError
 from foretoken.files import PathLike
 from foretoken.methods.base import (
+    AttentionEdit,
     ForetokenConfig,
+    IdleEntry,
     LayerEntry,
-    OutputEdit,
     ScoreColumns,
-    ScoreColumnsPart,
     SeparatePrefix,
     Sites,
+    StackedEdit,
+    Values,
+    plain,
 )
 from foretoken.methods.dimensions import Dimensions
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 KEEPING = ("gaussian", "orthogonal", "eva")  # ways to start LoRA that leave the frozen weights alone
 
 
@@ -32,7 +37,7 @@ KEEPING = ("gaussian", "orthogonal", "eva")  # ways to start LoRA that leave the
 class StackConfig(ForetokenConfig):
     """Several methods as one adapter, e.g. prefix-propagation + LoRA.
 
-    Rows of the members stand side by side in front of the text; their attention columns share one softmax; LoRA goes
+    The members' prefixes stand side by side before the text; their attention columns share one softmax; LoRA goes
     through peft's own LoRA layers.
 
     Args:
@@ -51,7 +56,7 @@ class StackConfig(ForetokenConfig):
     configs: list[Any] = field(default_factory=list, metadata={"help": "the configs of the methods in the stack"})
 
     method_type: ClassVar[str] = "FORETOKEN_STACK"
-    make_member: ClassVar[Callable[[dict[str, Any]], PeftConfig]]  # set by the table of methods
+    make_member: ClassVar[Callable[[Values], PeftConfig]]  # set by the table of methods
 
     def validate(self) -> None:
         """Raise ConfigError for members that cannot be stacked; hold the members as plain data."""
@@ -88,7 +93,7 @@ class StackConfig(ForetokenConfig):
         return Sites(
             layers=stacked_entries([sites.layers for _, sites in built], dimensions.first_layers)
             or {0: StackedEntry([])},
-            attention={i: StackedBranch(parts) for i, parts in attention.items()},
+            attention={i: StackedColumns(parts) for i, parts in attention.items()},
             outputs={at: only[0] if len(only) == 1 else StackedEdit(only) for at, only in outputs.items()},
             members=tuple(built),
         )
@@ -114,7 +119,7 @@ class StackConfig(ForetokenConfig):
         """Return the stack with its members as they are saved."""
         return self.with_members(lambda member: member.with_files_in(folder))
 
-    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: Any) -> ForetokenConfig:
+    def with_files_of(self, source: PathLike, *, subfolder: str | None, **options: object) -> ForetokenConfig:
         """Return the stack with its members' files found."""
         return self.with_members(lambda member: member.with_files_of(source, subfolder=subfolder, **options))
 
@@ -144,7 +149,7 @@ def check_stackable(lora: LoraConfig) -> None:
         raise ConfigError("a LoRA in a stack has layer_replication, which changes the frozen model; leave it out")
 
 
-def as_fields(member: Any) -> dict[str, Any]:
+def as_fields(member: PeftConfig | Values) -> Values:
     """Return a member's fields as data that json can hold."""
     if isinstance(member, PeftConfig):
         member = member.to_dict()
@@ -153,16 +158,9 @@ def as_fields(member: Any) -> dict[str, Any]:
     return {key: plain(value) for key, value in member.items() if value is not None}
 
 
-def plain(value: Any) -> Any:
-    """Turn sets into sorted lists, enumeration members into their values."""
-    if isinstance(value, set):
-        return sorted(value)
-    return getattr(value, "value", value)
-
-
-def gathered(tables: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+def gathered(tables: Iterable[Mapping[Key, Value]]) -> dict[Key, list[Value]]:
     """[{0: a}, {0: b, 1: c}] -> {0: [a, b], 1: [c]}."""
-    together: dict[Any, list[Any]] = {}
+    together: dict[Key, list[Value]] = {}
     for table in tables:
         for key, module in table.items():
             together.setdefault(key, []).append(module)
@@ -170,46 +168,41 @@ def gathered(tables: Iterable[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
 
 
 def stacked_entries(tables: list[Mapping[int, LayerEntry]], first_layers: Iterable[int]) -> dict[int, LayerEntry]:
-    """Put the members' entries of each layer together; a member that does nothing there still has its rows."""
+    """Put the members' entries of each layer together; a member that does nothing there still has its prefix."""
     entries: dict[int, LayerEntry] = {}
     for layer in sorted({layer for table in tables for layer in table}):
         first = max(opening for opening in first_layers if opening <= layer)
-        parts = [table.get(layer) or idle_entry(rows_of(table, first)) for table in tables]
-        if layer == first and len({part.position_free for part in parts if part.num_rows}) > 1:
-            raise ConfigError("the rows of a stack stand side by side; set position_free in all of its members or none")
+        parts = [table.get(layer) or IdleEntry(prefix_length(table, first)) for table in tables]
+        if layer == first and len({part.position_free for part in parts if part.prefix_length}) > 1:
+            raise ConfigError(
+                "the prefixes of a stack stand side by side; set position_free in all of its members or none"
+            )
         entries[layer] = StackedEntry(parts)
     return entries
 
 
-def rows_of(table: Mapping[int, LayerEntry], first: int) -> int:
-    """Return how many rows a member puts in front of the text of the layers that ``first`` opens."""
-    return table[first].num_rows if first in table else 0
-
-
-def idle_entry(num_rows: int) -> LayerEntry:
-    """Return an entry that leaves its rows alone."""
-    entry = LayerEntry()
-    entry.num_rows = num_rows
-    return entry
+def prefix_length(table: Mapping[int, LayerEntry], first: int) -> int:
+    """Return the length of a member's prefix in the stack of layers that begins with layer ``first``."""
+    return table[first].prefix_length if first in table else 0
 
 
 class StackedEntry(LayerEntry):
-    """Several methods at one layer entry; their rows stand side by side."""
+    """Several methods at one layer entry; their prefixes stand side by side."""
 
     def __init__(self, parts: list[LayerEntry]) -> None:
         super().__init__()
         self.parts: Iterable[LayerEntry] = nn.ModuleList(parts)  # type: ignore[assignment]
-        self.num_rows = sum(part.num_rows for part in parts)
-        self.position_free = any(part.position_free for part in parts if part.num_rows)
+        self.prefix_length = sum(part.prefix_length for part in parts)
+        self.position_free = any(part.position_free for part in parts if part.prefix_length)
 
-    def first_rows(self, batch_size: int) -> Tensor:
-        """Return the members' rows, one after the other."""
-        return torch.cat([part.first_rows(batch_size) for part in self.parts if part.num_rows], dim=1)
+    def new_prefix(self, batch_size: int) -> Tensor:
+        """Return the members' prefixes, one after the other."""
+        return torch.cat([part.new_prefix(batch_size) for part in self.parts if part.prefix_length], dim=1)
 
-    def on_rows(self, rows: Tensor) -> Tensor:
-        """Give each member its own rows."""
-        pieces = rows.split([part.num_rows for part in self.parts], dim=1)
-        return torch.cat([part.on_rows(piece) for part, piece in zip(self.parts, pieces, strict=True)], dim=1)
+    def on_prefix(self, prefix: Tensor) -> Tensor:
+        """Let each member edit its own prefix."""
+        pieces = prefix.split([part.prefix_length for part in self.parts], dim=1)
+        return torch.cat([part.on_prefix(piece) for part, piece in zip(self.parts, pieces, strict=True)], dim=1)
 
     def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
         """Let each member edit the text in turn."""
@@ -218,27 +211,13 @@ class StackedEntry(LayerEntry):
         return text
 
 
-class StackedBranch(ScoreColumnsPart):
+class StackedColumns(AttentionEdit):
     """Several methods in one attention; their columns share one softmax."""
 
-    def __init__(self, parts: list[ScoreColumnsPart]) -> None:
+    def __init__(self, parts: list[AttentionEdit]) -> None:
         super().__init__()
-        self.parts: Iterable[ScoreColumnsPart] = nn.ModuleList(parts)  # type: ignore[assignment]
+        self.parts: Iterable[AttentionEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
-        """Return the members' branches: the attention asks each for itself."""
-        return (branch for part in self.parts for branch in part.members())
-
-
-class StackedEdit(OutputEdit):
-    """Several methods at the output of one module, in turn."""
-
-    def __init__(self, parts: list[OutputEdit]) -> None:
-        super().__init__()
-        self.parts: Iterable[OutputEdit] = nn.ModuleList(parts)  # type: ignore[assignment]
-
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """Edit the output in turn; each sees the module's own input."""
-        for part in self.parts:
-            output = part(output, given)
-        return output
+        """Return the members' columns and separate prefixes: the attention asks each for itself."""
+        return (member for part in self.parts for member in part.members())

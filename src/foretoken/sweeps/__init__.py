@@ -1,1 +1,1 @@
-"""Sweeps: many runs from one file, chosen by validation, shared by workers through a database."""
+"""Sweeps: many runs from one file, selected by validation, shared among workers through a database."""

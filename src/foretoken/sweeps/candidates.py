@@ -1,4 +1,4 @@
-"""Candidates: which values of the searched fields are tried, proposed by a grid or by optuna."""
+"""Candidates: values of the searched fields, proposed by a grid or by optuna."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretoken.errors import ConfigError
+from foretoken.options import Values
 from foretoken.sweeps.config import MOST_TRIALS
 from foretoken.sweeps.naming import candidate_name
-from foretoken.sweeps.plan import Contestant, Plan
-from foretoken.sweeps.space import size_of
+from foretoken.sweeps.plan import SweepPlan, Variant
+from foretoken.sweeps.space import Params, size_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -23,14 +24,12 @@ if TYPE_CHECKING:
 
     from foretoken.sweeps.config import SearchOptions
 
-Params = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a candidate: its score, None while it runs; if lost, what was `seen` before it was pruned."""
+    """The result of a candidate: its score, None while it runs; `seen` are the evaluations of a pruned run."""
 
-    params: Mapping[str, Any]
+    params: Values
     score: float | None = None
     lost: bool = False
     seen: Mapping[str, float] = field(default_factory=dict)
@@ -38,65 +37,65 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Pool:
-    """The candidates of a contestant so far, and how many there will be."""
+    """The candidates of a variant so far, and their number at the end."""
 
     candidates: Sequence[Params]
     size: int
 
 
-def planned(contestant: Contestant, search: SearchOptions) -> list[Params] | None:
-    """Return the candidates that do not depend on results, the same on every machine; None for tpe."""
-    if not contestant.space:
+def planned(variant: Variant, search: SearchOptions) -> list[Params] | None:
+    """Return the candidates of a grid or random search, the same on every machine; None for tpe."""
+    if not variant.space:
         return [{}]
     if search.strategy == "tpe":
         return None
-    return _grid(contestant) if search.strategy == "grid" else _random(contestant, search)
+    return _grid(variant) if search.strategy == "grid" else _random(variant, search)
 
 
-def propose(contestant: Contestant, search: SearchOptions, known: Sequence[Outcome], *, maximise: bool) -> Params:
-    """Return the candidate that optuna's TPE proposes after those that are known."""
+def propose(variant: Variant, search: SearchOptions, known: Sequence[Outcome], *, maximise: bool) -> Params:
+    """Return the candidate that optuna's TPE proposes after the known ones."""
     from optuna.samplers import TPESampler
 
     with quiet_optuna():
-        study = _study(TPESampler(seed=_seed(contestant, search, len(known))), maximise=maximise)
+        study = _study(TPESampler(seed=_seed(variant, search, len(known))), maximise=maximise)
         for outcome in known:
-            trial = _as_trial(contestant, outcome)
+            trial = _as_trial(variant, outcome)
             if trial is not None:
                 study.add_trial(trial)
-        return _ask(study, contestant)
+        return _ask(study, variant)
 
 
 def pools(
-    plan: Plan, fixed: Mapping[str, list[Params] | None], proposed: Mapping[str, list[Params]]
+    plan: SweepPlan, fixed: Mapping[str, list[Params] | None], proposed: Mapping[str, list[Params]]
 ) -> dict[str, Pool]:
-    """Return the candidates of every contestant: those fixed from the start, or those proposed so far."""
-    trials = plan.file.search.trials or 0
+    """Return the candidates of every variant: all of them, or for tpe those proposed so far."""
+    trials = plan.config.search.trials or 0
     return {
         name: Pool(proposed.get(name, []), trials) if found is None else Pool(found, len(found))
         for name, found in fixed.items()
     }
 
 
-def number_of_candidates(contestant: Contestant, search: SearchOptions) -> int:
-    """Return how many candidates a contestant has when its search is over."""
-    found = planned(contestant, search)
+def number_of_candidates(variant: Variant, search: SearchOptions) -> int:
+    """Return the number of candidates at the end of a variant's search."""
+    found = planned(variant, search)
     return (search.trials or 0) if found is None else len(found)
 
 
-def _grid(contestant: Contestant) -> list[Params]:
-    values = [item.grid or () for item in contestant.space.values()]
-    return [dict(zip(contestant.space, point, strict=True)) for point in itertools.product(*values)]
+def _grid(variant: Variant) -> list[Params]:
+    values = [item.grid or () for item in variant.space.values()]
+    return [dict(zip(variant.space, point, strict=True)) for point in itertools.product(*values)]
 
 
-def _random(contestant: Contestant, search: SearchOptions) -> list[Params]:
+def _random(variant: Variant, search: SearchOptions) -> list[Params]:
     """Draw distinct candidates; a small space may have fewer than were asked for."""
     from optuna.samplers import RandomSampler
 
-    wanted, found = min(search.trials or 0, size_of(contestant.space) or MOST_TRIALS), dict[str, Params]()
+    wanted, found = min(search.trials or 0, size_of(variant.space) or MOST_TRIALS), dict[str, Params]()
     with quiet_optuna():
-        study = _study(RandomSampler(seed=_seed(contestant, search, 0)), maximise=True)
+        study = _study(RandomSampler(seed=_seed(variant, search, 0)), maximise=True)
         for _ in range(20 * wanted):
-            params = _ask(study, contestant)
+            params = _ask(study, variant)
             found.setdefault(candidate_name(params), params)
             if len(found) == wanted:
                 break
@@ -109,20 +108,20 @@ def _study(sampler: BaseSampler, *, maximise: bool) -> Study:
     return optuna.create_study(sampler=sampler, direction="maximize" if maximise else "minimize")
 
 
-def _ask(study: Study, contestant: Contestant) -> Params:
-    trial = study.ask({name: values.distribution for name, values in contestant.space.items()})
-    return {name: values.decode(trial.params[name]) for name, values in contestant.space.items()}
+def _ask(study: Study, variant: Variant) -> Params:
+    trial = study.ask({name: values.distribution for name, values in variant.space.items()})
+    return {name: values.decode(trial.params[name]) for name, values in variant.space.items()}
 
 
-def _as_trial(contestant: Contestant, outcome: Outcome) -> FrozenTrial | None:
-    """Return optuna's view of a candidate; None where the space of the file no longer holds it."""
+def _as_trial(variant: Variant, outcome: Outcome) -> FrozenTrial | None:
+    """Return a candidate as a trial of optuna; None if the sweep file no longer has its values."""
     from optuna.trial import TrialState, create_trial
 
-    coded = {name: values.encode(outcome.params.get(name)) for name, values in contestant.space.items()}
+    coded = {name: values.encode(outcome.params.get(name)) for name, values in variant.space.items()}
     if any(value is None for value in coded.values()):
         return None
     state = _state(outcome)
-    distributions = {name: values.distribution for name, values in contestant.space.items()}
+    distributions = {name: values.distribution for name, values in variant.space.items()}
     return create_trial(
         state=state,
         value=outcome.score if state is TrialState.COMPLETE else None,
@@ -140,13 +139,13 @@ def _state(outcome: Outcome) -> TrialState:
     return TrialState.RUNNING if outcome.score is None else TrialState.COMPLETE
 
 
-def _seed(contestant: Contestant, search: SearchOptions, number: int) -> int:
-    return zlib.crc32(f"{search.seed}/{contestant.name}/{number}".encode())
+def _seed(variant: Variant, search: SearchOptions, number: int) -> int:
+    return zlib.crc32(f"{search.seed}/{variant.name}/{number}".encode())
 
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Keep optuna from announcing studies and experimental options that the reader cannot act on."""
+    """Silence optuna's log lines and its warnings about experimental options."""
     try:
         import optuna
     except ImportError:

@@ -1,4 +1,4 @@
-"""The sweep file: what is compared, what is searched, with which seeds, and where the state is kept."""
+"""The options of a sweep file: what is compared, what is searched, with which seeds, and where the state is kept."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any, Literal
 from foretoken.errors import ConfigError, RecipeError, quoted
 from foretoken.limits import MOST_STEPS
 from foretoken.names import check_name, plain_name
-from foretoken.options import Errors, build, option
-from foretoken.training.recipe.plain_values import add_plain_errors
-from foretoken.training.recipe.reading import apply_overrides, parse_overrides, read_yaml
+from foretoken.options import Errors, Values, build, option
+from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 MOST_RUNS = 100_000
 MOST_TRIALS = 10_000
@@ -23,12 +22,12 @@ OWN_KEYS = ("output", "name", "training.seed")  # of a recipe: the sweep sets th
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Which fields validation chooses, and how their values are tried."""
+    """Which fields are searched, and how."""
 
     strategy: Literal["grid", "random", "tpe"] = option("how candidates are proposed", "grid")
-    trials: int | None = option("candidates per contestant; for random and tpe", None, at_least=1, at_most=MOST_TRIALS)
+    trials: int | None = option("candidates per variant; for random and tpe", None, at_least=1, at_most=MOST_TRIALS)
     seed: int = option("seed of the proposals", 0, at_least=0, at_most=2**32 - 1)
-    space: Mapping[str, Any] = option("field of the recipe: its choices, or a range", factory=dict)
+    space: Values = option("field of the recipe: its choices, or a range", factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -40,11 +39,11 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Rule:
-    """What holds for some contestants only."""
+    """Values that hold for some variants only."""
 
-    when: Mapping[str, Any] = option("field of the recipe: the value, or list of values, that it must have")
-    set: Mapping[str, Any] = option("field of the recipe: its value then", factory=dict)
-    space: Mapping[str, Any] = option("fields that are searched then; they win over search.space", factory=dict)
+    when: Values = option("field of the recipe: the value, or list of values, that it must have")
+    set: Values = option("field of the recipe: its value then", factory=dict)
+    space: Values = option("fields that are searched then; they win over search.space", factory=dict)
     seeds: list[int] | None = option("seeds then, in place of the sweep's", None)
 
     def __post_init__(self) -> None:
@@ -54,7 +53,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class PruneOptions:
-    """When a run is ended early because others were better at the same point."""
+    """When a run ends early because others were better at the same evaluation."""
 
     pruner: Literal["median", "successive-halving"] = option("optuna's pruner", "median")
     after: int = option("evaluations that every run may have", 2, at_least=1, at_most=MOST_STEPS)
@@ -69,7 +68,7 @@ class StorageOptions:
     url: str | None = option("sqlite:///FILE or postgresql://...; ${VARIABLES} are filled in", None)
     heartbeat: float = option("seconds between two signs of life of a worker", 10.0, above=0, at_most=LONGEST_WAIT)
     takeover_after: float = option(
-        "seconds without one until another worker takes its run over", 120.0, above=0, at_most=LONGEST_WAIT
+        "seconds without one until another worker takes over its run", 120.0, above=0, at_most=LONGEST_WAIT
     )
     give_up_after: float = option(
         "seconds to wait for a database that is down", 900.0, at_least=0, at_most=LONGEST_WAIT
@@ -78,18 +77,20 @@ class StorageOptions:
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
         if self.takeover_after < 3 * self.heartbeat:
-            raise ConfigError("takeover_after: expected three times heartbeat or more; else the living are robbed")
+            raise ConfigError(
+                "takeover_after: expected three times heartbeat or more, or runs of live workers are taken over"
+            )
 
 
 @dataclass(frozen=True)
-class SweepFile:
-    """A comparison: every combination of `compare` is a contestant, searched and chosen on its own."""
+class SweepConfig:
+    """A comparison: every combination of the values of `compare` is a variant with a search of its own."""
 
     recipe: Any = option("the recipe that all runs start from: a file (beside this one) or a group of keys")
     name: str = option("folder of the sweep in `output`; default: the name of the file", "")
     output: str = option("folder that holds the sweeps", "sweeps")
-    compare: Mapping[str, Any] = option("field of the recipe: its values, as a list or by name", factory=dict)
-    per: list[Rule] = option("what holds for some contestants only", factory=list)
+    compare: Values = option("field of the recipe: its values, as a list or by name", factory=dict)
+    per: list[Rule] = option("what holds for some variants only", factory=list)
     search: SearchOptions = option("which fields validation chooses", factory=SearchOptions)
     seeds: list[int] = option("seeds of the runs of a candidate", factory=lambda: [0])
     seeds_for: Literal["all", "selected"] = option(
@@ -123,19 +124,19 @@ def _check_seeds(seeds: Sequence[int] | None) -> None:
         raise ConfigError(f"seeds: got {quoted(seeds)}, expected whole numbers from 0 to 4,294,967,295")
 
 
-def read_sweep_file(
+def read_sweep_config(
     path: str | Path,
     overrides: Sequence[str],
     errors: Errors,
     *,
     storage: str | None = None,
     output: str | None = None,
-) -> tuple[SweepFile | None, dict[str, Any]]:
-    """Return what a file says and its base recipe as plain values; problems of both go to `errors`."""
+) -> tuple[SweepConfig | None, dict[str, Any]]:
+    """Return the options of a sweep file, and its base recipe as plain values; problems of both go to `errors`."""
     values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path))
-    found = build(SweepFile, values, errors)
+    found = build(SweepConfig, values, errors)
     if found is None:
-        found = build(SweepFile, _without_wrong_keys(values, errors), [])  # to find what else is wrong
+        found = build(SweepConfig, _without_wrong_keys(values, errors), [])  # the rest of the file may have errors too
     base = _base_recipe(values.get("recipe"), Path(path).parent, errors)
     chosen = parse_overrides(overrides)
     errors.extend(_override_errors(chosen, values))
@@ -145,17 +146,17 @@ def read_sweep_file(
     return found, apply_overrides(base, chosen)
 
 
-def _without_wrong_keys(values: Mapping[str, Any], errors: Errors) -> dict[str, Any]:
+def _without_wrong_keys(values: Values, errors: Errors) -> Values:
     wrong = {re.split(r"[:.\[]", line, maxsplit=1)[0] for line in errors}
     return {key: value for key, value in values.items() if key not in wrong}
 
 
-def _redirected(found: SweepFile, storage: str | None, output: str | None) -> SweepFile:
+def _redirected(found: SweepConfig, storage: str | None, output: str | None) -> SweepConfig:
     moved = found if output is None else replace(found, output=output)
     return moved if storage is None else replace(moved, storage=replace(moved.database, url=storage))
 
 
-def _base_recipe(recipe: Any, beside: Path, errors: Errors) -> dict[str, Any]:
+def _base_recipe(recipe: object, beside: Path, errors: Errors) -> dict[str, Any]:
     if isinstance(recipe, Mapping):
         return dict(recipe)
     if not isinstance(recipe, str):
@@ -169,14 +170,14 @@ def _base_recipe(recipe: Any, beside: Path, errors: Errors) -> dict[str, Any]:
         return {}
 
 
-def _override_errors(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> Errors:
-    """Refuse an override that every run would lose again."""
+def _override_errors(chosen: Values, values: Values) -> Errors:
+    """Refuse overrides of fields that the sweep itself sets in every run."""
     searched = _keys(values, "compare"), _keys(values.get("search"), "space")
     taken = dict.fromkeys(searched[0], "compared") | dict.fromkeys(searched[1], "searched")
     taken |= dict.fromkeys(OWN_KEYS, "set")
     return [f"--{key}: is {taken[key]} by the sweep; change it in the file" for key in chosen if key in taken]
 
 
-def _keys(values: Any, name: str) -> list[str]:
+def _keys(values: object, name: str) -> list[str]:
     group = values.get(name) if isinstance(values, Mapping) else None
     return list(group) if isinstance(group, Mapping) else []

@@ -1,4 +1,4 @@
-"""The database behind a sweep: SQLite or PostgreSQL, waited for while it is down."""
+"""The database of a sweep: SQLite or PostgreSQL, waited for while it is down."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class DatabaseError(ForetokenError, OSError):
 
 
 class Database:
-    """Transactions that are repeated until the database is back.
+    """Runs transactions, and repeats them until the database is back.
 
-    A transaction may run twice where the connection breaks while it is committed: it has to leave the same state then.
+    A transaction runs twice if the connection breaks during its commit, so it must leave the same state then.
     """
 
     def __init__(self, options: StorageOptions, *, sleep: Callable[[float], object] = time.sleep) -> None:
@@ -54,7 +54,7 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Where the database is, for messages: never with its password."""
+        """Where the database is, without its password."""
         return describe(self.url)
 
     def run(self, work: Callable[[Connection], T]) -> T:
@@ -132,7 +132,7 @@ def parse_url(text: str) -> URL:
 
 
 def describe(url: URL) -> str:
-    """Say where a database is, without user and password.
+    """Return where a database is, without user and password.
 
     >>> describe(parse_url("postgresql://ann:secret@db.example.org:5433/sweeps"))
     'postgresql://db.example.org:5433/sweeps'
@@ -144,7 +144,7 @@ def describe(url: URL) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the driver's own words, without SQLAlchemy's link and the statement."""
+    """Return the driver's message, without SQLAlchemy's link and the statement."""
     lines = [line.strip() for line in str(getattr(error, "orig", error)).splitlines()]
     return next((line for line in lines if line), type(error).__name__)
 
@@ -162,7 +162,7 @@ def _engine(url: URL, *, patience: float) -> Engine:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Tell what waiting can mend: lost connections and locks, not a statement that is wrong."""
+    """Tell whether waiting may help: lost connections and locks, not a wrong statement."""
     from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 
     if isinstance(getattr(error, "orig", None), sqlite3.Error):

@@ -1,4 +1,4 @@
-"""A crew: worker processes on this machine, started with the same command, watched until they end."""
+"""Worker processes on this machine: started with the same command, watched until they end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from foretoken.files import check_writable, make_folder
 
@@ -20,10 +20,11 @@ WORKER = "--as-worker"  # between the parent and its workers, not for users
 PAUSE = 1.0  # seconds between two looks
 
 
-def run_crew(command: Sequence[str], size: int, folder: Path, look: Callable[[], object]) -> str:
-    """Start `size` workers and look on until all have ended; return which ended badly, or an empty text.
+def run_local_workers(command: Sequence[str], size: int, folder: Path, look: Callable[[], object]) -> str:
+    """Start `size` workers and call `look` until all have ended.
 
-    Ctrl-C ends them as it would end one.
+    Returns:
+        which workers ended with an error, and how; empty if none did.
     """
     check_writable(folder)
     make_folder(folder)
@@ -36,8 +37,8 @@ def run_crew(command: Sequence[str], size: int, folder: Path, look: Callable[[],
 
 
 @contextmanager
-def _started(command: Sequence[str], size: int, folder: Path) -> Iterator[list[subprocess.Popen[Any]]]:
-    workers: list[subprocess.Popen[Any]] = []
+def _started(command: Sequence[str], size: int, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+    workers: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(1, size + 1):
             with (folder / f"{number}.log").open("ab") as output:
@@ -47,8 +48,8 @@ def _started(command: Sequence[str], size: int, folder: Path) -> Iterator[list[s
         _end(workers)
 
 
-def _start(command: Sequence[str], number: int, size: int, output: Any) -> subprocess.Popen[Any]:
-    """Start a worker in a session of its own: Ctrl-C reaches this process alone, which passes it on once."""
+def _start(command: Sequence[str], number: int, size: int, output: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start a worker in a session of its own, so that Ctrl-C reaches this process alone, which passes it on once."""
     return subprocess.Popen(
         [sys.executable, "-m", "foretoken", "sweep", *command, WORKER],
         stdin=subprocess.DEVNULL,
@@ -60,7 +61,7 @@ def _start(command: Sequence[str], number: int, size: int, output: Any) -> subpr
 
 
 def _share(number: int, size: int) -> Mapping[str, str]:
-    """Return what of the machine a worker may use: its part of the cores, and one GPU."""
+    """Return the environment variables that give a worker its share of the cores, and one GPU."""
     import torch
 
     cores = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size))}
@@ -69,8 +70,8 @@ def _share(number: int, size: int) -> Mapping[str, str]:
     return cores | ({"CUDA_VISIBLE_DEVICES": gpus[(number - 1) % len(gpus)]} if len(gpus) > 1 else {})
 
 
-def _end(workers: Sequence[subprocess.Popen[Any]]) -> None:
-    """Interrupt those that still run and wait: each gives its run back."""
+def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Interrupt the workers that still run, and wait until each has given its run back."""
     for process in workers:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -78,7 +79,7 @@ def _end(workers: Sequence[subprocess.Popen[Any]]) -> None:
         process.wait()
 
 
-def _endings(workers: Sequence[subprocess.Popen[Any]], folder: Path) -> str:
+def _endings(workers: Sequence[subprocess.Popen[bytes]], folder: Path) -> str:
     bad = {number: process.returncode for number, process in enumerate(workers, start=1) if process.returncode}
     said = ", ".join(f"worker {number} {_ending(code)}" for number, code in bad.items())
     return said and f"{said}; see {folder}"

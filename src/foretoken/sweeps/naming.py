@@ -1,4 +1,4 @@
-"""Names of contestants and runs: each a function of what it stands for, so that every machine finds the same."""
+"""Names of variants and runs: computed from their values, so that every machine gets the same."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from foretoken.names import plain_name
+from foretoken.options import Values
 
 LONGEST = 60  # characters of a candidate's name before it is cut
 _UNSAFE = re.compile(r"[^\w.,=+-]+")
 
 
-def value_label(value: Any) -> str:
-    """Say a value of a field in few characters.
+def value_label(value: object) -> str:
+    """Return a short text for a value of a field.
 
     >>> value_label({"name": "prefix-tuning", "num_virtual_tokens": 8})
     'prefix-tuning,num_virtual_tokens=8'
@@ -28,8 +28,8 @@ def value_label(value: Any) -> str:
     return str(value)
 
 
-def axis_labels(values: Sequence[Any]) -> list[str]:
-    """Return a label per value of a compared field: the bare name where that tells them apart.
+def axis_labels(values: Sequence[object]) -> list[str]:
+    """Return a label per value of a compared field: the `name` alone where no other value has the same.
 
     >>> axis_labels(["lora", {"name": "prefix-tuning", "num_virtual_tokens": 8}])
     ['lora', 'prefix-tuning']
@@ -38,8 +38,8 @@ def axis_labels(values: Sequence[Any]) -> list[str]:
     return [label if bare.count(label) == 1 else value_label(item) for label, item in zip(bare, values, strict=True)]
 
 
-def candidate_name(params: Mapping[str, Any]) -> str:
-    """Return the name of a candidate, readable, and never that of another one.
+def candidate_name(params: Values) -> str:
+    """Return a name for a candidate that no other candidate has.
 
     >>> candidate_name({"training.learning_rate": 0.001, "method.num_virtual_tokens": 8})
     'learning_rate=0.001,num_virtual_tokens=8'
@@ -53,8 +53,8 @@ def candidate_name(params: Mapping[str, Any]) -> str:
     return f"{safe_name(params_label(params, digits=4))[:LONGEST]}-{digest(params)}"
 
 
-def params_label(params: Mapping[str, Any], *, digits: int | None = None) -> str:
-    """Say the values of the searched fields; fields by their last part, where that names one alone."""
+def params_label(params: Values, *, digits: int | None = None) -> str:
+    """Return the values of the searched fields as text; a field by its last part where no other ends with it."""
     last = [field.rpartition(".")[2] for field in params]
     names = {field: short if last.count(short) == 1 else field for field, short in zip(params, last, strict=True)}
     return ",".join(f"{names[field]}={_short(value, digits)}" for field, value in params.items())
@@ -70,11 +70,11 @@ def safe_name(text: str) -> str:
     return plain_name(name) if name else ""
 
 
-def digest(values: Any) -> str:
-    """Return eight characters that stand for plain data."""
+def digest(values: object) -> str:
+    """Return a hash of plain data, of eight characters."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _short(value: Any, digits: int | None) -> str:
+def _short(value: object, digits: int | None) -> str:
     return f"{value:.{digits}g}" if digits is not None and isinstance(value, float) else value_label(value)

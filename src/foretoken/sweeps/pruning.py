@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from foretoken.options import Values
 from foretoken.sweeps.candidates import quiet_optuna
 from foretoken.sweeps.config import PruneOptions
-from foretoken.sweeps.run_table import FAILED, PRUNED, SCORED, Row
+from foretoken.sweeps.run_table import FAILED, PRUNED, SCORED, RunRow
 from foretoken.training.run.record import Pruned
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
-    from optuna.trial import FrozenTrial
+    from optuna.trial import FrozenTrial, TrialState
 
 
 class PruneCallback(TrainerCallback):
-    """Notes the metric of every evaluation on the board, and ends the run where optuna's pruner says so."""
+    """Writes the metric of every evaluation to the run table, and ends the run if optuna's pruner says so."""
 
     def __init__(
         self,
@@ -26,14 +27,14 @@ class PruneCallback(TrainerCallback):
         *,
         metric: str,
         maximise: bool,
-        others: Callable[[], Sequence[Row]],
-        note: Callable[[Mapping[str, Any]], object],
+        others: Callable[[], Sequence[RunRow]],
+        note: Callable[[Values], object],
     ) -> None:
         self.options, self.metric, self.maximise = options, metric, maximise
         self.others, self.note = others, note
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Compare the run with those before it."""
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        """Compare the run with the others."""
         values = evaluations(state.log_history, self.metric)
         if not values:
             return
@@ -44,8 +45,8 @@ class PruneCallback(TrainerCallback):
             raise Pruned(f"{self.metric} {values[number]:.4f} at evaluation {number}: others were better there")
 
 
-def evaluations(log: Sequence[Mapping[str, Any]], metric: str) -> dict[int, float]:
-    """Return the metric of every evaluation so far by its number; a resumed run counts those before it too.
+def evaluations(log: Sequence[Values], metric: str) -> dict[int, float]:
+    """Return the metric of every evaluation by its number; a resumed run's earlier ones count too.
 
     >>> evaluations([{"loss": 1.0}, {"eval_f1": 0.5}, {"eval_f1": 0.6}], "f1")
     {1: 0.5, 2: 0.6}
@@ -55,9 +56,9 @@ def evaluations(log: Sequence[Mapping[str, Any]], metric: str) -> dict[int, floa
 
 
 def judge(
-    values: Mapping[int, float], others: Sequence[Row], options: PruneOptions, *, maximise: bool
-) -> tuple[bool, dict[str, Any]]:
-    """Tell whether a run with these values is hopeless beside others, and what successive halving has to remember."""
+    values: Mapping[int, float], others: Sequence[RunRow], options: PruneOptions, *, maximise: bool
+) -> tuple[bool, dict[str, object]]:
+    """Tell whether to prune a run with these values, and return the state of successive halving."""
     import optuna
 
     with quiet_optuna():
@@ -77,8 +78,8 @@ def _pruner(options: PruneOptions) -> BasePruner:
     return SuccessiveHalvingPruner(min_resource=options.after, reduction_factor=options.reduction_factor)
 
 
-def _past(row: Row) -> FrozenTrial:
-    """Return optuna's view of another run; one that is not over has no say in a median."""
+def _past(row: RunRow) -> FrozenTrial:
+    """Return another run as a trial of optuna; one that is not over does not count in a median."""
     from optuna.trial import TrialState
 
     history = row.history or {}
@@ -87,7 +88,7 @@ def _past(row: Row) -> FrozenTrial:
     return _trial(states.get(row.state, TrialState.RUNNING), values, history.get("rungs", {}))
 
 
-def _trial(state: Any, values: Mapping[int, float], rungs: Mapping[str, Any]) -> FrozenTrial:
+def _trial(state: TrialState, values: Mapping[int, float], rungs: Values) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
     last = values[max(values)] if values else 0.0
@@ -95,5 +96,5 @@ def _trial(state: Any, values: Mapping[int, float], rungs: Mapping[str, Any]) ->
     return create_trial(state=state, value=value, intermediate_values=dict(values), system_attrs=dict(rungs))
 
 
-def _rungs(trial: FrozenTrial) -> dict[str, Any]:
+def _rungs(trial: FrozenTrial) -> dict[str, object]:
     return {key: value for key, value in trial.system_attrs.items() if key.startswith("completed_rung_")}

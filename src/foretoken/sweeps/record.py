@@ -1,67 +1,68 @@
-"""The record of a sweep, `sweep.json`: all candidates with their scores, what was chosen, and its test results."""
+"""The record of a sweep, `sweep.json`: all candidates with their scores, the selected one and its test results.
+
+The key "contestants" is older than the word variant; files keep it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from foretoken.files import write_json
 from foretoken.options import to_dict
 from foretoken.outputs import refuse_foreign
 from foretoken.sweeps.naming import params_label
-from foretoken.sweeps.plan import Plan
-from foretoken.sweeps.run_table import WAITING, Row
-from foretoken.sweeps.status import Candidate, Standing, broken, deviation, is_over, measured_metrics
-from foretoken.sweeps.sweep import sweep_counts
+from foretoken.sweeps.plan import SweepPlan
+from foretoken.sweeps.run_table import WAITING, RunRow
+from foretoken.sweeps.status import Candidate, VariantStatus, broken, deviation, is_over, measured_metrics, total_counts
 
 FILE = "sweep.json"
 
 
 class Record:
-    """Keeps the file as things stand; `place` says where the database is.
+    """Writes the file when the status changes; `place` says where the database is.
 
     Raises:
         SaveError: there is a file of that name which is no record of this sweep.
     """
 
-    def __init__(self, plan: Plan, place: str) -> None:
+    def __init__(self, plan: SweepPlan, place: str) -> None:
         self.plan, self.place = plan, place
-        self.path = plan.file.folder / FILE
-        refuse_foreign(self.path, f'{{\n  "name": {json.dumps(plan.file.name, ensure_ascii=False)},\n  "status": ')
-        self._written: dict[str, Any] | None = None
+        self.path = plan.config.folder / FILE
+        refuse_foreign(self.path, f'{{\n  "name": {json.dumps(plan.config.name, ensure_ascii=False)},\n  "status": ')
+        self._written: dict[str, object] | None = None
 
-    def write(self, found: Sequence[Standing]) -> None:
-        """Write the file, if anything has changed since this process wrote it last."""
-        values = sweep_record(self.plan, self.place, found)
+    def write(self, statuses: Sequence[VariantStatus]) -> None:
+        """Write the file, if anything has changed since this process last wrote it."""
+        values = sweep_record(self.plan, self.place, statuses)
         if values != self._written:
             write_json(self.path, values)
             self._written = values
 
 
-def sweep_record(plan: Plan, place: str, found: Sequence[Standing]) -> dict[str, Any]:
-    """Return the record of how a sweep stands; `place` says where its database is."""
-    file = plan.file
+def sweep_record(plan: SweepPlan, place: str, statuses: Sequence[VariantStatus]) -> dict[str, object]:
+    """Return the record of a sweep; `place` says where its database is."""
+    config = plan.config
     return {
-        "name": file.name,
-        "status": "finished" if is_over(found) else "running",
+        "name": config.name,
+        "status": "finished" if is_over(statuses) else "running",
         "database": place,
-        "search": to_dict(file.search),
-        "prune": None if file.prune is None else to_dict(file.prune),
-        "seeds_for": file.seeds_for,
-        "counts": sweep_counts(found),
-        "contestants": [_contestant(item) for item in found],
-        "failures": [{"run": row.run, "state": row.state, "error": row.error} for row in broken(found)],
+        "search": to_dict(config.search),
+        "prune": None if config.prune is None else to_dict(config.prune),
+        "seeds_for": config.seeds_for,
+        "counts": total_counts(statuses),
+        "contestants": [_variant(item) for item in statuses],
+        "failures": [{"run": row.run, "state": row.state, "error": row.error} for row in broken(statuses)],
     }
 
 
-def _contestant(item: Standing) -> dict[str, Any]:
+def _variant(item: VariantStatus) -> dict[str, object]:
     chosen = item.selected
     return {
-        "name": item.contestant.name,
-        "compared": dict(item.contestant.compared),
-        "seeds": list(item.contestant.seeds),
-        "metric": item.contestant.metric,
+        "name": item.variant.name,
+        "compared": dict(item.variant.compared),
+        "seeds": list(item.variant.seeds),
+        "metric": item.variant.metric,
         "counts": item.counts,
         "candidates": [_candidate(candidate, chosen) for candidate in item.candidates],
         "selected": None if chosen is None else chosen.params,
@@ -70,11 +71,11 @@ def _contestant(item: Standing) -> dict[str, Any]:
     }
 
 
-def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, Any]:
+def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, object]:
     rows = {
         seed: row
         for seed, row in candidate.rows.items()
-        if row.state != WAITING or seed in candidate.contestant.search_seeds
+        if row.state != WAITING or seed in candidate.variant.search_seeds
     }
     return {
         "params": candidate.params,
@@ -86,7 +87,7 @@ def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, Any]
     }
 
 
-def _run(seed: int, row: Row) -> dict[str, Any]:
+def _run(seed: int, row: RunRow) -> dict[str, object]:
     known = {"validation": row.validation, "test": row.test, "error": row.error}
     own = {"seed": seed, "state": row.state, "seconds": row.seconds}
     return own | {key: value for key, value in known.items() if value}

@@ -1,7 +1,7 @@
-"""The board: one row of the database per run, from which workers take them.
+"""The run table: one row of the database per run, from which workers take them.
 
-A worker takes a run with one UPDATE that holds only while the row is as it was read (state, owner and beat), so of
-several workers one gets it, whatever the machines and their clocks. While it has the run it raises the row's beat.
+A worker takes a run with one UPDATE that has an effect only if the row is as it was read (state, owner and beat), so
+one of several workers gets it, whatever their clocks say. While the worker holds the run it raises the row's beat.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import RecipeError, cut, quoted
+from foretoken.options import Values
 from foretoken.sweeps.database import Database, DatabaseError
+from foretoken.sweeps.space import Params
 from foretoken.training.run.record import differing_keys
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, RowMapping, Select, Table
+    from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table
 
 WAITING, RUNNING, TRAINED, MEASURING, MEASURED = "waiting", "running", "trained", "measuring", "measured"
 PRUNED, FAILED, UNMEASURED = "pruned", "failed", "unmeasured"
@@ -28,14 +30,14 @@ BROKEN = (FAILED, UNMEASURED)
 
 
 @dataclass(frozen=True)
-class Row:
-    """What the board knows of a run.
+class RunRow:
+    """A run, and the worker that holds it (`owner`).
 
-    `step` is the furthest that any worker got, `takeovers` how many died without getting further.
+    `step` is the furthest that any worker got, `takeovers` the number of workers that died without getting further.
     """
 
     run: str
-    recipe: Mapping[str, Any]
+    recipe: Values
     state: str = WAITING
     owner: str = ""
     beat: int = 0
@@ -45,11 +47,11 @@ class Row:
     validation: Mapping[str, float] | None = None
     test: Mapping[str, float] | None = None
     error: str | None = None
-    history: Mapping[str, Any] | None = None
+    history: Values | None = None
 
 
-_FIELDS = tuple(item.name for item in fields(Row))
-_KINDS: Mapping[str, Any] = {
+_FIELDS = tuple(item.name for item in fields(RunRow))
+_KINDS: Values = {
     "run": str,
     "recipe": dict,
     "state": str,
@@ -65,8 +67,11 @@ _KINDS: Mapping[str, Any] = {
 }
 
 
-class Board:
-    """The rows of one sweep, by the name of the run."""
+class RunTable:
+    """The runs of one sweep in the database.
+
+    The column "contestant" is older than the word variant; databases keep it.
+    """
 
     def __init__(self, database: Database, sweep: str) -> None:
         self.database = database
@@ -75,41 +80,43 @@ class Board:
         self._insert = _insert_or_leave(database)
         database.run(self._make_tables)
 
-    def rows(self) -> dict[str, Row]:
-        """Return all rows."""
+    def rows(self) -> dict[str, RunRow]:
+        """Return all rows by the name of the run."""
         query = self.runs.select().where(self.runs.c.sweep == self.sweep)
         found = self._read(query)
         return {values["run"]: self._row(dict(values)) for values in found}
 
-    def add(self, recipes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add the runs that are not there yet.
+    def add(self, recipes: Mapping[str, Values]) -> None:
+        """Add the runs that are missing.
 
         Raises:
             RecipeError: a run of that name is there, with another recipe.
         """
-        rows = [{"sweep": self.sweep} | vars(Row(run, recipe)) for run, recipe in recipes.items()]
+        rows = [{"sweep": self.sweep} | vars(RunRow(run, recipe)) for run, recipe in recipes.items()]
         if rows:
             self.database.run(lambda connection: self._insert(connection, self.runs, rows))
         self._refuse_others(recipes)
 
-    def claim(self, seen: Row, state: str, owner: str) -> bool:
-        """Take a run that is still as it was seen; tell whether it is ours."""
+    def claim(self, seen: RunRow, state: str, worker_id: str) -> bool:
+        """Take a run that is still as it was seen; tell whether this worker got it."""
         runs, taken_over = self.runs, seen.takeovers + (seen.state in HELD)
         as_seen = (runs.c.state == seen.state, runs.c.owner == seen.owner, runs.c.beat == seen.beat)
-        new = {"state": state, "owner": owner, "beat": seen.beat + 1, "takeovers": taken_over, "error": None}
+        new = {"state": state, "owner": worker_id, "beat": seen.beat + 1, "takeovers": taken_over, "error": None}
         new["step"] = seen.step
 
         def work(connection: Connection) -> bool:
             connection.execute(runs.update().where(*self._is(seen.run), *as_seen).values(new))
             now = connection.execute(runs.select().where(*self._is(seen.run))).mappings().one()
-            return now["owner"] == owner and now["state"] == state  # also where the first try was cut off
+            return (
+                now["owner"] == worker_id and now["state"] == state
+            )  # true also if the answer to a first try was lost
 
         return self.database.run(work)
 
-    def beat(self, run: str, owner: str, *, step: int = 0) -> bool:
-        """Give a sign of life, with the step that the run is at; tell whether the run is still ours.
+    def beat(self, run: str, worker_id: str, *, step: int = 0) -> bool:
+        """Raise the beat of a run and note its step; tell whether the worker still holds it.
 
-        Workers that died before the run got so far did not die of it: they are counted no more.
+        A step beyond all earlier ones sets `takeovers` back: the run was not what killed the workers before.
         """
         from sqlalchemy import case
 
@@ -117,40 +124,40 @@ class Board:
         further = runs.c.step < step
         progress = {"step": case((further, step), else_=runs.c.step)}
         progress["takeovers"] = case((further, 0), else_=runs.c.takeovers)
-        return self.note(run, owner, beat=runs.c.beat + 1, **progress)
+        return self.note(run, worker_id, beat=runs.c.beat + 1, **progress)
 
-    def note(self, run: str, owner: str, **values: Any) -> bool:
-        """Write what became of a run; tell whether it was still ours."""
-        change = self.runs.update().where(*self._is(run), self.runs.c.owner == owner).values(values)
+    def note(self, run: str, worker_id: str, **values: object) -> bool:
+        """Write columns of a run; tell whether the worker still held it."""
+        change = self.runs.update().where(*self._is(run), self.runs.c.owner == worker_id).values(values)
         return self.database.run(lambda connection: connection.execute(change).rowcount == 1)
 
-    def give_back(self, run: str, owner: str, state: str) -> None:
-        """Leave a run of ours to whoever comes next."""
-        change = self.runs.update().where(*self._is(run), self.runs.c.owner == owner)
+    def give_back(self, run: str, worker_id: str, state: str) -> None:
+        """Free a run for other workers."""
+        change = self.runs.update().where(*self._is(run), self.runs.c.owner == worker_id)
         self.database.run(lambda connection: connection.execute(change.values(state=state, owner="")))
 
     def reset(self, run: str, seen: str, state: str) -> None:
-        """Put a broken run back, so that it is taken again."""
+        """Set a broken run back to `state`, so that a worker takes it again."""
         change = self.runs.update().where(*self._is(run), self.runs.c.state == seen)
         values = {"state": state, "owner": "", "error": None, "takeovers": 0}
         self.database.run(lambda connection: connection.execute(change.values(values)))
 
-    def proposed(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the parameters of the candidates that depend on results, by contestant, in their order."""
+    def proposed(self) -> dict[str, list[Params]]:
+        """Return the parameters of the proposed candidates by variant, in order."""
         table = self.candidates
         query = table.select().where(table.c.sweep == self.sweep).order_by(table.c.number)
-        found: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, list[Params]] = {}
         for row in self._read(query):
             found.setdefault(row["contestant"], []).append(self._params(dict(row)))
         return found
 
-    def propose(self, contestant: str, number: int, params: Mapping[str, Any]) -> None:
-        """Add a candidate, unless another worker has added one with that number."""
-        row = {"sweep": self.sweep, "contestant": contestant, "number": number, "params": dict(params)}
+    def propose(self, variant: str, number: int, params: Values) -> None:
+        """Add a proposed candidate, unless another worker has added one with that number."""
+        row = {"sweep": self.sweep, "contestant": variant, "number": number, "params": dict(params)}
         self.database.run(lambda connection: self._insert(connection, self.candidates, [row]))
 
     def _make_tables(self, connection: Connection) -> None:
-        """Make what is not there: the tables, and in those of earlier versions the column of the step."""
+        """Create the tables, or the column `step` in tables of earlier versions."""
         from sqlalchemy import inspect, text
         from sqlalchemy.exc import OperationalError
 
@@ -167,8 +174,8 @@ class Board:
         except (ValueError, TypeError, RecursionError) as error:  # JSON that is none
             raise self._damaged(str(error)) from error
 
-    def _row(self, values: Mapping[str, Any]) -> Row:
-        """Return a row, if it is as a worker writes it; the rest of the sweep relies on that."""
+    def _row(self, values: Values) -> RunRow:
+        """Return a row after a check of its types, on which the rest of the sweep relies."""
         for name, kinds in _KINDS.items():
             if not isinstance(values[name], kinds) or isinstance(values[name], bool):
                 raise self._damaged(f"{name} of the run {values['run']} is {quoted(values[name])}")
@@ -178,11 +185,11 @@ class Board:
             wrong = [value for value in (values[name] or {}).values() if not isinstance(value, int | float)]
             if wrong:
                 raise self._damaged(f"{name} of the run {values['run']} has the score {quoted(wrong[0])}")
-        return Row(**{key: values[key] for key in _FIELDS})
+        return RunRow(**{key: values[key] for key in _FIELDS})
 
-    def _params(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _params(self, row: Values) -> Params:
         if not isinstance(row["params"], dict):
-            raise self._damaged(f"candidate {row['number']} of {row['contestant']} is {quoted(row['params'])}")
+            raise self._damaged(f"candidate {row['number']} of {row['variant']} is {quoted(row['params'])}")
         return row["params"]
 
     def _damaged(self, what: str) -> DatabaseError:
@@ -191,10 +198,10 @@ class Board:
             "or name another one with --storage"
         )
 
-    def _is(self, run: str) -> tuple[Any, Any]:
+    def _is(self, run: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         return self.runs.c.sweep == self.sweep, self.runs.c.run == run
 
-    def _refuse_others(self, recipes: Mapping[str, Mapping[str, Any]]) -> None:
+    def _refuse_others(self, recipes: Mapping[str, Values]) -> None:
         rows = self.rows()
         for run, recipe in recipes.items():
             differing = differing_keys(rows[run].recipe, recipe)
@@ -233,13 +240,13 @@ def _tables() -> tuple[Table, Table]:
     return runs, candidates
 
 
-def _insert_or_leave(database: Database) -> Callable[[Connection, Table, Sequence[Mapping[str, Any]]], None]:
-    """Return an INSERT that leaves rows alone which are there already, in the words of the database."""
+def _insert_or_leave(database: Database) -> Callable[[Connection, Table, Sequence[Values]], None]:
+    """Return an INSERT, in the dialect of the database, that keeps rows which exist already."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     insert: Any = sqlite.insert if database.engine.dialect.name == "sqlite" else postgresql.insert
 
-    def work(connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    def work(connection: Connection, table: Table, rows: Iterable[Values]) -> None:
         connection.execute(insert(table).on_conflict_do_nothing(), list(rows))
 
     return work

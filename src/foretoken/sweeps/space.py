@@ -8,53 +8,54 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import quoted
-from foretoken.options import Errors, build, option
+from foretoken.options import Errors, Values, build, option
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 MOST_CHOICES = 1000
+Params = dict[str, Any]  # values of fields, by their dotted keys
 
 
 @dataclass(frozen=True)
-class Choices:
+class ValueList:
     """A list of values, of any kind that the field takes."""
 
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
 
     @property
-    def grid(self) -> tuple[Any, ...]:
+    def grid(self) -> tuple[object, ...]:
         """Every value, in the order of the file."""
         return self.values
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return len(self.values)
 
     @property
-    def ends(self) -> tuple[Any, ...]:
-        """The values that a check of the field has to try."""
+    def ends(self) -> tuple[object, ...]:
+        """The values to check before the sweep starts."""
         return self.values
 
     @property
     def distribution(self) -> BaseDistribution:
-        """What optuna samples: the position of a choice, as choices may be groups of keys, which optuna refuses."""
+        """The distribution of the positions: optuna refuses groups of keys as choices."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(tuple(range(len(self.values))))
 
-    def decode(self, sampled: Any) -> Any:
-        """Return the value that a sample stands for."""
+    def decode(self, sampled: Any) -> object:
+        """Return the value of a sample."""
         return self.values[sampled]
 
-    def encode(self, value: Any) -> Any:
-        """Return the sample that stands for a value; None where the file no longer lists it."""
+    def encode(self, value: object) -> float | None:
+        """Return the sample of a value; None if the file no longer lists it."""
         return self.values.index(value) if value in self.values else None
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """Numbers from `low` to `high`; whole ones where both ends are."""
 
     low: float = option("smallest value")
@@ -69,50 +70,49 @@ class Range:
         return all(float(end).is_integer() for end in ends) and not self.log
 
     @property
-    def grid(self) -> tuple[Any, ...] | None:
-        """Every value of a range with a step; None where there is no end of them."""
+    def grid(self) -> tuple[object, ...] | None:
+        """Every value of a range with a step; None without one."""
         if self.step is None:
             return None
         return tuple(self._number(self.low + index * self.step) for index in range(self.count or 0))
 
     @property
     def count(self) -> int | None:
-        """How many values there are; None where there is no end of them."""
+        """Number of values; None if it is not limited."""
         if self.step is None:
             return int(self.high - self.low) + 1 if self.whole else None
         return math.floor(min((self.high - self.low) / self.step, 1e18) + 1e-9) + 1
 
     @property
-    def ends(self) -> tuple[Any, ...]:
-        """The values that a check of the field has to try."""
+    def ends(self) -> tuple[object, ...]:
+        """The values to check before the sweep starts."""
         return self._number(self.low), self._number(self.high)
 
     @property
     def distribution(self) -> BaseDistribution:
-        """What optuna samples."""
+        """The distribution of the values."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
         if self.whole:
             return IntDistribution(int(self.low), int(self.high), step=int(self.step or 1))
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
-    def decode(self, sampled: Any) -> Any:
-        """Return the value that a sample stands for."""
+    def decode(self, sampled: Any) -> object:
+        """Return the value of a sample."""
         return sampled
 
-    def encode(self, value: Any) -> Any:
-        """Return the sample that stands for a value; None where it lies outside."""
-        inside = isinstance(value, int | float) and self.low <= value <= self.high
-        return value if inside else None
+    def encode(self, value: object) -> float | None:
+        """Return the sample of a value; None if it lies outside."""
+        return value if isinstance(value, int | float) and self.low <= value <= self.high else None
 
     def _number(self, value: float) -> float:
         return int(value) if self.whole else round(value, 12)
 
 
-Values = Choices | Range
+FieldValues = ValueList | ValueRange
 
 
-def read_space(given: Mapping[str, Any], where: str, errors: Errors, *, strategy: str) -> dict[str, Values]:
+def read_space(given: Values, where: str, errors: Errors, *, strategy: str) -> dict[str, FieldValues]:
     """Return the values of every field; each problem goes to `errors` as one line.
 
     >>> read_space({"training.epochs": {"low": 1, "high": 5, "step": 2}}, "space", [], strategy="grid")["training.epochs"].grid
@@ -122,30 +122,30 @@ def read_space(given: Mapping[str, Any], where: str, errors: Errors, *, strategy
     return {field: values for field, values in read.items() if values is not None}
 
 
-def size_of(space: Mapping[str, Values]) -> int | None:
-    """Return how many points a space has; None where there is no end of them.
+def size_of(space: Mapping[str, FieldValues]) -> int | None:
+    """Return the number of points of a space; None if it is not limited.
 
-    >>> size_of({"a": Choices((1, 2, 3)), "b": Range(1, 4, step=1)})
+    >>> size_of({"a": ValueList((1, 2, 3)), "b": ValueRange(1, 4, step=1)})
     12
     """
     counts = [values.count for values in space.values()]
     return None if None in counts else math.prod(count or 0 for count in counts)
 
 
-def _read(value: Any, key: str, errors: Errors, strategy: str) -> Values | None:
+def _read(value: object, key: str, errors: Errors, strategy: str) -> FieldValues | None:
     if isinstance(value, list):
         return _choices(value, key, errors)
     if not isinstance(value, Mapping):
         errors.append(f"{key}: got {quoted(value)}, expected a list of choices or {{low: ..., high: ...}}")
         return None
     before = len(errors)
-    found = build(Range, value, errors, f"{key}.")
+    found = build(ValueRange, value, errors, f"{key}.")
     if found is not None:
         errors.extend(_range_errors(found, key, strategy))
     return found if len(errors) == before else None
 
 
-def _choices(values: list[Any], key: str, errors: Errors) -> Choices | None:
+def _choices(values: list[object], key: str, errors: Errors) -> ValueList | None:
     if not 1 <= len(values) <= MOST_CHOICES:
         got = f"the list has {len(values):,} choices, expected at most {MOST_CHOICES:,}"
         errors.append(f"{key}: {got if values else 'the list of choices is empty'}")
@@ -154,10 +154,10 @@ def _choices(values: list[Any], key: str, errors: Errors) -> Choices | None:
     if twice is not None:
         errors.append(f"{key}: the choice {quoted(twice)} is given twice")
         return None
-    return Choices(tuple(values))
+    return ValueList(tuple(values))
 
 
-def _range_errors(found: Range, key: str, strategy: str) -> Errors:
+def _range_errors(found: ValueRange, key: str, strategy: str) -> Errors:
     checks = {
         f"low {found.low:g} is above high {found.high:g}": found.low > found.high,
         "log needs low above 0": found.log and found.low <= 0,

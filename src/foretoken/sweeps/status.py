@@ -1,4 +1,4 @@
-"""How a sweep stands: scores, what is chosen, and what is left to do. Pure functions of the plan and the board."""
+"""The status of a sweep: scores, selection, and what is left to do. Pure functions of the plan and the run table."""
 
 from __future__ import annotations
 
@@ -7,62 +7,76 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypedDict
 
-from foretoken.sweeps.candidates import Outcome, Params, Pool
-from foretoken.sweeps.plan import Contestant, Plan, run_name
-from foretoken.sweeps.run_table import BROKEN, FAILED, MEASURED, PRUNED, SCORED, UNMEASURED, WAITING, Row
+from foretoken.sweeps.candidates import Outcome, Pool
+from foretoken.sweeps.plan import SweepPlan, Variant, run_name
+from foretoken.sweeps.run_table import BROKEN, FAILED, MEASURED, PRUNED, SCORED, UNMEASURED, WAITING, RunRow
+from foretoken.sweeps.space import Params
 
 ENDED = (*SCORED, PRUNED, FAILED)
 
 
+class Summary(TypedDict):
+    """A metric over the seeds; `std` is that of a sample, None for a single value."""
+
+    mean: float
+    std: float | None
+    seeds: dict[int, float]
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of the searched fields, and its runs by seed; a run that is not on the board yet is waiting."""
+    """One choice of the searched fields, and its runs by seed; a run that is not in the run table yet is waiting."""
 
-    contestant: Contestant
+    variant: Variant
     params: Params
-    rows: Mapping[int, Row]
+    rows: Mapping[int, RunRow]
 
     @property
-    def searched(self) -> list[Row]:
-        """The runs that decide."""
-        return [self.rows[seed] for seed in self.contestant.search_seeds]
+    def searched(self) -> list[RunRow]:
+        """The runs that the selection depends on."""
+        return [self.rows[seed] for seed in self.variant.search_seeds]
 
     @property
     def is_lost(self) -> bool:
-        """Whether it can no longer be chosen: a run of it failed or was pruned."""
+        """Whether it can no longer be selected: a run of it failed or was pruned."""
         return any(row.state in (FAILED, PRUNED) for row in self.searched)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to find out about it."""
+        """Whether its score is known, or it is lost."""
         return self.is_lost or all(row.state in SCORED for row in self.searched)
 
     @property
     def scores(self) -> list[float]:
-        """Validation metric of the runs that decide, as far as they have one."""
-        found = [(row.validation or {}).get(self.contestant.metric) for row in self.searched if row.state in SCORED]
+        """Validation metric of the runs of the search that have one."""
+        found = [(row.validation or {}).get(self.variant.metric) for row in self.searched if row.state in SCORED]
         return [value for value in found if value is not None]
 
     @property
     def score(self) -> float | None:
-        """Mean validation metric over the seeds; None until every run that decides has one."""
-        complete = not self.is_lost and len(self.scores) == len(self.contestant.search_seeds)
+        """Mean validation metric over the seeds of the search; None until every run has one."""
+        complete = not self.is_lost and len(self.scores) == len(self.variant.search_seeds)
         return statistics.fmean(self.scores) if complete else None
 
     @property
     def outcome(self) -> Outcome:
-        """What a proposal of further candidates takes from it."""
+        """What optuna learns from it."""
         seen = next((row.history for row in self.searched if row.state == PRUNED and row.history), {})
         return Outcome(self.params, self.score, lost=self.is_lost, seen=seen.get("values", {}))
 
+    @property
+    def needed(self) -> list[RunRow]:
+        """The runs of the search, without those that a lost candidate has not begun."""
+        return [row for row in self.searched if not (self.is_lost and row.state == WAITING)]
+
 
 @dataclass(frozen=True)
-class Standing:
-    """How one contestant stands."""
+class VariantStatus:
+    """The status of one variant; `expected` is the number of candidates at the end of the search."""
 
-    contestant: Contestant
+    variant: Variant
     candidates: Sequence[Candidate]
     expected: int
     maximise: bool
@@ -85,24 +99,25 @@ class Standing:
         return self.best if self.search_is_over else None
 
     @property
-    def wanted(self) -> list[Row]:
-        """Every run that is needed as far as one knows: of the search, and of the selected candidate."""
-        needed = {row.run: row for item in self.candidates for row in _needed(item)}
+    def wanted(self) -> list[RunRow]:
+        """Every run that is known to be needed: those of the search, and of the selected candidate."""
+        needed = {row.run: row for item in self.candidates for row in item.needed}
         if self.selected is not None:
             needed |= {row.run: row for row in self.selected.rows.values()}
         return list(needed.values())
 
     @property
-    def to_train(self) -> list[Row]:
+    def to_train(self) -> list[RunRow]:
         """Runs that have not ended, in order."""
         return [row for row in self.wanted if row.state not in ENDED]
 
     @property
-    def to_measure(self) -> list[Row]:
+    def to_measure(self) -> list[RunRow]:
         """Runs of the selected candidate whose test split is to be measured: none before all are trained."""
         if self.selected is None or self.to_train:
             return []
-        return [row for row in self.selected.rows.values() if row.state in SCORED and not _is_measured(row)]
+        rows = self.selected.rows.values()
+        return [row for row in rows if row.state in SCORED and row.state not in (MEASURED, UNMEASURED)]
 
     @property
     def is_over(self) -> bool:
@@ -111,36 +126,53 @@ class Standing:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Runs by state."""
+        """Number of runs by state."""
         return dict(Counter(row.state for row in self.wanted))
 
+    @property
+    def done(self) -> int:
+        """Number of runs that have ended."""
+        return sum(row.state in ENDED for row in self.wanted)
 
-def standings(
-    plan: Plan, pools: Mapping[str, Pool], rows: Mapping[str, Row], maximise: Mapping[str, bool]
-) -> list[Standing]:
-    """Return how every contestant stands; `maximise` says of each metric whether more of it is better."""
+    @property
+    def total(self) -> int:
+        """Number of runs at the end of the sweep, if no further run is pruned or fails."""
+        seeds, searched = len(self.variant.seeds), len(self.variant.search_seeds)
+        to_come = (self.expected - len(self.candidates)) * searched
+        return len(self.wanted) + to_come + (0 if self.search_is_over else seeds - searched)
+
+
+def variant_statuses(
+    plan: SweepPlan, pools: Mapping[str, Pool], rows: Mapping[str, RunRow], maximise: Mapping[str, bool]
+) -> list[VariantStatus]:
+    """Return the status of every variant; `maximise` says of each metric whether a greater value is better."""
     found = []
-    for item in plan.contestants:
+    for item in plan.variants:
         pool = pools[item.name]
         candidates = [_candidate(item, params, rows) for params in pool.candidates]
-        found.append(Standing(item, candidates, pool.size, maximise[item.metric]))
+        found.append(VariantStatus(item, candidates, pool.size, maximise[item.metric]))
     return found
 
 
-def is_over(all_standings: Iterable[Standing]) -> bool:
+def is_over(statuses: Iterable[VariantStatus]) -> bool:
     """Tell whether the sweep is at its end."""
-    return all(item.is_over for item in all_standings)
+    return all(item.is_over for item in statuses)
 
 
-def broken(all_standings: Iterable[Standing]) -> list[Row]:
+def broken(statuses: Iterable[VariantStatus]) -> list[RunRow]:
     """Return the runs that failed."""
-    return [row for item in all_standings for row in item.wanted if row.state in BROKEN]
+    return [row for item in statuses for row in item.wanted if row.state in BROKEN]
 
 
-def in_turn(columns: Iterable[Sequence[Row]]) -> Iterator[Row]:
-    """Yield the first of every contestant, then the second of every one: all get on together.
+def total_counts(statuses: Iterable[VariantStatus]) -> dict[str, int]:
+    """Return the number of runs by state, over all variants."""
+    return dict(Counter(row.state for item in statuses for row in item.wanted))
 
-    >>> [row.run for row in in_turn([[Row("a1", {}), Row("a2", {})], [Row("b1", {})]])]
+
+def in_turn(columns: Iterable[Sequence[RunRow]]) -> Iterator[RunRow]:
+    """Yield the first run of every variant, then the second of every one, and so on.
+
+    >>> [row.run for row in in_turn([[RunRow("a1", {}), RunRow("a2", {})], [RunRow("b1", {})]])]
     ['a1', 'b1', 'a2']
     """
     waiting = [list(column) for column in columns]
@@ -148,15 +180,15 @@ def in_turn(columns: Iterable[Sequence[Row]]) -> Iterator[Row]:
         yield from (column.pop(0) for column in waiting if column)
 
 
-def measured_metrics(candidate: Candidate) -> dict[str, dict[str, Any]]:
-    """Return mean, standard deviation (of a sample) and values by seed of every metric on the test split."""
+def measured_metrics(candidate: Candidate) -> dict[str, Summary]:
+    """Return every metric of a candidate on the test split."""
     measured = {seed: row.test for seed, row in candidate.rows.items() if row.state == MEASURED and row.test}
     names = dict.fromkeys(name for test in measured.values() for name in test)
     return {name: summary({seed: test[name] for seed, test in measured.items() if name in test}) for name in names}
 
 
-def summary(values: Mapping[int, float]) -> dict[str, Any]:
-    """Return mean, standard deviation of a sample (none for one value) and the values.
+def summary(values: Mapping[int, float]) -> Summary:
+    """Return mean, standard deviation and values of a metric by seed.
 
     >>> summary({0: 0.5, 1: 0.7})["mean"]
     0.6
@@ -170,16 +202,7 @@ def deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def _candidate(contestant: Contestant, params: Params, rows: Mapping[str, Row]) -> Candidate:
-    names = {seed: run_name(contestant, params, seed) for seed in contestant.seeds}
-    own = {seed: rows.get(name, Row(name, {})) for seed, name in names.items()}
-    return Candidate(contestant, params, own)
-
-
-def _needed(candidate: Candidate) -> list[Row]:
-    """Leave out what a lost candidate never needs to run."""
-    return [row for row in candidate.searched if not (candidate.is_lost and row.state == WAITING)]
-
-
-def _is_measured(row: Row) -> bool:
-    return row.state in (MEASURED, UNMEASURED)
+def _candidate(variant: Variant, params: Params, rows: Mapping[str, RunRow]) -> Candidate:
+    names = {seed: run_name(variant, params, seed) for seed in variant.seeds}
+    own = {seed: rows.get(name, RunRow(name, {})) for seed, name in names.items()}
+    return Candidate(variant, params, own)

@@ -1,64 +1,106 @@
-"""What a sweep shows: its progress while it runs, its result at the end. Rows of text; drawing is the console's."""
+"""The tables of a sweep: the plan, the progress while it runs (on stderr), the result at the end."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import TracebackType
 
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from foretoken.errors import printable
 from foretoken.sweeps.naming import params_label
-from foretoken.sweeps.plan import Plan
-from foretoken.sweeps.run_table import FAILED, HELD, PRUNED, UNMEASURED, Row
-from foretoken.sweeps.status import ENDED, Standing, measured_metrics, summary
+from foretoken.sweeps.plan import SweepPlan
+from foretoken.sweeps.run_table import FAILED, HELD, PRUNED, UNMEASURED, RunRow
+from foretoken.sweeps.status import ENDED, Summary, VariantStatus, measured_metrics, summary
 
-PROGRESS = ("contestant", "done", "best so far", "running", "failed", "pruned", "time left")
-RESULT = ("contestant", "selected", "metric", "validation", "test", "seeds", "failed", "pruned")
-PLANNED = ("contestant", "candidates", "seeds", "runs of the search", "runs after it")
-
-
-def progress_rows(found: Sequence[Standing]) -> list[list[str]]:
-    """Return one line per contestant: runs done, the best mean so far, states, and time left at the present pace."""
-    return [_progress(item, workers=_workers(found)) for item in found]
+log = logging.getLogger(__name__)
+PROGRESS = ("variant", "done", "best so far", "running", "failed", "pruned", "time left")
+RESULT = ("variant", "selected", "metric", "validation", "test", "seeds", "failed", "pruned")
+PLANNED = ("variant", "candidates", "seeds", "runs of the search", "runs after it")
 
 
-def result_rows(found: Sequence[Standing]) -> list[list[str]]:
-    """Return one line per contestant: what was selected, and its results as mean and deviation over the seeds."""
-    return [_result(item) for item in found]
+class ProgressTable:
+    """Shows the progress of a sweep within a ``with`` block: live on a terminal, as plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._console = Console(file=sys.stderr, markup=False, emoji=False, highlight=False)
+        self._rows: list[list[str]] = []
+        self._said: tuple[int, int] | None = None
+        self._block = contextlib.ExitStack()
+
+    def __enter__(self) -> ProgressTable:
+        if self._console.is_terminal:
+            self._block.enter_context(Live(get_renderable=self._draw, console=self._console, redirect_stderr=False))
+            self._block.enter_context(contextlib.redirect_stderr(LinesAbove(self._console)))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._block.__exit__(kind, error, at)
+
+    def update(self, statuses: Sequence[VariantStatus]) -> None:
+        """Show new statuses."""
+        self._rows = progress_rows(statuses)
+        counts = sum(item.done for item in statuses), sum(item.total for item in statuses)
+        if not self._console.is_terminal and counts != self._said:
+            self._said = counts
+            log.info("%d of %d runs done", *counts)
+
+    def _draw(self) -> Table:
+        drawn = Table(*PROGRESS, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for row in self._rows:
+            drawn.add_row(*map(printable, row))
+        return drawn
 
 
-def planned_rows(plan: Plan, sizes: Mapping[str, int]) -> list[list[str]]:
-    """Return one line per contestant: what would run. `sizes` has the number of candidates of each."""
+class LinesAbove(io.TextIOBase):
+    """A stderr that prints above the table; it is no terminal, so a run draws no progress bar of its own."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        self._rest = ""
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Print whole lines; keep the beginning of the next one."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._console.print(line, soft_wrap=True)
+        return len(text)
+
+
+def progress_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
+    """Return a row per variant: runs done, best mean so far, runs by state, and the estimated time left."""
+    workers = max(1, sum(row.state in HELD for item in statuses for row in item.wanted))
+    return [_progress(item, workers=workers) for item in statuses]
+
+
+def result_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
+    """Return a row per variant: the selected candidate and its results, as mean and deviation over the seeds."""
+    return [_result(item) for item in statuses]
+
+
+def planned_rows(plan: SweepPlan, sizes: Mapping[str, int]) -> list[list[str]]:
+    """Return a row per variant: what would run. `sizes` has the number of candidates of each variant."""
     rows = []
-    for item in plan.contestants:
+    for item in plan.variants:
         size, seeds, searched = sizes[item.name], len(item.seeds), len(item.search_seeds)
         rows.append([item.name, *map(str, (size, seeds, size * searched, seeds - searched))])
     return rows
 
 
-def runs_in_all(item: Standing) -> int:
-    """Return how many runs a contestant will have had, as far as one knows: none of them pruned or failed."""
-    seeds, searched = len(item.contestant.seeds), len(item.contestant.search_seeds)
-    to_come = (item.expected - len(item.candidates)) * searched
-    return len(item.wanted) + to_come + (0 if item.search_is_over else seeds - searched)
-
-
-def done(item: Standing) -> int:
-    """Return how many runs of a contestant have ended."""
-    return sum(row.state in ENDED for row in item.wanted)
-
-
-def mean_and_std(values: Mapping[str, Any] | None) -> str:
-    """Say a mean with its deviation.
-
-    >>> mean_and_std({"mean": 0.75, "std": 0.02})
-    '0.7500 ± 0.0200'
-    """
-    if values is None:
-        return "-"
-    return f"{values['mean']:.4f}" + ("" if values["std"] is None else f" ± {values['std']:.4f}")
-
-
 def duration(seconds: float) -> str:
-    """Say how long something takes.
+    """Format a duration.
 
     >>> duration(59), duration(3700), duration(200000)
     ('59 s', '1 h 01 min', '55 h 33 min')
@@ -69,44 +111,54 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _progress(item: Standing, *, workers: int) -> list[str]:
-    counts, best = item.counts, item.best
-    held = sum(counts.get(state, 0) for state in HELD)
-    failed = counts.get(FAILED, 0) + counts.get(UNMEASURED, 0)
-    said = "-" if best is None else f"{best.score:.4f} ({params_label(best.params, digits=4) or 'no search'})"
-    numbers = [str(number) for number in (held, failed, counts.get(PRUNED, 0))]
-    return [item.contestant.name, f"{done(item)}/{runs_in_all(item)}", said, *numbers, _time_left(item, workers)]
-
-
-def _result(item: Standing) -> list[str]:
-    chosen, metric, counts = item.selected, item.contestant.metric, item.counts
-    numbers = [str(counts.get(FAILED, 0) + counts.get(UNMEASURED, 0)), str(counts.get(PRUNED, 0))]
-    if chosen is None:
-        return [item.contestant.name, "none" if item.search_is_over else "open", metric, "-", "-", "0", *numbers]
-    scored = {seed: row.validation[metric] for seed, row in chosen.rows.items() if row.validation}
-    measured = measured_metrics(chosen).get(metric)
-    name = params_label(chosen.params, digits=4) or "-"
-    seeds = "0" if measured is None else str(len(measured["seeds"]))
-    return [item.contestant.name, name, metric, mean_and_std(summary(scored)), mean_and_std(measured), seeds, *numbers]
-
-
-def _workers(found: Sequence[Standing]) -> int:
-    return max(1, sum(row.state in HELD for item in found for row in item.wanted))
-
-
-def _time_left(item: Standing, workers: int) -> str:
-    took = [row.seconds for row in item.wanted if row.state in ENDED and row.seconds]
-    left = runs_in_all(item) - done(item)
-    return duration(left * sum(took) / len(took) / workers) if took and left else "-"
-
-
-def broken_lines(rows: Sequence[Row]) -> list[str]:
+def broken_lines(rows: Sequence[RunRow]) -> list[str]:
     """Return one line per error, with the runs that ended by it.
 
-    >>> broken_lines([Row("a", {}, error="no such file"), Row("b", {}, error="no such file")])
+    >>> broken_lines([RunRow("a", {}, error="no such file"), RunRow("b", {}, error="no such file")])
     ['no such file: a, b']
     """
     by_error: dict[str, list[str]] = {}
     for row in rows:
         by_error.setdefault(row.error or "no reason is known", []).append(row.run)
     return [f"{error}: {', '.join(runs)}" for error, runs in by_error.items()]
+
+
+def mean_and_deviation(values: Summary | None) -> str:
+    """Format a mean and its standard deviation.
+
+    >>> mean_and_deviation({"mean": 0.75, "std": 0.02, "seeds": {}})
+    '0.7500 ± 0.0200'
+    """
+    if values is None:
+        return "-"
+    return f"{values['mean']:.4f}" + ("" if values["std"] is None else f" ± {values['std']:.4f}")
+
+
+def _progress(item: VariantStatus, *, workers: int) -> list[str]:
+    counts, best = item.counts, item.best
+    said = "-" if best is None else f"{best.score:.4f} ({params_label(best.params, digits=4) or 'no search'})"
+    held = sum(counts.get(state, 0) for state in HELD)
+    numbers = [str(number) for number in (held, _failed(item), counts.get(PRUNED, 0))]
+    return [item.variant.name, f"{item.done}/{item.total}", said, *numbers, _time_left(item, workers)]
+
+
+def _result(item: VariantStatus) -> list[str]:
+    chosen, metric = item.selected, item.variant.metric
+    numbers = [str(_failed(item)), str(item.counts.get(PRUNED, 0))]
+    if chosen is None:
+        return [item.variant.name, "none" if item.search_is_over else "open", metric, "-", "-", "0", *numbers]
+    validation = summary({seed: row.validation[metric] for seed, row in chosen.rows.items() if row.validation})
+    test = measured_metrics(chosen).get(metric)
+    name = params_label(chosen.params, digits=4) or "-"
+    seeds = "0" if test is None else str(len(test["seeds"]))
+    return [item.variant.name, name, metric, mean_and_deviation(validation), mean_and_deviation(test), seeds, *numbers]
+
+
+def _failed(item: VariantStatus) -> int:
+    return item.counts.get(FAILED, 0) + item.counts.get(UNMEASURED, 0)
+
+
+def _time_left(item: VariantStatus, workers: int) -> str:
+    took = [row.seconds for row in item.wanted if row.state in ENDED and row.seconds]
+    left = item.total - item.done
+    return duration(left * sum(took) / len(took) / workers) if took and left else "-"

@@ -1,4 +1,4 @@
-"""Who holds a run: a process on a machine, and whether it is still there."""
+"""The id of a worker, which names its process, and whether that still runs."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def new_owner() -> str:
-    """Return a name that no other worker has: machine, process, the time it began, and a random part."""
+def new_worker_id() -> str:
+    """Return an id that no other worker has: machine, process, the time it started, and a random part."""
     return "/".join([machine(), str(os.getpid()), _began(os.getpid()) or "", secrets.token_hex(4)])
 
 
-def is_gone(owner: str) -> bool:
-    """Tell for certain that a worker of this machine has ended; of other machines nothing is certain.
+def is_gone(worker_id: str) -> bool:
+    """Tell whether a worker of this machine has ended; of workers on other machines False.
 
-    >>> is_gone(new_owner())
+    >>> is_gone(new_worker_id())
     False
     """
-    where, _, rest = owner.partition("/")
+    where, _, rest = worker_id.partition("/")
     if where != machine() or rest.count("/") != 2:
         return False
     number, began, _ = rest.split("/")
     return _began(int(number)) != began
 
 
-def machine_of(owner: str) -> str:
+def machine_of(worker_id: str) -> str:
     """Return the host name of a worker."""
-    return owner.partition("/")[0].partition("@")[0]
+    return worker_id.partition("/")[0].partition("@")[0]
 
 
 @functools.cache
 def machine() -> str:
-    """Name this machine since its start, and the container: process numbers mean something within these only."""
+    """Return a name for this machine since its start, and its container: process numbers are unique within these."""
     parts = [_text("/proc/sys/kernel/random/boot_id")[:8]]
     with suppress(OSError):
         parts.append(str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]"))
@@ -43,7 +43,7 @@ def machine() -> str:
 
 
 def _began(process: int) -> str | None:
-    """Return when a process began; None where there is none, or only its exit code waits to be read."""
+    """Return when a process started; None if there is none, or a zombie."""
     import psutil
 
     try:

@@ -1,11 +1,29 @@
-"""Where methods meet backbones, and the only place that touches peft's internals. Importing it registers them."""
+"""Where methods meet backbones, and the only place that touches peft's internals. Importing it registers the methods.
 
+``peft.utils.register_peft_method`` insists on peft's own enumeration; the tables it writes to are public and take
+string keys as well, which works for every call of the life cycle (see docs/decisions/0002).
+"""
+
+from typing import Any
+
+from peft import mapping
+
+from foretoken.errors import ConfigError
+from foretoken.methods import METHODS, Method
+from foretoken.methods.base import ForetokenConfig, MethodName
+from foretoken.tuner.auxiliary import auxiliary_loss_of
+from foretoken.tuner.checkpoints.loading import wrap_loading
+from foretoken.tuner.forward.sites import NAME
+from foretoken.tuner.limits import check_lora
 from foretoken.tuner.lora import completed_lora
-from foretoken.tuner.registration import register
-from foretoken.tuner.sizes import check_lora
 from foretoken.tuner.speed import use_fast_attention
-from foretoken.tuner.tuner import auxiliary_loss_of, head_names, new_sites
+from foretoken.tuner.tuner import ForetokenModel, head_names, new_sites
 
+PEFT_TABLES: tuple[dict[Any, Any], ...] = (
+    mapping.PEFT_TYPE_TO_CONFIG_MAPPING,
+    mapping.PEFT_TYPE_TO_TUNER_MAPPING,
+    mapping.PEFT_TYPE_TO_PREFIX_MAPPING,
+)
 __all__ = [
     "auxiliary_loss_of",
     "check_lora",
@@ -13,7 +31,44 @@ __all__ = [
     "head_names",
     "new_sites",
     "register",
+    "register_method",
+    "unregister_method",
     "use_fast_attention",
 ]
+
+
+def register() -> None:
+    """Write every method of the table into peft's tables, and wrap what loads them; a second call changes nothing."""
+    wrap_loading()
+    for config in own_configs():
+        for table, entry in zip(PEFT_TABLES, (config, ForetokenModel, NAME), strict=True):
+            table[MethodName(config.method_type)] = entry
+
+
+def register_method(method: Method) -> None:
+    """Make a method from outside the package known: to recipes and the command line by its name, and to peft.
+
+    Raises:
+        ConfigError: there is a method of this name or of this peft type.
+    """
+    types = [config.method_type for config in own_configs()]
+    if method.name in METHODS or getattr(method.config, "method_type", None) in types:
+        raise ConfigError(f"method {method.name!r} or its peft type is there already; choose another name for yours")
+    METHODS[method.name] = method
+    register()
+
+
+def unregister_method(name: str) -> None:
+    """Remove a method that :func:`register_method` added from all tables."""
+    config = METHODS.pop(name).config
+    for table in PEFT_TABLES:
+        table.pop(MethodName(getattr(config, "method_type", "")), None)
+
+
+def own_configs() -> list[type[ForetokenConfig]]:
+    """Return the configs of the table that are foretoken's, and not peft's own."""
+    configs = (method.config for method in METHODS.values())
+    return [config for config in configs if config is not None and issubclass(config, ForetokenConfig)]
+
 
 register()

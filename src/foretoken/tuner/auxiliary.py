@@ -12,7 +12,7 @@ Either way the shares of one optimiser step sum to one, and the mean over proces
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,52 +20,59 @@ import transformers
 from packaging.version import Version
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
 from foretoken.errors import AdapterError
+from foretoken.tuner.forward.model_hooks import find_model_hooks
 
 log = logging.getLogger(__name__)
 # before, the Trainer took the first label of an encoder-decoder for no target either
 DECODERS_ARE_ALIGNED = Version(transformers.__version__) >= Version("5.15")
 
 
-def add_to_loss(model: nn.Module, auxiliary_loss: Callable[[], Tensor | None]) -> RemovableHandle:
-    """Add a loss to what ``model`` returns as its own, in training; evaluation shows the task's loss alone.
+def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
+    """Return what the adapters at work add to a model's loss in training, a scalar; None for nothing."""
+    hooks = find_model_hooks(model)
+    if hooks is None:
+        return None
+    built = [hooks.built[name] for name in hooks.at_work() if name in hooks.built]
+    return total_of(config.auxiliary_loss(sites) for config, sites in built)
 
-    Args:
-        model: the model whose ``forward`` takes the labels.
-        auxiliary_loss: returns a scalar, or None for nothing to add. A bound method, so that a copy of the model
-            asks the copy of its owner.
+
+def add_to_loss(model: nn.Module) -> RemovableHandle:
+    """Let a model, whose ``forward`` takes the labels, add the auxiliary loss to its own in training.
+
+    Evaluation shows the task's loss alone.
     """
-    return model.register_forward_hook(AddedLoss(auxiliary_loss), with_kwargs=True)
+    return model.register_forward_hook(AddedLoss(), with_kwargs=True)
 
 
 class AddedLoss:
     """A forward hook that adds the auxiliary loss to the model's."""
 
-    def __init__(self, auxiliary_loss: Callable[[], Tensor | None]) -> None:
-        self.auxiliary_loss = auxiliary_loss
-        self.told = False
+    def __init__(self) -> None:
+        self.has_warned = False
 
-    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def __call__(self, model: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Return the output with the sum as its loss."""
         if not (model.training and torch.is_grad_enabled()):
             return output
-        auxiliary = self.auxiliary_loss()
+        auxiliary = auxiliary_loss_of(model)
         if auxiliary is None or not auxiliary.requires_grad:
             return output
         loss = loss_of(output)
         if loss is None:
-            self.tell()
+            self.warn_once()
             return output
-        total = loss + (auxiliary * share(model, kwargs)).to(device=loss.device, dtype=loss.dtype)
+        total = loss + (auxiliary * share_of_step(model, kwargs)).to(device=loss.device, dtype=loss.dtype)
         return with_loss(output, total)
 
-    def tell(self) -> None:
-        """Say once that somebody else computes the loss."""
-        if self.told or torch.compiler.is_compiling():
+    def warn_once(self) -> None:
+        """Warn that somebody else computes the loss."""
+        if self.has_warned or torch.compiler.is_compiling():
             return
-        self.told = True
+        self.has_warned = True
         log.warning(
             "the model returned no loss, so the adapter's auxiliary loss is not in it; "
             "where you compute the loss yourself (or label smoothing does), add model.auxiliary_loss() to it"
@@ -88,7 +95,7 @@ def with_loss(output: Any, loss: Tensor) -> Any:
     return output
 
 
-def share(model: nn.Module, given: Mapping[str, Any]) -> Tensor | float:
+def share_of_step(model: nn.Module, given: Mapping[str, Any]) -> Tensor | float:
     """Return the part of an optimiser step's items that the forward pass with these arguments has."""
     total = given.get("num_items_in_batch")
     if total is None:
@@ -117,13 +124,13 @@ def shifts_labels(model: Any) -> bool:
     return shifting and not (DECODERS_ARE_ALIGNED and model.config.is_encoder_decoder)
 
 
-def summed(losses: Iterable[Tensor | None]) -> Tensor | None:
+def total_of(losses: Iterable[Tensor | None]) -> Tensor | None:
     """Return the sum of the losses that there are, on the device of the first; None where there is none."""
-    found = [gathered(loss) for loss in losses if loss is not None]
+    found = [full_tensor(loss) for loss in losses if loss is not None]
     return torch.stack([loss.to(found[0].device) for loss in found]).sum() if found else None
 
 
-def gathered(loss: Any) -> Tensor:
+def full_tensor(loss: Any) -> Tensor:
     """Return a plain tensor: ``fully_shard`` leaves parameters as DTensors outside of their layers' forward pass.
 
     The gradient is averaged over the processes, as ``fully_shard`` does it for the rest of the loss.
@@ -133,3 +140,48 @@ def gathered(loss: Any) -> Tensor:
     from torch.distributed.tensor import Partial  # not in every build of torch
 
     return loss.full_tensor(grad_placements=[Partial("avg")] * loss.device_mesh.ndim)
+
+
+class AuxiliaryLossCallback(TrainerCallback):
+    """Log ``auxiliary_loss`` beside ``loss``: its mean over the same steps, already contained in ``loss``.
+
+    Give it before the callbacks that are to see it, e.g. ``callbacks=[AuxiliaryLossCallback(), TensorBoardCallback()]``
+    with ``report_to="none"``. Methods without an auxiliary loss add nothing to the log.
+    """
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None  # stays on its device: `.item()` would wait for it at every step
+        self.steps = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Forget an earlier training."""
+        self.total, self.steps = None, 0
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Note the loss; it depends on the parameters alone, so it is the same in every micro-batch of the step."""
+        with torch.no_grad():
+            value = auxiliary_loss_of(given["model"])
+        if value is not None:
+            self.total = value if self.total is None else self.total + value
+            self.steps += 1
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        logs: dict[str, Any] | None = None,
+        **_: object,
+    ) -> None:
+        """Put the mean into a log of the training loss: for the callbacks that follow, and in the history."""
+        if self.total is None or logs is None or "loss" not in logs:
+            return
+        mean = self.total.item() / self.steps
+        self.total, self.steps = None, 0
+        logs["auxiliary_loss"] = mean
+        state.log_history[-1]["auxiliary_loss"] = mean

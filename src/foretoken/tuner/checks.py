@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from peft import PeftConfig
 from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError, BackboneError, cut
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.stack import StackConfig
 from foretoken.tuner.forward.plan import Plan
 from foretoken.tuner.forward.sites import NAME, Site
 
@@ -102,7 +100,7 @@ def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimen
     """Raise BackboneError where rows stand among the text's own rotated keys and cannot be met without rotation."""
     for stack, layer in zip(stacks, dimensions.first_layers, strict=True):
         entry = sites.layers.get(layer)
-        if entry is None or not entry.num_rows or not entry.position_free:
+        if entry is None or not entry.prefix_length or not entry.position_free:
             continue
         if stack.attention.is_rotary and not stack.is_causal:
             raise BackboneError(
@@ -113,7 +111,7 @@ def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimen
 
 def check_positions_agree(plan: Plan) -> None:
     """Raise AdapterError where a document has rows of several adapters that queries would meet in two ways."""
-    rows = {group.adapter: group.adapter in plan.free for group in plan.groups if group.num_rows}
+    rows = {group.adapter: group.adapter in plan.position_free for group in plan.groups if group.prefix_length}
     if not plan.is_mixed and len(set(rows.values())) > 1:
         raise AdapterError(
             f"the active adapters {', '.join(rows)} cannot act together: position_free is set in "
@@ -125,8 +123,8 @@ def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[st
     """Raise AdapterError where a file's tensors do not fit the adapter or are no numbers, before any weight moves."""
     ours = re.compile(PARTS.format(re.escape(adapter_name)))
     state = model.state_dict(keep_vars=True)  # where tables are tied, one parameter has two names, and the file one
-    expected = {named(key, adapter_name): tensor for key, tensor in state.items() if ours.search(key)}
-    given = {named(key, adapter_name): tensor for key, tensor in state_dict.items()}
+    expected = {name_in_model(key, adapter_name): tensor for key, tensor in state.items() if ours.search(key)}
+    given = {name_in_model(key, adapter_name): tensor for key, tensor in state_dict.items()}
     there = {id(expected[key]) for key in expected.keys() & given.keys()}
     missing = {key for key, tensor in expected.items() if id(tensor) not in there}
     unknown = {key for key in given if f".{NAME}." in key or ".lora_" in key} - expected.keys()
@@ -170,9 +168,9 @@ def is_finite(tensor: Tensor) -> bool:
     return all(bool(extreme.isfinite()) for extreme in (tensor.float() if tensor.itemsize < 2 else tensor).aminmax())
 
 
-def check_lora_has_weights(config: PeftConfig, model: nn.Module) -> None:
+def check_lora_has_weights(config: ForetokenConfig, model: nn.Module) -> None:
     """Raise AdapterError for the LoRA of a stack on a model that is partly on disk: peft gives it no values there."""
-    if not isinstance(config, StackConfig) or config.lora_member() is None:
+    if config.lora_member() is None:
         return
     frozen = (parameter for name, parameter in model.named_parameters() if not ADAPTERS_NAME.search(name))
     places = {parameter.is_meta for parameter in frozen}
@@ -183,12 +181,12 @@ def check_lora_has_weights(config: PeftConfig, model: nn.Module) -> None:
         )
 
 
-def shown(key: str, adapter_name: str) -> str:
+def name_in_file(key: str, adapter_name: str) -> str:
     """Return a parameter's name as it stands in the file."""
     key = key.replace(f".modules_to_save.{adapter_name}.", ".")
     return re.sub(PARTS.format(re.escape(adapter_name)), r".\1", key)
 
 
-def named(key: str, adapter_name: str) -> str:
+def name_in_model(key: str, adapter_name: str) -> str:
     """Return a parameter's name in the file as a plain model has it, which transformers' own calls load into."""
-    return shown(key, adapter_name).removeprefix(PREFIX)
+    return name_in_file(key, adapter_name).removeprefix(PREFIX)

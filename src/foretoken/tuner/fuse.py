@@ -16,7 +16,6 @@ from foretoken.attention.rotary import unrotated
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.files import PathLike
 from foretoken.methods.base import ScoreColumns
-from foretoken.methods.prefix_tuning import PrefixBranch
 from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
 from foretoken.tuner.forward.plan import Plan, make_groups
 from foretoken.tuner.prefix_init import model_hooks_of
@@ -61,8 +60,8 @@ def fuse(
     model_hooks = None if adapter_name is None else model_hooks_of(model, adapter_name)
     model_hooks = model_hooks or find_model_hooks(model)
     names = [] if model_hooks is None else [adapter_name] if adapter_name is not None else list(model_hooks.built)
-    done = [name for name in names if model_hooks is not None and fold(model, model_hooks, name, folder, dtype)]
-    if not done:
+    folded = [name for name in names if model_hooks is not None and fold(model, model_hooks, name, folder, dtype)]
+    if not folded:
         raise AdapterError(
             f"nothing to fold in {', '.join(names) or 'a model without adapters'}; "
             "fuse takes projected prefixes (prefix_projection=True) and methods that are looked up in a table"
@@ -193,13 +192,13 @@ def all_states(model_hooks: ModelHooks, names: list[str]) -> list[State]:
     """Return every layer's keys and values (1, H_kv, P, K): of the rows in front, and trained ones."""
     wired = model_hooks.stacks[0]
     like = next(p for p in wired.module.parameters() if p.is_floating_point())
-    groups = make_groups(None, names, wired.num_rows_of, 1, like.device)
-    num_rows = sum(group.num_rows for group in groups)
-    rows = wired.run_rows(Plan(groups, num_rows, 1, like.device), {}) if num_rows else {}
+    groups = make_groups(None, names, wired.prefix_length_of, 1, like.device)
+    length = sum(group.prefix_length for group in groups)
+    rows = wired.run_prefix(Plan(groups, length, 1, like.device), {}) if length else {}
     states = []
     for layer in range(len(wired.layers)):
         parts = [rows[layer]] if layer in rows else []
-        parts += [trained(branch) for name in names for branch in branches(model_hooks, name, layer)]
+        parts += [keys_of(branch, like) for name in names for branch in branches(model_hooks, name, layer)]
         key, value = (torch.cat([x.to(like) for x in pair], dim=2) for pair in zip(*parts, strict=True))
         states.append((key, value))
     return states
@@ -211,15 +210,15 @@ def branches(model_hooks: ModelHooks, name: str, layer: int) -> list[ScoreColumn
     return [] if part is None else [branch for branch in part.members() if isinstance(branch, ScoreColumns)]
 
 
-def trained(branch: ScoreColumns) -> State:
-    """Return prefix-tuning's keys and values (1, H_kv, P, K)."""
-    assert isinstance(branch, PrefixBranch)
-    keys, values = branch.pair()[:, None]
-    return keys, values
+def keys_of(branch: ScoreColumns, like: Tensor) -> State:
+    """Return the trained keys and values (1, H_kv, P, K) of a branch that is nothing else, in the type of ``like``."""
+    found = branch.keys(like.new_zeros(1, 1, 1, 1), 1)
+    assert found is not None, "the adapter's config says that it is a cache"
+    return found
 
 
 def with_distance(states: list[State], model_hooks: ModelHooks) -> list[State]:
-    """Turn the keys by P positions, where positions rotate: as many as the text is moved by."""
+    """Rotate the keys by P positions, where positions rotate: as many as the text is moved by."""
     if not model_hooks.stacks[0].stack.attention.is_rotary:
         return states
     turns = rotations(model_hooks, states[0][0].shape[2])

@@ -12,9 +12,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.backbones import find_backbone
-from foretoken.tuner.config_fill import with_heads
 from foretoken.tuner.dimensions import body_of
-from foretoken.tuner.sizes import check_lora
+from foretoken.tuner.limits import check_lora
 
 HEADS = r".*\.(modules_to_save|original_module)(\..*)?"  # the modules that are trained in full, and the frozen ones
 
@@ -49,6 +48,7 @@ def completed_lora(lora: LoraConfig, model: nn.Module) -> LoraConfig:
         ConfigError: its regular expressions cannot be matched, or it would not fit into memory.
     """
     head = find_backbone(model).head_names(model, body_of(model))
-    completed = replace(with_targets(lora, model), modules_to_save=with_heads(lora, head))
+    trained = list(dict.fromkeys([*(lora.modules_to_save or []), *head])) or None
+    completed = replace(with_targets(lora, model), modules_to_save=trained)
     check_lora(completed, model)
     return completed

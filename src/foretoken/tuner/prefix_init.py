@@ -15,20 +15,17 @@ from transformers import AutoTokenizer
 
 from foretoken.errors import AdapterError, ConfigError, cut, did_you_mean
 from foretoken.methods import METHODS
-from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.methods.base import ForetokenConfig, FrozenStates, PrefixStart, Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import Prefix, PrefixConfig
-from foretoken.methods.prefix_propagation import PropagatedRows
-from foretoken.methods.prefix_tuning import PrefixBranch
-from foretoken.tuner.checkpoints.warm_start import Saved, copy_adapter, saved_adapter
+from foretoken.tuner.checkpoints.warm_start import SavedAdapter, copy_adapter, saved_adapter
 from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
-from foretoken.tuner.probe import FrozenStates, frozen_states
+from foretoken.tuner.probe import frozen_states
 
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
-Source: TypeAlias = list[int] | Saved | None
+Source: TypeAlias = list[int] | SavedAdapter | None
 
 
-def sources(config: ForetokenConfig, sites: Sites, body: nn.Module, dimensions: Dimensions) -> list[Source]:
+def sources_of(config: ForetokenConfig, sites: Sites, body: nn.Module, dimensions: Dimensions) -> list[Source]:
     """Return for every method of a new adapter what its prefixes start from, before anything is attached.
 
     Raises:
@@ -36,37 +33,38 @@ def sources(config: ForetokenConfig, sites: Sites, body: nn.Module, dimensions: 
         AdapterError: the adapter to start from is missing, or of another method.
         BackboneError: it was made for another backbone.
     """
-    return [source_of(member, body, dimensions) for member, _ in members(config, sites)]
+    return [source_of(method, body, dimensions) for method, _ in methods_of(config, sites)]
 
 
 def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) -> Source:
     """Return what the prefixes of one method start from; None where they stay random."""
-    if not isinstance(config, PrefixConfig):
+    start = config.prefix_start()
+    if start is None:
         return None
-    match config.prefix_init:
+    match start.source:
         case "vocabulary":
-            return random_tokens(config, body, dimensions)
+            return random_tokens(start.length, body, dimensions)
         case "text":
-            return tokens_of_text(config, body, dimensions)
+            return tokens_of_text(start, body, dimensions)
         case "adapter":
-            return saved_adapter(config, body, dimensions)
+            return saved_adapter(config, str(start.adapter), body, dimensions)
     return None
 
 
-def start(model_hooks: ModelHooks, adapter_name: str, found: list[Source]) -> None:
+def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Source]) -> None:
     """Give a new adapter's prefixes what they start from.
 
     Raises:
         AdapterError: a saved adapter's options differ from those of the new one.
     """
-    for (config, sites), source in zip(members(*model_hooks.built[adapter_name]), found, strict=True):
-        if source is None or any(p.is_meta for module in sites.modules() for p in module.parameters()):
+    for (config, sites), source in zip(methods_of(*model_hooks.built[adapter_name]), sources, strict=True):
+        start = config.prefix_start()
+        if start is None or source is None or any(p.is_meta for m in sites.modules() for p in m.parameters()):
             continue
-        assert isinstance(config, PrefixConfig)
-        if isinstance(source, Saved):
-            copy_adapter(source, config, sites, model_hooks)
+        if isinstance(source, SavedAdapter):
+            copy_adapter(source, start.length, sites, model_hooks)
         else:
-            start_as(source, config, sites, model_hooks)
+            initialise_from_tokens(source, start, sites, model_hooks)
 
 
 def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, adapter_name: str = "default") -> None:
@@ -98,62 +96,53 @@ def initialise_prefix(model: nn.Module, *, token_ids: Sequence[int] | Tensor, ad
     """
     model_hooks = model_hooks_of(model, adapter_name)
     ids = checked_tokens(torch.as_tensor(token_ids).flatten().tolist(), model_hooks.dimensions)
-    found = [both for both in members(*model_hooks.built[adapter_name]) if isinstance(both[0], PrefixConfig)]
-    if not found:
+    starts = [(config.prefix_start(), sites) for config, sites in methods_of(*model_hooks.built[adapter_name])]
+    prefixes = [(start, sites) for start, sites in starts if start is not None]
+    if not prefixes:
         raise AdapterError(f"adapter {adapter_name!r} has no prefix; {prefix_methods()} have one")
-    for config, sites in found:
-        assert isinstance(config, PrefixConfig)
-        start_as(ids, config, sites, model_hooks)
+    for start, sites in prefixes:
+        initialise_from_tokens(ids, start, sites, model_hooks)
 
 
-def start_as(tokens: list[int], config: PrefixConfig, sites: Sites, model_hooks: ModelHooks) -> None:
+def initialise_from_tokens(tokens: list[int], start: PrefixStart, sites: Sites, model_hooks: ModelHooks) -> None:
     """Let one method's prefixes be what the frozen model computes for a text.
 
     Raises:
         AdapterError: the prefix is the output of a network.
     """
-    if config.prefix_projection:
+    if start.is_projected:
         raise AdapterError(
             "with prefix_projection the prefix is a network's output and starts as what that yields; "
             "make an adapter without it to start from a text"
         )
-    text = torch.tensor(list(islice(cycle(tokens), config.num_virtual_tokens)))
-    fill(sites, frozen_states(model_hooks, text))
+    text = torch.tensor(list(islice(cycle(tokens), start.length)))
+    write_states(sites, frozen_states(model_hooks, text))
 
 
-def fill(sites: Sites, states: FrozenStates) -> None:
+def write_states(sites: Sites, states: FrozenStates) -> None:
     """Write what the model computes for a text into the prefixes of one method."""
     for layer, entry in sites.layers.items():
-        if isinstance(entry, PropagatedRows):
-            write(entry.prefix, states.entering[layer] if entry.first else torch.zeros(()))
-    for index, branch in sites.attention.items():
-        if isinstance(branch, PrefixBranch):
-            write(branch.prefix, (states.free if branch.position_free else states.attentions)[index])
+        entry.initialise_from(states, layer)
+    for index, part in sites.attention.items():
+        part.initialise_from(states, index)
 
 
-def write(prefix: nn.Module, value: Tensor) -> None:
-    """Write a (P, width) value into a prefix."""
-    assert isinstance(prefix, Prefix)
-    with torch.no_grad():
-        prefix.weight.copy_(value)
-
-
-def random_tokens(config: PrefixConfig, body: nn.Module, dimensions: Dimensions) -> list[int]:
+def random_tokens(length: int, body: nn.Module, dimensions: Dimensions) -> list[int]:
     """Return P random tokens of the vocabulary, none of them special; PyTorch's seed decides."""
     named = (getattr(body.config, f"{name}_token_id", None) for name in SPECIAL)
     special = {token for token in named if isinstance(token, int)}
     ordinary = [token for token in range(dimensions.vocab_size) if token not in special]
-    drawn = torch.randint(len(ordinary), (config.num_virtual_tokens,))
+    drawn = torch.randint(len(ordinary), (length,))
     return [ordinary[place] for place in drawn.tolist()]
 
 
-def tokens_of_text(config: PrefixConfig, body: nn.Module, dimensions: Dimensions) -> list[int]:
-    """Return the tokens of the config's text, without special ones.
+def tokens_of_text(start: PrefixStart, body: nn.Module, dimensions: Dimensions) -> list[int]:
+    """Return the tokens of the text that a prefix starts from, without special ones.
 
     Raises:
         ConfigError: there is no tokenizer, or the text has no tokens.
     """
-    source = config.tokenizer_name_or_path or getattr(body, "name_or_path", "")
+    source = start.tokenizer or getattr(body, "name_or_path", "")
     if not source:
         raise ConfigError(
             "prefix_init is 'text' and the model does not say which tokenizer is its own; set tokenizer_name_or_path"
@@ -165,9 +154,9 @@ def tokens_of_text(config: PrefixConfig, body: nn.Module, dimensions: Dimensions
         raise ConfigError(
             f"no tokenizer at {source!r} ({reason}); set tokenizer_name_or_path to a folder or a hub name"
         ) from error
-    tokens = tokenizer(config.prefix_init_text, add_special_tokens=False)["input_ids"]
+    tokens = tokenizer(start.text, add_special_tokens=False)["input_ids"]
     if not tokens:
-        raise ConfigError(f"prefix_init_text is {config.prefix_init_text!r}, which has no tokens; give a longer text")
+        raise ConfigError(f"prefix_init_text is {start.text!r}, which has no tokens; give a longer text")
     return checked_tokens(tokens, dimensions)
 
 
@@ -184,19 +173,19 @@ def checked_tokens(tokens: list[int], dimensions: Dimensions) -> list[int]:
     return tokens
 
 
-def members(config: ForetokenConfig, sites: Sites) -> Sequence[tuple[ForetokenConfig, Sites]]:
+def methods_of(config: ForetokenConfig, sites: Sites) -> Sequence[tuple[ForetokenConfig, Sites]]:
     """Return the methods of an adapter with what they built: the members of a stack, or the adapter itself."""
     return sites.members or ((config, sites),)
 
 
 def prefix_methods() -> str:
     """Return the names of the methods that have a prefix."""
-    names = [m.name for m in METHODS.values() if m.config is not None and issubclass(m.config, PrefixConfig)]
+    names = [row.name for row in METHODS.values() if getattr(row.config, "has_prefix", False)]
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def model_hooks_of(model: nn.Module, adapter_name: str) -> ModelHooks:
-    """Return the model_hooks of a model with this adapter.
+    """Return the hooks of a model with this adapter.
 
     Raises:
         AdapterError: the model has no such adapter of foretoken's.

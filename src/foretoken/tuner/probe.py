@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,28 +18,14 @@ from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
 from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
+from foretoken.methods.base import FrozenStates
 
 if TYPE_CHECKING:
     from foretoken.tuner.forward.model_hooks import ModelHooks
 
 
-@dataclass(frozen=True)
-class FrozenStates:
-    """What the frozen model computes for a text of P tokens.
-
-    Attributes:
-        entering: by the first layer of each stack, the (P, D) rows that enter it.
-        attentions: for every attention, (P, 2 W): the keys as its queries see them, and the values.
-        free: the same, the keys without the rotation of their positions.
-    """
-
-    entering: dict[int, Tensor]
-    attentions: list[Tensor]
-    free: list[Tensor]
-
-
 class AttentionProbe:
-    """A branch that changes nothing and remembers what an attention sees: keys, values, and the keys' rotation."""
+    """Changes nothing in an attention and records what it sees: keys, values, and the keys' rotation."""
 
     acts = True
     rests = False
@@ -55,11 +40,11 @@ class AttentionProbe:
         self.seen: tuple[Tensor, Tensor] | None = None
         self.rotation: tuple[Tensor, Tensor] | None = None
 
-    def note_rotation(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_rotation(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Note how queries and keys are about to be rotated: a forward pre-hook of rotary attention."""
         self.rotation = kwargs["position_embeddings"]
 
-    def rows(self, length: int, *, free: bool) -> Tensor:
+    def keys_and_values(self, length: int, *, free: bool) -> Tensor:
         """Return the (P, 2 W) keys and values of the first P tokens."""
         assert self.seen is not None
         key, value = self.seen
@@ -84,7 +69,7 @@ class AttentionProbe:
         """Return nothing: it needs keys."""
 
     def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
-        """Go on as before: what it listens to is padded, as ``needs_keys`` says."""
+        """Go on as before: what it records is padded, as ``needs_keys`` says."""
         return nullcontext()
 
     def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
@@ -111,13 +96,13 @@ def frozen_states(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(adapters_off(body))
-        listeners = stack.enter_context(listening(model_hooks))
-        entering = stack.enter_context(noting_entries(model_hooks))
+        probes = stack.enter_context(probing(model_hooks))
+        entering = stack.enter_context(recording_entries(model_hooks))
         body(**inputs_of(model_hooks, text))
     return FrozenStates(
-        entering={layer: rows[0, :length] for layer, rows in entering.items()},
-        attentions=[listener.rows(length, free=False) for listener in listeners],
-        free=[listener.rows(length, free=True) for listener in listeners],
+        entering={layer: states[0, :length] for layer, states in entering.items()},
+        attentions=[probe.keys_and_values(length, free=False) for probe in probes],
+        free=[probe.keys_and_values(length, free=True) for probe in probes],
     )
 
 
@@ -154,19 +139,19 @@ def adapters_off(body: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def listening(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
-    """Put a listener in the place of every attention's port for a while."""
+def probing(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
+    """Put a probe in the place of every attention's adapter for a while."""
     attentions = model_hooks.backbone.attention_modules(model_hooks.body)
     declared = [attention for _, attention, _ in model_hooks.backbone.attentions(model_hooks.body)]
     ports = [ADAPTER.get(attention) for attention in attentions]
-    listeners = [AttentionProbe() for _ in attentions]
+    probes = [AttentionProbe() for _ in attentions]
     handles = []
     try:
-        for attention, at, listener in zip(attentions, declared, listeners, strict=True):
-            ADAPTER.set(attention, listener)  # type: ignore[arg-type] # needs_keys: it is given keys
+        for attention, at, probe in zip(attentions, declared, probes, strict=True):
+            ADAPTER.set(attention, probe)  # type: ignore[arg-type] # needs_keys: it is given keys
             if at.is_rotary:
-                handles.append(attention.register_forward_pre_hook(listener.note_rotation, with_kwargs=True))
-        yield listeners
+                handles.append(attention.register_forward_pre_hook(probe.note_rotation, with_kwargs=True))
+        yield probes
     finally:
         for attention, port in zip(attentions, ports, strict=True):
             if port is not None:
@@ -176,18 +161,18 @@ def listening(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
 
 
 @contextmanager
-def noting_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
-    """Note what enters the first layer of each stack for a while."""
-    noted: dict[int, Tensor] = {}
+def recording_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
+    """Record what enters the first layer of each stack for a while."""
+    entering: dict[int, Tensor] = {}
     handles = []
     for first, wired in zip(model_hooks.dimensions.first_layers, model_hooks.stacks, strict=True):
 
-        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = first) -> None:
-            noted[first] = (args[0] if args else kwargs["hidden_states"]).detach()
+        def note(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any], first: int = first) -> None:
+            entering[first] = (args[0] if args else kwargs["hidden_states"]).detach()
 
         handles.append(wired.layers[0].register_forward_pre_hook(note, with_kwargs=True))
     try:
-        yield noted
+        yield entering
     finally:
         for handle in handles:
             handle.remove()
@@ -195,8 +180,8 @@ def noting_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
 
 def rotations(model_hooks: ModelHooks, position: int) -> list[tuple[Tensor, Tensor]]:
     """Return for every attention cosine and sine (1, 1, K) of the rotation to a position."""
-    with torch.no_grad(), adapters_off(model_hooks.body), listening(model_hooks) as listeners:
+    with torch.no_grad(), adapters_off(model_hooks.body), probing(model_hooks) as probes:
         place = model_hooks.body.get_input_embeddings().weight.device  # type: ignore[operator]
         given = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
         model_hooks.body(**{name: ids.long().to(place) for name, ids in given.items()})
-    return [listener.rotation for listener in listeners if listener.rotation is not None]
+    return [probe.rotation for probe in probes if probe.rotation is not None]

@@ -11,9 +11,9 @@ from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.packing import note_head_inputs
 from foretoken.tuner.dimensions import body_of
-from foretoken.tuner.forward.model_hooks import HOOKS
+from foretoken.tuner.forward.model_hooks import find_model_hooks
 from foretoken.tuner.forward.plan import FAST
-from foretoken.tuner.trained_tokens import use_fast_rows
+from foretoken.tuner.trained_tokens import use_fast_tokens
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -37,32 +37,34 @@ def speed_up(model: Model) -> Model:
     >>> model(torch.tensor([[5, 6, 7, 8, 9]])).last_hidden_state.shape
     torch.Size([1, 5, 16])
     """
-    inner, backbone, body = found(model)
-    if body.__dict__.get(HOOKS) is None and FAST not in body.__dict__:
+    inner, backbone, body = parts_of(model)
+    if find_model_hooks(inner) is None and FAST.get(body) is None:
         backbone.attach_attention(body, backbone.attention_modules(body))
-        body.__dict__[FAST] = note_head_inputs(inner, body, backbone)
+        FAST.set(body, note_head_inputs(inner, body, backbone))
     return model
 
 
 def undo_speed_up(model: Model) -> Model:
     """Take off what :func:`speed_up` put on, in place, and return the model; any other model stays as it is."""
-    _, backbone, body = found(model)
-    handles = body.__dict__.pop(FAST, None)
-    for handle in handles or ():
+    inner, backbone, body = parts_of(model)
+    handles = FAST.pop(body)
+    if handles is None:
+        return model
+    for handle in handles:
         handle.remove()
-    if handles is not None and body.__dict__.get(HOOKS) is None:
+    if find_model_hooks(inner) is None:
         backbone.detach_attention(body, backbone.attention_modules(body))
     return model
 
 
 def use_fast_attention(model: nn.Module) -> None:
     """Speed a model up if its family is known; in others, only the embeddings of new tokens."""
-    use_fast_rows(model)
+    use_fast_tokens(model)
     if getattr(getattr(model, "config", None), "model_type", "") in BACKBONES:
         speed_up(model)
 
 
-def found(model: nn.Module) -> tuple[nn.Module, Backbone, nn.Module]:
+def parts_of(model: nn.Module) -> tuple[nn.Module, Backbone, nn.Module]:
     """Return the model inside peft's wrapper, its backbone and its body."""
     inner: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     return inner, find_backbone(inner), body_of(inner)

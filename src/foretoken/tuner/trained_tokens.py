@@ -1,6 +1,6 @@
 """Trained embeddings of single tokens, beside a frozen table, without a copy of the table in every pass.
 
-Shapes: B batch, N tokens, D model width, V vocabulary, R trained rows.
+Shapes: B batch, N tokens, D model width, V vocabulary, R trained tokens.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig
 from foretoken.tuner.forward.sites import NAME
 
-Rows = list[int] | dict[str, list[int]]  # tokens, or those of several modules by the ends of their paths
+Tokens = list[int] | dict[str, list[int]]  # tokens, or those of several modules by the ends of their paths
 
 
-class TokenRows(TrainableTokensLayer):
+class FastTokensLayer(TrainableTokensLayer):
     """peft's layer with the same parameters and outputs.
 
-    peft writes the rows into a copy of the (V, D) table in every forward pass, at every token that is generated, and
-    the backward pass finds a gradient for all of it. Here the rows alone are looked up, or multiplied with.
+    peft writes the trained vectors into a copy of the (V, D) table in every forward pass, at every token that is
+    generated, and the backward pass finds a gradient for all of it. Here the trained vectors alone are looked up, or
+    multiplied with.
     """
 
     def forward_adapters(self, x: Tensor, active_adapters: list[str], *args: Any, **kwargs: Any) -> Tensor:
@@ -42,60 +43,63 @@ class TokenRows(TrainableTokensLayer):
             output = change(output, x, tokens, self.trainable_tokens_delta[name])
         return output
 
-    def with_embeddings(self, output: Tensor, ids: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
-        """Return (B, N, D) with the (R, D) rows where the ids are their tokens (R,)."""
+    def with_embeddings(self, output: Tensor, ids: Tensor, tokens: Tensor, vectors: Tensor) -> Tensor:
+        """Return (B, N, D) with the (R, D) vectors where the ids are their tokens (R,)."""
         same = ids[..., None] == tokens
         scale = self._get_embed_scale()
-        own = nn.functional.embedding(same.int().argmax(-1), rows).to(output.dtype)
+        own = nn.functional.embedding(same.int().argmax(-1), vectors).to(output.dtype)
         own = own if scale is None else own * scale.to(output.dtype)
         return torch.where(same.any(-1, keepdim=True), own, output)
 
-    def with_logits(self, output: Tensor, states: Tensor, tokens: Tensor, rows: Tensor) -> Tensor:
-        """Return (B, N, V) with the columns of the tokens (R,) from the (R, D) rows."""
+    def with_logits(self, output: Tensor, states: Tensor, tokens: Tensor, vectors: Tensor) -> Tensor:
+        """Return (B, N, V) with the columns of the tokens (R,) from the (R, D) vectors."""
         bias: Any = self.base_layer.bias
-        own = nn.functional.linear(states, rows.to(states.dtype), None if bias is None else bias[tokens])
+        own = nn.functional.linear(states, vectors.to(states.dtype), None if bias is None else bias[tokens])
         return output.index_copy_(-1, tokens, own.to(output.dtype))  # fresh memory, which nobody else needs
 
 
 @contextmanager
-def set_aside(config: ForetokenConfig) -> Iterator[Rows | None]:
-    """Take the trained rows off a config for a while.
+def without_trained_tokens(config: ForetokenConfig) -> Iterator[Tokens | None]:
+    """Take the trained tokens off a config for a while.
 
     peft looks for the table by the end of its path, and T5's, `shared`, is also a part of projected prefixes.
     """
-    rows, config.trainable_token_indices = config.trainable_token_indices, None
+    tokens, config.trainable_token_indices = config.trainable_token_indices, None
     try:
-        yield rows
+        yield tokens
     finally:
-        config.trainable_token_indices = rows
+        config.trainable_token_indices = tokens
 
 
-def train_rows(model: nn.Module, rows: Rows, adapter_name: str, *, inference_mode: bool, is_active: bool) -> None:
-    """Give an adapter rows of its own in a model's tables, in place; every module that shares a table gets them too.
+def train_tokens(model: nn.Module, chosen: Tokens, adapter_name: str, *, inference_mode: bool, is_active: bool) -> None:
+    """Let an adapter train tokens of a model's tables, in place; modules that share a table train the same ones.
 
     Raises:
         ConfigError: there is no such table.
     """
-    modules = tables_of(model)
+    modules = token_tables(model)
     done: list[Tensor] = []
-    for path, tokens in wanted_tables(model, modules, rows).items():
+    for path, tokens in tables_to_train(model, modules, chosen).items():
         weight: Any = frozen(modules[path]).weight
         if any(weight is other for other in done):
             continue
         done.append(weight)
         tied = None
-        for other in [path, *(name for name in modules if name != path and frozen(modules[name]).weight is weight)]:
+        for other in [
+            path,
+            *(name for name in modules if name != path and frozen(modules[name]).weight is weight),
+        ]:
             before = modules[other]
             active = before.active_adapters if isinstance(before, TrainableTokensWrapper) else []
-            module = wrapped(before, adapter_name, token_indices=tokens, tied_adapter=tied)
+            module = with_adapter(before, adapter_name, token_indices=tokens, tied_adapter=tied)
             module.set_adapter([adapter_name] if is_active else active, inference_mode=inference_mode)
             parent, _, name = other.rpartition(".")
             setattr(model.get_submodule(parent), name, module)
             tied = module.token_adapter if tied is None else tied
-    use_fast_rows(model)
+    use_fast_tokens(model)
 
 
-def tables_of(model: nn.Module) -> dict[str, nn.Module]:
+def token_tables(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules with a row per token, by their paths: as they are, or wrapped for an earlier adapter."""
     inner = {NAME, "token_adapter", "modules_to_save", "original_module"}
     named = model.named_modules(remove_duplicate=False)
@@ -103,12 +107,12 @@ def tables_of(model: nn.Module) -> dict[str, nn.Module]:
     return {path: module for path, module in found.items() if isinstance(frozen(module), nn.Embedding | nn.Linear)}
 
 
-def wanted_tables(model: nn.Module, modules: dict[str, nn.Module], rows: Rows) -> dict[str, list[int]]:
+def tables_to_train(model: nn.Module, modules: dict[str, nn.Module], chosen: Tokens) -> dict[str, list[int]]:
     """Return the tokens by the full paths of their tables; tokens alone are those of the table that the model reads."""
-    if isinstance(rows, dict):
-        return {path_of(name, modules): tokens for name, tokens in rows.items()}
+    if isinstance(chosen, dict):
+        return {path_of(name, modules): tokens for name, tokens in chosen.items()}
     table = model.get_input_embeddings()  # type: ignore[operator]
-    return {next(path for path, module in modules.items() if module is table): rows}
+    return {next(path for path, module in modules.items() if module is table): chosen}
 
 
 def path_of(name: str, modules: dict[str, nn.Module]) -> str:
@@ -124,20 +128,20 @@ def path_of(name: str, modules: dict[str, nn.Module]) -> str:
 
 
 def frozen(module: nn.Module) -> nn.Module:
-    """Return a module without the wrapper of earlier adapters."""
+    """Return a table without the wrapper of earlier adapters."""
     return module.original_module if isinstance(module, TrainableTokensWrapper) else module
 
 
-def wrapped(module: nn.Module, adapter_name: str, **given: Any) -> TrainableTokensWrapper:
-    """Return peft's wrapper around a module, with the rows of one more adapter."""
+def with_adapter(module: nn.Module, adapter_name: str, **given: Any) -> TrainableTokensWrapper:
+    """Return peft's wrapper around a module, with the tokens of one more adapter."""
     if not isinstance(module, TrainableTokensWrapper):
         return TrainableTokensWrapper(module, adapter_name, **given)
     module.update(adapter_name, **given)
     return module
 
 
-def use_fast_rows(model: nn.Module) -> None:
-    """Let every layer of trained rows in a model, in place, leave the table as it is."""
+def use_fast_tokens(model: nn.Module) -> None:
+    """Let every layer of trained tokens in a model, in place, leave the table as it is."""
     for module in model.modules():
         if type(module) is TrainableTokensLayer:
-            module.__class__ = TokenRows
+            module.__class__ = FastTokensLayer

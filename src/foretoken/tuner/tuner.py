@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peft import LoraConfig, LoraModel, PeftConfig
@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.packing import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
-from foretoken.methods.stack import StackConfig, StackedEdit
-from foretoken.tuner.auxiliary import add_to_loss
+from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites, StackedEdit
+from foretoken.tuner.auxiliary import add_to_loss, auxiliary_loss_of
 from foretoken.tuner.checks import (
     check_heads_apart,
     check_lora_has_weights,
@@ -31,18 +30,34 @@ from foretoken.tuner.checks import (
     check_state_dict,
     check_trained_tokens,
 )
-from foretoken.tuner.config_fill import fill_in, is_new
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.mixed_batch import hook_names
 from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, Target, find_model_hooks
 from foretoken.tuner.forward.plan import check_names
 from foretoken.tuner.forward.sites import NAME, Site, check_adapter_name
+from foretoken.tuner.limits import check_fits, check_lora
 from foretoken.tuner.lora import outside_heads, with_targets
-from foretoken.tuner.prefix_init import sources, start
+from foretoken.tuner.prefix_init import Source, initialise, sources_of
 from foretoken.tuner.quantised import check_trainable, compute_type
-from foretoken.tuner.sizes import check_fits, check_lora
-from foretoken.tuner.trained_tokens import set_aside, train_rows
+from foretoken.tuner.trained_tokens import train_tokens, without_trained_tokens
 from foretoken.tuner.unchanged import unchanged_on_error
+
+
+@dataclass
+class Injection:
+    """What peft's callbacks pass on to each other while one adapter is being attached.
+
+    Attributes:
+        trained_tokens: the tokens whose embeddings are trained, which the config does not name meanwhile.
+        sites: the adapter's modules.
+        sources: what its prefixes start from.
+        targets: where each module goes, by the path of the module that will carry it.
+    """
+
+    trained_tokens: tuple[int, ...] = ()
+    sites: Sites = field(default_factory=Sites)
+    sources: Sequence[Source] = ()
+    targets: Mapping[str, tuple[Target, nn.Module]] = field(default_factory=dict)
 
 
 class ForetokenModel(BaseTuner):
@@ -55,6 +70,8 @@ class ForetokenModel(BaseTuner):
     prefix = f"{NAME}."  # what lies inside a site; the sites themselves end in the bare name
     tuner_layer_cls = (Site, LoraLayer)  # type: ignore[assignment] # a stack may hold LoRA
     target_module_mapping = {}  # noqa: RUF012 - declared by peft
+    injection: Injection
+    lora_model: LoraModel | None = None  # of the LoRA of stacks
 
     def inject_adapter(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
         """Attach one adapter, all of it or nothing."""
@@ -62,98 +79,95 @@ class ForetokenModel(BaseTuner):
         try:
             check_name_is_free(model, adapter_name)
         except AdapterError:
-            self.peft_config[adapter_name] = self.model_hooks.built[adapter_name][
-                0
-            ]  # peft has put the new one in its place
+            # peft has put the new config in the place of the old one
+            self.peft_config[adapter_name] = self.model_hooks.built[adapter_name][0]
             raise
         try:
             with unchanged_on_error(self):
                 self._attach(model, adapter_name, *args, **kwargs)
         except BaseException:
             self.peft_config.pop(adapter_name, None)
-            if getattr(model, "peft_config", None) is None:  # transformers notes an adapter before it attaches it
-                model.__dict__.pop("_hf_peft_config_loaded", None)
+            if getattr(model, "peft_config", None) is None and getattr(model, "_hf_peft_config_loaded", False):
+                del model._hf_peft_config_loaded  # transformers notes an adapter before it attaches it
             raise
 
     def _attach(self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any) -> None:
         """Attach one adapter; a stack's LoRA goes through peft's LoraModel."""
         given = checked(self.peft_config[adapter_name])
-        self.__dict__["_tokens"] = given.trained_tokens
+        self.injection = injection = Injection(given.trained_tokens)
         empty = init_empty_weights() if kwargs.get("low_cpu_mem_usage") else nullcontext()
-        with set_aside(given) as rows, empty:
+        with without_trained_tokens(given) as tokens, empty:
             super().inject_adapter(model, adapter_name, *args, **kwargs)
-        if rows:
+        if tokens:
             is_active = adapter_name in self.active_adapters
-            train_rows(model, rows, adapter_name, inference_mode=given.inference_mode, is_active=is_active)
+            train_tokens(model, tokens, adapter_name, inference_mode=given.inference_mode, is_active=is_active)
         config = deepcopy(checked(self.peft_config[adapter_name]))  # the user's object may go on to another model
         self.peft_config[adapter_name] = config
-        self.model_hooks.built[adapter_name] = config, self.__dict__.pop("_built")
-        if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
+        self.model_hooks.built[adapter_name] = config, injection.sites
+        if (lora := config.lora_member()) is not None:
             self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))
             self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
-        if found := self.__dict__.pop("_sources"):
-            start(self.model_hooks, adapter_name, found)
+        if injection.sources:
+            initialise(self.model_hooks, adapter_name, injection.sources)
+        self.injection = Injection()
 
     def _inject_lora(self, model: nn.Module, adapter_name: str, lora: LoraConfig, low_cpu_mem_usage: bool) -> None:
         lora = outside_heads(with_targets(lora, model), model)
         lora = replace(lora, modules_to_save=None, inference_mode=self.peft_config[adapter_name].inference_mode)
-        own_configs = model.__dict__.pop("peft_config", None)  # LoraModel warns of one, and leaves its own there
-        # in __dict__: a registered LoraModel would list the whole model a second time
-        if self.__dict__.get("_lora") is None:
-            self.__dict__["_lora"] = LoraModel(model, {adapter_name: lora}, adapter_name, low_cpu_mem_usage)
-        else:
-            self.__dict__["_lora"].peft_config[adapter_name] = lora
-            self.__dict__["_lora"].inject_adapter(model, adapter_name, low_cpu_mem_usage=low_cpu_mem_usage)
-        model.__dict__.pop("peft_config", None)
-        if own_configs is not None:
-            model.peft_config = own_configs
+        with configs_hidden(model):
+            if self.lora_model is None:
+                made = LoraModel(model, {adapter_name: lora}, adapter_name, low_cpu_mem_usage)
+                # past nn.Module: a registered LoraModel would list the whole model a second time
+                object.__setattr__(self, "lora_model", made)
+            else:
+                self.lora_model.peft_config[adapter_name] = lora
+                self.lora_model.inject_adapter(model, adapter_name, low_cpu_mem_usage=low_cpu_mem_usage)
 
     def _prepare_model(self, peft_config: PeftConfig, model: nn.Module) -> None:
-        check_lora_has_weights(peft_config, model)
+        config = checked(peft_config)
+        check_lora_has_weights(config, model)
         backbone = find_backbone(model)
         body = body_of(model)
         head = backbone.head_names(model, body)
-        config = checked(peft_config)
         dimensions = dimensions_of(model, body, backbone, heads=tuple(head))
-        dimensions = replace(dimensions, trained_tokens=self.__dict__["_tokens"])
-        if not (new := is_new(config)):
+        dimensions = replace(dimensions, trained_tokens=self.injection.trained_tokens)
+        if not (is_new := config.is_new):
             check_same_backbone(config, dimensions)
         check_trained_tokens(dimensions)
         check_fits(config, dimensions, model)
-        if isinstance(config, StackConfig) and (lora := config.lora_member()) is not None:
+        if (lora := config.lora_member()) is not None:
             check_lora(with_targets(lora, model), model)
-        built = config.build(dimensions)  # may refuse: before anything is attached
-        check_position_free(built, backbone.stacks_of(body), dimensions)
-        check_names_apart(self.peft_config, model, built)
-        self.__dict__["_sources"] = (
-            sources(config, built, body, dimensions) if new and not config.inference_mode else []
-        )
-        fill_in(config, dimensions)
+        sites = config.build(dimensions)  # may refuse: before anything is attached
+        check_position_free(sites, backbone.stacks_of(body), dimensions)
+        check_names_apart(self.peft_config, model, sites)
+        sources = sources_of(config, sites, body, dimensions) if is_new and not config.inference_mode else []
+        config.fill_in(dimensions)
         check_trainable(model, config.modules_to_save or ())
         check_heads_apart(model, config.modules_to_save or ())
-        if body.__dict__.get(HOOKS) is None:
-            body.__dict__[HOOKS] = model_hooks = ModelHooks(body, backbone, dimensions)
-            model_hooks.handles += [
-                add_to_loss(model, model_hooks.auxiliary_loss),
-                *note_head_inputs(model, body, backbone),
-            ]
-        self.__dict__["_built"] = built
-        self.__dict__["_pending"] = pending(built, self.model_hooks, {m: path for path, m in model.named_modules()})
+        if find_model_hooks(model) is None:
+            model_hooks = ModelHooks(body, backbone, dimensions)
+            HOOKS.set(body, model_hooks)
+            model_hooks.handles += [add_to_loss(model), *note_head_inputs(model, body, backbone)]
+        paths = {module: path for path, module in model.named_modules()}
+        self.injection.sites, self.injection.sources = sites, sources
+        self.injection.targets = targets_by_path(sites, self.model_hooks, paths)
 
     @property
     def model_hooks(self) -> ModelHooks:
         """The hooks and sites of this model."""
-        return body_of(self.model).__dict__[HOOKS]
+        found = find_model_hooks(self.model)
+        assert found is not None, "the model has no adapter of foretoken's"
+        return found
 
     def auxiliary_loss(self) -> Tensor | None:
         """Return what the adapters at work add to the task's loss in training, a scalar; None for nothing."""
         return auxiliary_loss_of(self.model)
 
-    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, Any]) -> PeftConfig:
+    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict[str, object]) -> PeftConfig:
         return peft_config
 
     def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> bool:  # type: ignore[override]
-        return key in self.__dict__["_pending"]
+        return key in self.injection.targets
 
     def _create_and_replace(
         self,
@@ -165,8 +179,8 @@ class ForetokenModel(BaseTuner):
         current_key: str,
         parameter_name: str | None = None,
     ) -> None:
-        at, module = self.__dict__["_pending"][current_key]
-        self.model_hooks.attach(at, on_device(module, target), adapter_name)
+        place, module = self.injection.targets[current_key]
+        self.model_hooks.attach(place, on_device(module, target), adapter_name)
 
     def _replace_module(self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module) -> None:
         setattr(parent, child_name, new_module)
@@ -180,11 +194,11 @@ class ForetokenModel(BaseTuner):
         model_hooks = self.model_hooks
         check_names(names, self.peft_config)
         handles = [handle for module in self.model.modules() if (handle := hook_names(module, list(names)))]
-        model_hooks.names = list(names)
+        model_hooks.state.names = list(names)
         try:
             yield
         finally:
-            model_hooks.names = None
+            model_hooks.state.names = None
             for handle in handles:
                 handle.remove()
 
@@ -212,13 +226,14 @@ class ForetokenModel(BaseTuner):
         if merge:
             self._check_merge_allowed()
         give_heads_back(self.model)
-        model_hooks: ModelHooks | None = body_of(self.model).__dict__.pop(HOOKS, None)
+        model_hooks = find_model_hooks(self.model)
         if model_hooks is not None:
+            HOOKS.pop(model_hooks.body)
             model_hooks.remove()
         super()._unload_and_optionally_merge(merge=False, progressbar=progressbar)
         return self.model
 
-    def add_weighted_adapter(self, *args: Any, **kwargs: Any) -> None:
+    def add_weighted_adapter(self, *args: object, **kwargs: object) -> None:
         """Refuse: means of prefixes are not what means of weights are.
 
         Raises:
@@ -230,9 +245,8 @@ class ForetokenModel(BaseTuner):
         """Delete an adapter, the LoRA of a stack included."""
         super().delete_adapter(adapter_name)
         self.model_hooks.built.pop(adapter_name, None)
-        lora = self.__dict__.get("_lora")
-        if lora is not None:
-            lora.peft_config.pop(adapter_name, None)
+        if self.lora_model is not None:
+            self.lora_model.peft_config.pop(adapter_name, None)
 
     @classmethod
     def _remove_adapter_name_from_key(cls, key: str, adapter_name: str) -> str:
@@ -251,7 +265,20 @@ class ForetokenModel(BaseTuner):
         return renamed
 
 
-def pending(
+@contextmanager
+def configs_hidden(model: nn.Module) -> Iterator[None]:
+    """Hide the configs that a model carries for a while: LoraModel warns of them, and leaves its own there."""
+    own = getattr(model, "peft_config", None)
+    if own is not None:
+        del model.peft_config
+    yield
+    if hasattr(model, "peft_config"):
+        del model.peft_config
+    if own is not None:
+        model.peft_config = own
+
+
+def targets_by_path(
     sites: Sites, model_hooks: ModelHooks, paths: Mapping[nn.Module, str]
 ) -> dict[str, tuple[Target, nn.Module]]:
     """Return where each module of an adapter goes, by the path of the module that will carry it."""
@@ -260,19 +287,19 @@ def pending(
         target = model_hooks.target(key, module)
         path = paths[target.holder]
         if path in found:  # a bias and an adapter of one stack at the same map
-            module = together(found[path], (target, module))
+            module = both_edits(found[path], (target, module))
         found[path] = (target, module)
     return found
 
 
-def together(one: tuple[Target, nn.Module], other: tuple[Target, nn.Module]) -> nn.Module:
+def both_edits(one: tuple[Target, nn.Module], other: tuple[Target, nn.Module]) -> nn.Module:
     """Return one module for two edits of the same output.
 
     Raises:
         ConfigError: they edit different outputs.
     """
-    (at, first), (there, second) = one, other
-    if at != there or not (isinstance(first, OutputEdit) and isinstance(second, OutputEdit)):
+    (place, first), (other_place, second) = one, other
+    if place != other_place or not (isinstance(first, OutputEdit) and isinstance(second, OutputEdit)):
         raise ConfigError("two members of the stack act at one module in different ways; leave out one of them")
     return StackedEdit([first, second])
 
@@ -316,12 +343,6 @@ def give_heads_back(model: nn.Module) -> None:
         if isinstance(module, ModulesToSaveWrapper):
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, module.original_module)
-
-
-def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
-    """Return what a model's adapters add to its loss in training; None for nothing, and for a model without any."""
-    model_hooks = find_model_hooks(model)
-    return None if model_hooks is None else model_hooks.auxiliary_loss()
 
 
 def on_device(module: nn.Module, target: nn.Module) -> nn.Module:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
 
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
@@ -19,26 +18,26 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
 
     Values of parameters are no part of it: what fails has only made new ones.
     """
-    befores = [Before(owner) for owner in owners(model)]
+    snapshots = [Snapshot(owner) for owner in stateful_objects(model)]
     trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    wired = all_model_hooks(model)
+    hooks_before = all_model_hooks(model)
     try:
         yield
     except BaseException:
         for model_hooks in all_model_hooks(model):
-            if model_hooks not in wired:
+            if model_hooks not in hooks_before:
                 model_hooks.remove()  # what lies outside the model: transformers' choice of attention
-        for before in befores:
-            before.restore()
+        for snapshot in snapshots:
+            snapshot.restore()
         for parameter, is_trained in trained:
             parameter.requires_grad_(is_trained)
         raise
 
 
-class Before:
+class Snapshot:
     """The class and the attributes of one object, and what its dictionaries, lists and sets held."""
 
-    def __init__(self, owner: Any) -> None:
+    def __init__(self, owner: object) -> None:
         self.owner = owner
         self.kind = type(owner)
         self.attributes = dict(vars(owner))
@@ -58,7 +57,7 @@ class Before:
                 value.update(before)
 
 
-def owners(model: nn.Module) -> Iterable[Any]:
+def stateful_objects(model: nn.Module) -> Iterable[object]:
     """Yield the modules of a model, and what they hold that is no submodule: ModelHooks, and tuners of LoRA."""
     for module in model.modules():
         yield module
@@ -66,5 +65,5 @@ def owners(model: nn.Module) -> Iterable[Any]:
 
 
 def all_model_hooks(model: nn.Module) -> list[ModelHooks]:
-    """Return the all_model_hooks of a model; there is one at most."""
-    return [owner for owner in owners(model) if isinstance(owner, ModelHooks)]
+    """Return the hooks of foretoken's on a model, in a list: there is one at most."""
+    return [owner for owner in stateful_objects(model) if isinstance(owner, ModelHooks)]

@@ -93,7 +93,7 @@ def test_a_process_measures_with_its_allocator(allocator):
 def _attention_parts(allocator):
     from foretoken.bench.attention import plan
 
-    return plan(Options(quick=True, shape="tiny", rounds=1, threads=1, dtypes=("float32",), allocators=(allocator,)))
+    return plan(Options(quick=True, shape="tiny", rounds=1, threads=1, dtype="float32", allocator=allocator))
 
 
 def _is_glibc():

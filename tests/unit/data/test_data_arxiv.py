@@ -5,10 +5,11 @@ import json
 import datasets
 import pytest
 
-from foretoken.data.load import load
 from foretoken.data.options import DataOptions
 from foretoken.data.tasks.arxiv import LABELS
 from foretoken.errors import DataError
+
+from support.data import load
 
 SPLITS = ("train", "validation", "test")
 COUNTS = {"train": 22, "validation": 11, "test": 11}

@@ -8,7 +8,7 @@ import pytest
 
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.tasks.coqa import read, read_conversations, read_hub
+from foretoken.data.tasks.coqa import TASK, read_conversations
 from foretoken.errors import DataError
 
 NONE = DataOptions(task="pydocs")
@@ -101,7 +101,7 @@ def test_a_malformed_record_is_named(tmp_path, records, message):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(DataError, match=r"'coqa' needs a file coqa-train-v1\.0\.json"):
-        read(tmp_path, NONE)
+        TASK.read_raw(tmp_path, NONE)
 
 
 def test_the_hub_copy_warns_of_its_single_references(monkeypatch, caplog):
@@ -114,7 +114,7 @@ def test_the_hub_copy_warns_of_its_single_references(monkeypatch, caplog):
     table = datasets.Dataset.from_list([row, row])
     monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"train": table, "validation": table.select([0])})
     with caplog.at_level(logging.WARNING, logger="foretoken.data"):
-        corpus = read_hub(None, NONE)
+        corpus = TASK.read_hub(NONE)
     assert "lacks the additional answers" in caplog.text
     assert [one.id for one in corpus.splits["train"]] == ["0/1", "0/2", "1/1", "1/2"]
     assert corpus.splits["test"][1].source == "<bos_qa> <document> S. <question> Q1? <answer> a1 <question> Q2?"

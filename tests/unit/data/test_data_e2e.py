@@ -9,8 +9,8 @@ import datasets
 import pytest
 
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.generation_files import read_generation
-from foretoken.data.tasks.e2e import read, read_hub
+from foretoken.data.readers.user_data import read_generation
+from foretoken.data.tasks.e2e import TASK
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "e2e"
@@ -40,7 +40,7 @@ def zipped(path, source):
 
 
 def test_references_are_grouped_by_their_meaning(tmp_path):
-    first, second = read(folder(tmp_path), NONE).splits["test"]
+    first, second = TASK.read_raw(folder(tmp_path), NONE).splits["test"]
     assert first.source == "name[Caf\u00e9], area[city, centre]"
     assert first.references == ('In "town".', "A caf\u00e9,\nin town.")
     assert second.references == ("B is a pub.",)
@@ -48,15 +48,15 @@ def test_references_are_grouped_by_their_meaning(tmp_path):
 
 
 def test_a_zip_and_folders_are_the_same(tmp_path):
-    expected = read(folder(tmp_path / "x" / "e2e-dataset"), NONE)
+    expected = TASK.read_raw(folder(tmp_path / "x" / "e2e-dataset"), NONE)
     archive = zipped(tmp_path / "e2e-dataset.zip", tmp_path / "x" / "e2e-dataset")
     for path in (archive, tmp_path, tmp_path / "x"):
-        corpus = read(path, NONE)
+        corpus = TASK.read_raw(path, NONE)
         for split, examples in expected.splits.items():
             assert [(one.id, one.source, one.references) for one in corpus.splits[split]] == [
                 (one.id, one.source, one.references) for one in examples
             ]
-    assert read(archive, NONE).splits["train"][1].where == f"{archive}:e2e-dataset/trainset.csv:3"
+    assert TASK.read_raw(archive, NONE).splits["train"][1].where == f"{archive}:e2e-dataset/trainset.csv:3"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_zip_and_folders_are_the_same(tmp_path):
         ("MR\na\n", ":1: the header is MR, expected mr, ref"),
         ('mr,ref\na,"b\n', ":2: malformed row"),
         ("mr,ref\na, \n", ":2: 'ref' is empty"),
-        (b"mr,ref\na,caf\xe9\n", ":2: byte 0xe9 is not valid UTF-8"),
+        (b"mr,ref\na,caf\xe9\n", ":2:6: byte 0xe9 is not valid UTF-8"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
@@ -77,7 +77,7 @@ def test_a_malformed_row_is_named(tmp_path, text, message, packed):
     (path / "devset.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     place = zipped(tmp_path / "e2e-dataset.zip", path) if packed else path
     with pytest.raises(DataError) as caught:
-        read(place, NONE)
+        TASK.read_raw(place, NONE)
     assert f"devset.csv{message}" in str(caught.value)
     assert str(place) in str(caught.value)
 
@@ -85,12 +85,12 @@ def test_a_malformed_row_is_named(tmp_path, text, message, packed):
 def test_missing_and_damaged_files(tmp_path):
     path = folder(tmp_path / "x", names=NAMES[:2])
     with pytest.raises(DataError, match=r"'e2e' needs a file testset_w_refs\.csv"):
-        read(path, NONE)
+        TASK.read_raw(path, NONE)
     with pytest.raises(DataError, match=r"has no testset_w_refs\.csv"):
-        read(zipped(tmp_path / "a.zip", path), NONE)
+        TASK.read_raw(zipped(tmp_path / "a.zip", path), NONE)
     (tmp_path / "b.zip").write_bytes(b"PK")
     with pytest.raises(DataError, match="the archive is damaged"):
-        read(tmp_path / "b.zip", NONE)
+        TASK.read_raw(tmp_path / "b.zip", NONE)
 
 
 def test_the_hub_copy(monkeypatch):
@@ -104,14 +104,14 @@ def test_the_hub_copy(monkeypatch):
         return datasets.DatasetDict({"train": table, "validation": table, "test": table})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    corpus = read_hub(None, NONE)
+    corpus = TASK.read_hub(NONE)
     assert asked == [(("tuetschek/e2e_nlg",), {"data_dir": None, "revision": "refs/convert/parquet"})]
     assert [len(one.references) for one in corpus.splits["test"]] == [2, 1]
 
 
 @pytest.mark.skipif(not RAW.is_dir(), reason="the raw data are not at hand")
 def test_the_real_zip():
-    splits = read(RAW, NONE).splits
+    splits = TASK.read_raw(RAW, NONE).splits
     sizes = {split: (len(items), sum(len(one.references) for one in items)) for split, items in splits.items()}
     assert sizes == {"train": (4862, 42061), "validation": (547, 4672), "test": (630, 4693)}
 

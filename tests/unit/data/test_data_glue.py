@@ -8,10 +8,12 @@ from pathlib import Path
 import datasets
 import pytest
 
-from foretoken.data.load import load, load_data
+from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
+
+from support.data import load
 
 RAW = Path(__file__).resolve().parents[4] / "shared" / "data" / "glue"
 SPLITS = ("train", "validation", "test")
@@ -212,6 +214,12 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
     assert sizes(data) == [18, 2, 4]
     assert data.labels == ["not_duplicate", "duplicate"]
     assert "train.tsv: left out 1 of 21 rows, which are broken in the published file" in caplog.text
+
+
+def test_a_file_of_blank_lines(tmp_path):
+    (tmp_path / "train.tsv").write_text("\n\n")
+    with pytest.raises(DataError, match=r"train\.tsv:1: no column 'sentence'"):
+        from_task("sst2", tmp_path)
 
 
 def test_qnli_and_sst2(tmp_path):

@@ -3,11 +3,13 @@
 import datasets
 import pytest
 
-from foretoken.data.load import load, load_examples
+from foretoken.data.load import load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.hub import hub_name
 from foretoken.errors import ConfigError, DataError
+
+from support.data import load
 
 
 def made(count=40, names=("yes", "no")):

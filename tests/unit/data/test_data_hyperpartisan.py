@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.data.load import load
 from foretoken.data.options import DataOptions
 from foretoken.errors import DataError
+
+from support.data import load
 
 RAW = Path(__file__).resolve().parents[4] / "shared" / "data" / "hyperpartisan"
 ARTICLES = "articles-training-byarticle-20181122.xml"
@@ -124,7 +125,7 @@ def test_errors(tmp_path, files, split, message):
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(DataError, match="no file articles-training-byarticle"):
+    with pytest.raises(DataError, match=r"'hyperpartisan' needs a file articles-training-byarticle"):
         load(DataOptions(path=str(tmp_path), **OPTIONS))
 
 

@@ -6,10 +6,12 @@ from collections import Counter
 
 import pytest
 
-from foretoken.data.load import load, load_examples
+from foretoken.data.load import load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import ConfigError, DataError
+
+from support.data import load
 
 SPLITS = ("train", "validation", "test")
 

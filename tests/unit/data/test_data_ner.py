@@ -9,12 +9,12 @@ import datasets
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
-from foretoken.data.examples import Tagged
+from foretoken.data.checks import tag_names
+from foretoken.data.examples import TaggedExample
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.conll import to_iob2
-from foretoken.data.tags import tag_names
-from foretoken.data.tasks.ner import TASKS, join, read_tagged
+from foretoken.data.readers.conll import join, read_tagged, to_iob2
+from foretoken.data.tasks.ner import TASKS
 from foretoken.errors import ConfigError, DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
@@ -139,7 +139,7 @@ def test_only_blank_lines(tmp_path):
 
 def test_sentences_of_a_document_are_joined(tmp_path):
     sentences = read_tagged(file(tmp_path, IOB1))
-    alone = Tagged("9", ("x",), ("O",), "f:1")
+    alone = TaggedExample("9", ("x",), ("O",), "f:1")
     first, second, third, fourth = join([*sentences, alone, alone])
     assert first.words == ("U.N.", "official", "Ekeus", "heads", "West", "Bank", "Gaza")
     assert first.tags == ("B-ORG", "O", "B-PER", "O", "B-LOC", "I-LOC", "B-LOC")
@@ -164,13 +164,13 @@ def test_the_task_conll2003_reads_a_folder(tmp_path, names):
 def test_a_missing_file_is_named(tmp_path):
     file(tmp_path, IOB1, "eng.train")
     with pytest.raises(DataError, match=r"'conll2003' needs a file eng.testa or valid.txt.*holds eng.train; see"):
-        BY_NAME["conll2003"].reader(tmp_path, NONE)
+        BY_NAME["conll2003"].read_raw(tmp_path, NONE)
 
 
 def test_columns_after_the_tag_of_wnut17_are_of_no_concern(tmp_path):
     for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
         file(tmp_path, "Empire\tB-location\tx\t9\nis\tO\n\t\nbig\tO\tO\n", name)
-    corpus = BY_NAME["wnut17"].reader(tmp_path, NONE)
+    corpus = BY_NAME["wnut17"].read_raw(tmp_path, NONE)
     assert [sentence.tags for sentence in corpus.splits["test"]] == [("B-location", "O"), ("O",)]
 
 
@@ -186,7 +186,7 @@ def test_the_real_data_have_the_published_sizes(name):
     task = BY_NAME[name]
     if not (RAW / task.place).is_dir():
         pytest.skip(f"the raw data of {name} are not at hand")
-    splits = task.reader(RAW / task.place, NONE).splits
+    splits = task.read_raw(RAW / task.place, NONE).splits
     sentences, words, begun = REAL[name]
     assert [len(splits[split]) for split in splits] == sentences
     assert [sum(len(sentence.words) for sentence in splits[split]) for split in splits] == words
@@ -222,10 +222,10 @@ def test_the_hub_copies(hub):
     answers["leondz/wnut_17"] = {"train": table, "validation": table, "test": table}
     names = datasets.Dataset.from_dict({"tokens": [["Rome"]], "ner_tags": [["B-LOC"]], "pos_tags": [["NNP"]]})
     answers["lukasgarbas/conll-03"] = {"train": names, "validation": names, "test": names}
-    wnut = BY_NAME["wnut17"].hub.read(BY_NAME["wnut17"], NONE)
-    conll = BY_NAME["conll2003"].hub.read(BY_NAME["conll2003"], NONE)
+    wnut = BY_NAME["wnut17"].read_hub(NONE)
+    conll = BY_NAME["conll2003"].read_hub(NONE)
     assert wnut.splits["test"] == [
-        Tagged("0", ("Ada", "Lovelace"), ("B-person", "I-person"), "hub data set 'leondz/wnut_17' [test] row 1")
+        TaggedExample("0", ("Ada", "Lovelace"), ("B-person", "I-person"), "hub data set 'leondz/wnut_17' [test] row 1")
     ]
     assert conll.splits["train"][0].tags == ("B-LOC",)
     assert asked == [
@@ -234,10 +234,10 @@ def test_the_hub_copies(hub):
     ]
     answers["lukasgarbas/conll-03"] = {"train": names.remove_columns("ner_tags")}
     with pytest.raises(DataError, match=r"\[train\]: no column 'ner_tags'"):
-        BY_NAME["conll2003"].hub.read(BY_NAME["conll2003"], NONE)
+        BY_NAME["conll2003"].read_hub(NONE)
     answers["lukasgarbas/conll-03"] = {"train": datasets.Dataset.from_dict({"tokens": [["a"]], "ner_tags": [[]]})}
     with pytest.raises(DataError, match="row 1: 1 tokens but 0 ner_tags"):
-        BY_NAME["conll2003"].hub.read(BY_NAME["conll2003"], NONE)
+        BY_NAME["conll2003"].read_hub(NONE)
 
 
 def test_a_hub_that_fails_is_one_line(monkeypatch):
@@ -246,4 +246,4 @@ def test_a_hub_that_fails_is_one_line(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(DataError, match=r"'leondz/wnut_17' .* was not loaded \(ValueError: no route\)"):
-        BY_NAME["wnut17"].hub.read(BY_NAME["wnut17"], NONE)
+        BY_NAME["wnut17"].read_hub(NONE)

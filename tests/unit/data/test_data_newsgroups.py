@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.data.load import load
 from foretoken.data.options import DataOptions
-from foretoken.data.tasks.newsgroups import LABELS, read, strip
+from foretoken.data.tasks.newsgroups import LABELS, TASK, strip
 from foretoken.errors import DataError
+
+from support.data import load
 
 POST = """From: someone@somewhere
 Subject: orbits
@@ -87,8 +88,8 @@ def test_the_folders_give_what_the_archive_gives(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     options = DataOptions(task="20newsgroups", remove=["headers"])
-    from_archive = read(archive(tmp_path / "20news.tar.gz"), options).splits
-    from_folders = read(tmp_path, options).splits
+    from_archive = TASK.read_raw(archive(tmp_path / "20news.tar.gz"), options).splits
+    from_folders = TASK.read_raw(tmp_path, options).splits
     for split in ("train", "test"):
         assert Counter((d.id, d.text, d.label) for d in from_archive[split]) == Counter(
             (d.id, d.text, d.label) for d in from_folders[split]
@@ -120,7 +121,7 @@ def test_the_real_archive():
         pytest.skip(f"the raw 20 Newsgroups archive is not at {RAW}")
     from sklearn.datasets import _twenty_newsgroups as rules
 
-    plain = read(RAW, DataOptions(task="20newsgroups", remove=[])).splits
+    plain = TASK.read_raw(RAW, DataOptions(task="20newsgroups", remove=[])).splits
     assert {split: len(documents) for split, documents in plain.items()} == {"train": 11314, "test": 7532}
     assert tuple(sorted({document.label for document in plain["test"]})) == LABELS
     assert Counter(document.label for document in plain["train"])["alt.atheism"] == 480

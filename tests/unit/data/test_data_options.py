@@ -8,25 +8,22 @@ from pathlib import Path
 import pytest
 
 import foretoken.errors
+from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.errors import ConfigError
+from foretoken.data.tasks.table import task_errors
+from foretoken.errors import ConfigError, RecipeError
+from foretoken.training.recipe.recipe import build_recipe
 
 
 @pytest.mark.parametrize(
     ("values", "part"),
     [
         ({}, "no data named"),
-        ({"task": "pydoc"}, "no task 'pydoc' (did you mean 'pydocs'?)"),
-        ({"task": "pydocs", "path": "x"}, "path has no use with task 'pydocs'"),
         ({"task": "pydocs", "text_column": "body"}, "text_column is for your own data"),
         ({"path": "a.csv", "train": "b.csv"}, "both path and train"),
         ({"task": "pydocs", "train": "b.csv"}, "both task and train"),
         ({"test": "b.csv"}, "test is set without train"),
         ({"path": ""}, "path is an empty string"),
-        ({"path": "a", "split": "longformer"}, "exists only for task 'hyperpartisan'"),
-        ({"task": "hyperpartisan", "split": "cleen"}, "split must be one of clean, longformer, got 'cleen'"),
-        ({"task": "rte", "split": "longformer"}, "exists only for task 'hyperpartisan', got task 'rte'"),
-        ({"task": "hyperpartisan", "split": "official"}, "split='official' exists only for tasks "),
         ({"path": "a", "problem": "regresion"}, "no problem 'regresion' (did you mean 'regression'?)"),
         ({"task": "rte", "problem": "regression"}, "problem is for your own data, and has no use with task 'rte'"),
         ({"task": "rte", "text_pair_column": "b"}, "text_pair_column is for your own data"),
@@ -46,17 +43,16 @@ from foretoken.errors import ConfigError
         ),
         ({"path": "a", "problem": "regression", "labels": ["x", "y"]}, "labels is for classification"),
         ({"task": "20newsgroups", "remove": ["header"]}, "'header' is not known (did you mean 'headers'?)"),
-        ({"task": "20newsgroups", "remove": "headers"}, "remove must be a list"),
-        ({"path": "a", "remove": []}, "remove is for task '20newsgroups'"),
-        ({"path": "a", "validation_fraction": 0}, "validation_fraction must lie between 0 and 1"),
-        ({"path": "a", "test_fraction": "0.1"}, "test_fraction must lie between 0 and 1"),
+        ({"task": "20newsgroups", "remove": "headers"}, "remove: got 'headers' (a text), expected a list"),
+        ({"path": "a", "validation_fraction": 0}, "validation_fraction: got 0.0, expected above 0"),
+        ({"path": "a", "test_fraction": "0.1"}, "test_fraction: got '0.1' (a text), expected a number"),
         ({"path": "a", "test_fraction": 0.5, "validation_fraction": 0.5}, "must be below 1, got 1"),
-        ({"path": "a", "split_seed": 1.5}, "split_seed must be an integer"),
-        ({"path": "a", "max_test": 0}, "max_test must be an integer of at least 1"),
-        ({"path": "a", "max_train": True}, "max_train must be an integer of at least 1"),
+        ({"path": "a", "split_seed": 1.5}, "split_seed: got 1.5 (a number), expected a whole number"),
+        ({"path": "a", "max_test": 0}, "max_test: got 0, expected at least 1"),
+        ({"path": "a", "max_train": True}, "max_train: got True (true or false), expected a whole number or null"),
         ({"path": "a", "labels": ["x"]}, "labels must name at least two"),
-        ({"path": "a", "labels": "xy"}, "labels must be a list"),
-        ({"path": "a", "labels": [0, 1]}, "put numbers in quotes"),
+        ({"path": "a", "labels": "xy"}, "labels: got 'xy' (a text), expected a list"),
+        ({"path": "a", "labels": [0, 1]}, "labels: got [0, 1] (a list), expected a list (each item a text)"),
         ({"path": "a", "text_column": "label"}, "they must differ"),
     ],
 )
@@ -64,6 +60,36 @@ def test_a_bad_value_is_named(values, part):
     with pytest.raises(ConfigError) as caught:
         DataOptions(**values)
     assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"task": "pydoc"}, "no task 'pydoc' (did you mean 'pydocs'?)"),
+        ({"task": "pydocs", "path": "x"}, "path has no use with task 'pydocs'"),
+        ({"path": "a", "split": "longformer"}, "exists only for task 'hyperpartisan'"),
+        ({"task": "hyperpartisan", "split": "cleen"}, "split must be one of clean, longformer, got 'cleen'"),
+        ({"task": "rte", "split": "longformer"}, "exists only for task 'hyperpartisan', got task 'rte'"),
+        ({"task": "hyperpartisan", "split": "official"}, "split='official' exists only for tasks "),
+        ({"path": "a", "remove": []}, "remove is for task '20newsgroups'"),
+        ({"task": "rte", "remove": ["quotes"]}, "remove is for task '20newsgroups', got task 'rte'"),
+        ({"task": "rte", "join_documents": True}, "join_documents is for token-classification, got data for class"),
+    ],
+)
+def test_what_does_not_fit_the_task_is_named_before_anything_is_read(values, part):
+    assert [part in error for error in task_errors(values)] == [True]
+    with pytest.raises(ConfigError) as caught:
+        load_data(DataOptions(**values))
+    assert part in str(caught.value)
+    with pytest.raises(RecipeError) as caught:
+        build_recipe({"model": "m", "method": "lora", "data": values})
+    assert part in str(caught.value)
+
+
+def test_values_of_another_type_are_left_to_those_who_know_types():
+    assert task_errors({"task": ["pydocs"], "split": ["clean"]}) == []
+    assert task_errors({"task": "20newsgroups", "split": "clean", "remove": ["headers", "footers", "quotes"]}) == []
+    assert "split must be one of clean" in task_errors({"path": "a", "split": ["clean"]})[0]
 
 
 def test_all_problems_are_told_together():

@@ -265,4 +265,4 @@ def test_the_sentences_of_a_document_are_one_row_where_that_is_asked_for(tmp_pat
 
 def test_joined_documents_are_for_words(tmp_path):
     with pytest.raises(ConfigError, match="join_documents is for token-classification"):
-        DataOptions(path="x.csv", join_documents=True)
+        load_data(DataOptions(path="x.csv", join_documents=True))

@@ -2,17 +2,20 @@
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from foretoken.data.load import load
 from foretoken.data.options import DataOptions
 from foretoken.data.tasks.pydocs import cache as pydocs_cache
 from foretoken.data.tasks.pydocs import task as pydocs
 from foretoken.data.tasks.pydocs.sources import MASKED, SOURCES
 from foretoken.data.tasks.pydocs.text import docstrings, file_pieces, mask
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
+
+from support.data import load
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,7 @@ def fake(tmp_path, monkeypatch):
     """Two topics made of two packages written here."""
     monkeypatch.setattr(pydocs, "SOURCES", {"one": ("alpha/core",), "two": ("alpha/extra.py", "beta")})
     monkeypatch.setattr(pydocs, "LABELS", ("one", "two"))
+    monkeypatch.setitem(TASKS, "pydocs", replace(pydocs.TASK, labels=("one", "two")))
     package(tmp_path, "alpha/core")
     package(tmp_path, "beta/sub")
     return {"alpha": tmp_path / "alpha", "beta": tmp_path / "beta"}

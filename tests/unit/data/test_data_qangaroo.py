@@ -8,9 +8,10 @@ import pytest
 
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.readers import json_stream
-from foretoken.data.readers.json_stream import stream_objects
-from foretoken.data.tasks.qangaroo import TASKS, read_candidates
+from foretoken.data.readers import json_files
+from foretoken.data.readers.json_files import stream_objects
+from foretoken.data.readers.user_data import read_candidates
+from foretoken.data.tasks.qangaroo import TASKS
 from foretoken.errors import DataError
 
 BY_NAME = {task.name: task for task in TASKS}
@@ -51,7 +52,7 @@ def test_a_file_is_read_as_published(tmp_path):
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64, 100_000])
 @pytest.mark.parametrize("style", [{}, {"indent": 1}, {"ensure_ascii": False}, {"separators": (",", ":")}])
 def test_the_stream_is_what_json_loads_whatever_the_chunks(tmp_path, monkeypatch, chunk, style):
-    monkeypatch.setattr(json_stream, "_CHUNK", chunk)
+    monkeypatch.setattr(json_files, "_CHUNK", chunk)
     items = [item(number) for number in range(4)]
     path = write(tmp_path / "a.json", items, **style)
     assert [value for _, value in stream_objects(path)] == items
@@ -60,9 +61,9 @@ def test_the_stream_is_what_json_loads_whatever_the_chunks(tmp_path, monkeypatch
 
 
 def test_only_a_little_of_a_long_file_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_stream, "_CHUNK", 1000)
+    monkeypatch.setattr(json_files, "_CHUNK", 1000)
     path = write(tmp_path / "a.json", [item(number) for number in range(2000)])
-    longest, more = 0, json_stream._Text._more
+    longest, more = 0, json_files._Text._more
 
     def watched(self, *arguments, **options):
         nonlocal longest
@@ -70,7 +71,7 @@ def test_only_a_little_of_a_long_file_is_held(tmp_path, monkeypatch):
         longest = max(longest, len(self._buffer))
         return found
 
-    monkeypatch.setattr(json_stream._Text, "_more", watched)
+    monkeypatch.setattr(json_files._Text, "_more", watched)
     assert sum(1 for _ in stream_objects(path)) == 2000
     assert 0 < longest < 5000 < path.stat().st_size
 
@@ -134,10 +135,10 @@ def test_the_official_split_selects_on_dev_and_says_so(tmp_path, caplog):
 
 def test_the_masked_files_are_tasks_of_their_own(tmp_path):
     folder(tmp_path, ".masked", count=3)
-    corpus = BY_NAME["medhop-masked"].reader(tmp_path, NONE)
+    corpus = BY_NAME["medhop-masked"].read_raw(tmp_path, NONE)
     assert [len(corpus.splits[split]) for split in ("train", "test")] == [3, 5]
     with pytest.raises(DataError, match=r"'medhop' needs a file train\.json here"):
-        BY_NAME["medhop"].reader(tmp_path, NONE)
+        BY_NAME["medhop"].read_raw(tmp_path, NONE)
 
 
 @pytest.mark.parametrize(("name", "config"), [("wikihop", "wikihop"), ("medhop-masked", "masked_medhop")])
@@ -151,7 +152,7 @@ def test_the_hub_copy(monkeypatch, name, config):
         return datasets.DatasetDict({"train": table, "validation": table.select([1])})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    corpus = BY_NAME[name].hub.read(BY_NAME[name], NONE)
+    corpus = BY_NAME[name].read_hub(NONE)
     assert asked == [("community-datasets/qangaroo", config)]
     assert [example.id for example in corpus.splits["train"]] == [one["id"] for one in items]
     assert [example.answer for example in corpus.splits["test"]] == [2]

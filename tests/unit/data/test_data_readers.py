@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from foretoken.data.load import load_inputs
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers.tables import READERS, read_file
+from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.tables import READERS
+from foretoken.data.readers.user_data import read_examples
 from foretoken.errors import DataError
 
 
@@ -20,13 +22,13 @@ def write(path, content):
 
 
 def rows(path, label_column="label"):
-    return [(doc.text, doc.label) for doc in read_file(path, "text", label_column)]
+    return [(doc.text, doc.label) for doc in read_examples(path, ColumnNames("text", label_column))]
 
 
 def refused(path, *parts, text_column="text", label_column="label"):
     """The message names the place exactly, then every further part."""
     with pytest.raises(DataError) as caught:
-        read_file(path, text_column, label_column)
+        read_examples(path, ColumnNames(text_column, label_column))
     message = str(caught.value)
     assert message.startswith(f"{path}{parts[0]}"), message
     for part in parts[1:]:
@@ -41,7 +43,7 @@ def test_csv_quotes_line_breaks_bom_and_long_fields(tmp_path):
         f'\ufefflabel,text\r\nx,"say ""hi"",\r\nthen go"\r\n\r\ny,"{long}"\r\nz,größer\r\n',
     )
     assert rows(path) == [('say "hi",\r\nthen go', "x"), (long, "y"), ("größer", "z")]
-    assert [doc.where for doc in read_file(path, "text", "label")] == [f"{path}:2", f"{path}:5", f"{path}:6"]
+    assert [doc.where for doc in read_examples(path, ColumnNames())] == [f"{path}:2", f"{path}:5", f"{path}:6"]
 
 
 def test_the_csv_field_limit_is_put_back(tmp_path):
@@ -61,7 +63,7 @@ def test_jsonl_label_types(tmp_path):
     values = ["a", 3, 2.0, True, 0.5]
     path = write(tmp_path / "a.jsonl", "\n\n".join(json.dumps({"text": "t", "label": v}) for v in values) + "\n")
     assert [label for _, label in rows(path)] == ["a", "3", "2", "true", "0.5"]
-    assert read_file(path, "text", "label")[1].where == f"{path}:3"
+    assert read_examples(path, ColumnNames())[1].where == f"{path}:3"
 
 
 def test_jsonl_keeps_unicode_line_separators_inside_strings(tmp_path):
@@ -72,7 +74,7 @@ def test_jsonl_keeps_unicode_line_separators_inside_strings(tmp_path):
 def test_json_array_and_json_lines(tmp_path):
     array = write(tmp_path / "a.json", '[\n {"text": "a", "label": 1},\n\n {"text": "b",\n "label": 2}\n]\n')
     assert rows(array) == [("a", "1"), ("b", "2")]
-    assert [doc.where for doc in read_file(array, "text", "label")] == [f"{array}:2", f"{array}:4"]
+    assert [doc.where for doc in read_examples(array, ColumnNames())] == [f"{array}:2", f"{array}:4"]
     lines = write(tmp_path / "b.json", '{"text": "a", "label": 1}\n{"text": "b", "label": 2}\n')
     assert rows(lines) == [("a", "1"), ("b", "2")]
 
@@ -94,8 +96,8 @@ def test_parquet_with_and_without_class_names(tmp_path):
 def test_ids_come_from_the_id_column_or_the_row_number(tmp_path):
     with_ids = write(tmp_path / "a.csv", "id,text,label\nq7,a,x\nq9,b,y\n")
     without = write(tmp_path / "b.csv", "text,label\na,x\nb,y\n")
-    assert [doc.id for doc in read_file(with_ids, "text", "label")] == ["q7", "q9"]
-    assert [doc.id for doc in read_file(without, "text", "label")] == ["0", "1"]
+    assert [doc.id for doc in read_examples(with_ids, ColumnNames())] == ["q7", "q9"]
+    assert [doc.id for doc in read_examples(without, ColumnNames())] == ["0", "1"]
     refused(write(tmp_path / "c.csv", "id,text,label\nq,a,x\nq,b,y\n"), ":3: id 'q'", "already used at", "c.csv:2")
 
 
@@ -206,7 +208,7 @@ PIECES = [
 def test_any_bytes_give_documents_or_a_data_error_naming_the_file(tmp_path, suffix, content):
     path = write(tmp_path / f"a{suffix}", content)
     try:
-        documents = read_file(path, "text", "label")
+        documents = read_examples(path, ColumnNames())
     except DataError as error:
         assert str(error).startswith(str(path))  # noqa: PT017
     else:

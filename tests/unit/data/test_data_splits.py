@@ -3,8 +3,8 @@
 import pytest
 
 from foretoken.data.documents import Document, shown, sort_labels
-from foretoken.data.readers.text import clean_article, strip_tags
 from foretoken.data.splits import near_duplicates, split_off, subsample
+from foretoken.data.tasks.hyperpartisan import clean_article, strip_tags
 from foretoken.errors import ConfigError, DataError
 
 

@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from foretoken.data.options import DataOptions
-from foretoken.data.tasks.squality import read, read_hub
+from foretoken.data.tasks.squality import TASK
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "squality"
@@ -39,7 +39,7 @@ def folder(path, stories=None):
 
 
 def test_one_example_per_question(tmp_path):
-    corpus = read(folder(tmp_path), NONE)
+    corpus = TASK.read_raw(folder(tmp_path), NONE)
     assert [one.id for one in corpus.splits["test"]] == ["test1/1", "test1/2", "test2/1", "test2/2"]
     second = corpus.splits["validation"][1]
     assert second.source == "What 2?\n\nStory dev1\n\nEnd."
@@ -62,7 +62,7 @@ def test_one_example_per_question(tmp_path):
 )
 def test_a_malformed_line_is_named(tmp_path, stories, message):
     with pytest.raises(DataError) as caught:
-        read(folder(tmp_path, stories), NONE)
+        TASK.read_raw(folder(tmp_path, stories), NONE)
     assert f"{tmp_path / 'dev.jsonl'}{message}" in str(caught.value)
 
 
@@ -75,7 +75,7 @@ def test_the_hub_copy(monkeypatch):
         return datasets.DatasetDict({"train": table, "validation": table, "test": table})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    corpus = read_hub(None, NONE)
+    corpus = TASK.read_hub(NONE)
     assert asked == [("pszemraj/SQuALITY-v1.3", None)]
     assert corpus.splits["train"][3].source == "What 2?\n\nStory b\n\nEnd."
     assert corpus.splits["train"][3].references == ("One.", "Two.")
@@ -83,7 +83,7 @@ def test_the_hub_copy(monkeypatch):
 
 @pytest.mark.skipif(not RAW.is_dir(), reason="the raw data are not at hand")
 def test_the_real_files():
-    splits = read(RAW, NONE).splits
+    splits = TASK.read_raw(RAW, NONE).splits
     assert {split: len(examples) for split, examples in splits.items()} == {
         "train": 250,
         "validation": 125,

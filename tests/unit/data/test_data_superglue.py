@@ -145,6 +145,7 @@ def test_a_subsample_of_multirc_has_whole_questions(tmp_path):
     ("task", "record", "change", "said"),
     [
         ("boolq", boolq, {"label": None}, r"train\.jsonl:3: label None, expected one of 0, 1"),
+        ("boolq", boolq, {"label": []}, r"train\.jsonl:3: label \[\], expected one of 0, 1"),
         ("cb", cb, {"label": "maybe"}, r"train\.jsonl:3: label 'maybe', expected one of 'entailment'"),
         ("copa", copa, {"question": "why"}, r"train\.jsonl:3: question 'why', expected one of cause, effect"),
         ("copa", copa, {"label": -1}, r"train\.jsonl:3: label -1, expected 0 or 1"),
@@ -248,7 +249,7 @@ def test_the_real_data_have_the_sizes_that_the_table_says(name):
 
 @pytest.mark.skipif("multirc" not in HERE, reason="the SuperGLUE data are not beside the repository")
 def test_real_counts_of_labels_and_questions():
-    multirc = TASKS["multirc"].reader(RAW / "MultiRC", DataOptions(task="multirc", split="official")).splits
+    multirc = TASKS["multirc"].read_raw(RAW / "MultiRC", DataOptions(task="multirc", split="official")).splits
     assert Counter(row.label for row in multirc["train"]) == {"false": 15218, "true": 12025}
     assert len({row.group for row in multirc["train"]}) == 5131
     assert len({row.group for row in multirc["test"]}) == 953

@@ -11,9 +11,8 @@ import pytest
 
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.tasks.generation import expand
-from foretoken.data.tasks.generation_tasks import MARKERS
-from foretoken.data.tasks.webnlg import linearise, read
+from foretoken.data.tasks.table import TASKS
+from foretoken.data.tasks.webnlg import TASK, linearise
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "webnlg"
@@ -68,19 +67,22 @@ def archive(path):
 
 
 def test_a_folder_an_archive_and_a_folder_with_the_archive_are_the_same(tmp_path):
-    extracted = read(folder(tmp_path / "a"), NONE)
+    extracted = TASK.read_raw(folder(tmp_path / "a"), NONE)
     file = archive(tmp_path / "webnlg_challenge_2017.tar.xz")
-    packed, nearby = read(file, NONE), read(folder(tmp_path / "b" / "webnlg_challenge_2017").parent, NONE)
+    packed, nearby = (
+        TASK.read_raw(file, NONE),
+        TASK.read_raw(folder(tmp_path / "b" / "webnlg_challenge_2017").parent, NONE),
+    )
     for split, examples in extracted.splits.items():
         expected = [(one.id, one.source, one.references, one.part) for one in examples]
         for corpus in (packed, nearby):
             assert [(one.id, one.source, one.references, one.part) for one in corpus.splits[split]] == expected
-    assert read(tmp_path / "a", NONE).splits.keys() == {"train", "validation", "test"}
+    assert TASK.read_raw(tmp_path / "a", NONE).splits.keys() == {"train", "validation", "test"}
     assert packed.splits["train"][0].where.startswith(f"{file}:webnlg_challenge_2017/train/1triples/")
 
 
 def test_an_entry(tmp_path):
-    corpus = read(folder(tmp_path), NONE)
+    corpus = TASK.read_raw(folder(tmp_path), NONE)
     assert {split: len(examples) for split, examples in corpus.splits.items()} == {
         "train": 4,
         "validation": 1,
@@ -99,7 +101,7 @@ def test_an_entry(tmp_path):
 
 
 def test_all_markers_and_where_they_go():
-    markers = MARKERS["webnlg"]
+    markers = TASK.markers
     assert markers.tokens == (  # Chen et al. (2022), Table 4, whose six embeddings are trained
         "<bos_webnlg>",
         "<subject>",
@@ -113,16 +115,7 @@ def test_all_markers_and_where_they_go():
         "<bos_webnlg>",
         *("<subject>", "<property>", "<object>") * 2,
     ]
-    assert len(MARKERS["coqa"].tokens) == 5
-
-
-def test_one_row_per_reference(tmp_path):
-    examples = read(folder(tmp_path), NONE).splits["train"]
-    rows = expand(examples)
-    assert len({row.id for row in rows}) == len(rows) == 2 * len(examples)
-    assert [row.references for row in rows[:2]] == [(text,) for text in examples[0].references]
-    assert {row.group for row in rows[:2]} == {examples[0].id}
-    assert rows[1].source == examples[0].source
+    assert len(TASKS["coqa"].markers.tokens) == 5
 
 
 def test_the_task_becomes_tables(tmp_path):
@@ -146,26 +139,26 @@ def test_a_malformed_entry_is_named(tmp_path, entry, line, message):
     path = folder(tmp_path) / "dev/2triples/2triples_Food_dev_challenge.xml"
     path.write_text(document([entry]), encoding="utf-8")
     with pytest.raises(DataError) as caught:
-        read(tmp_path, NONE)
+        TASK.read_raw(tmp_path, NONE)
     assert str(caught.value).startswith(f"{path}:{line}")
     assert message in str(caught.value)
 
 
 def test_missing_and_damaged_files(tmp_path):
     with pytest.raises(DataError, match=r"neither webnlg_challenge_2017\.tar\* nor its XML files are here"):
-        read(tmp_path, NONE)
+        TASK.read_raw(tmp_path, NONE)
     (folder(tmp_path / "a") / "test/testdata_with_lex.xml").unlink()
     with pytest.raises(DataError, match="no entries for test; expected"):
-        read(tmp_path / "a", NONE)
+        TASK.read_raw(tmp_path / "a", NONE)
     damaged = archive(tmp_path / "x.tar.xz")
     damaged.write_bytes(damaged.read_bytes()[:200])
     with pytest.raises(DataError, match="the archive is damaged"):
-        read(damaged, NONE)
+        TASK.read_raw(damaged, NONE)
 
 
 @pytest.mark.skipif(not RAW.is_dir(), reason="the raw data are not at hand")
 def test_the_real_archive():
-    splits = read(RAW, NONE).splits
+    splits = TASK.read_raw(RAW, NONE).splits
     sizes = {split: (len(examples), sum(len(one.references) for one in examples)) for split, examples in splits.items()}
     assert sizes == {"train": (6940, 18102), "validation": (872, 2268), "test": (1862, 4928)}
     parts = Counter(one.part for one in splits["test"])

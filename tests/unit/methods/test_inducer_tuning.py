@@ -85,56 +85,58 @@ def output_projection():
     return weight, torch.randn(WIDTH, generator=generator, dtype=torch.float64)
 
 
-def sublayer(branch, q, k, v, mask):
+def sublayer(columns, q, k, v, mask):
     """The whole attention sub-layer as the sites define it, from two attentions: one with the column, one without."""
     frozen, _ = attend(q, k, v, scale=SCALE, mask=DenseMask(mask))
-    _, probabilities = attend(q, k, v, scale=SCALE, mask=DenseMask(mask), columns=ExtraColumns(branch.scores(q, SCALE)))
+    _, probabilities = attend(
+        q, k, v, scale=SCALE, mask=DenseMask(mask), columns=ExtraColumns(columns.scores(q, SCALE))
+    )
     weight, bias = output_projection()
-    out = torch.einsum("bhnk,hkd->bnd", branch.combine(frozen, probabilities, q), weight) + bias
-    after = branch.after_projection(probabilities, q)
+    out = torch.einsum("bhnk,hkd->bnd", columns.combine(frozen, probabilities, q), weight) + bias
+    after = columns.after_projection(probabilities, q)
     return out if after is None else out + after
 
 
-def virtual_key(branch, q, h):
+def virtual_key(columns, q, h):
     """Eq. 5, of one head and query."""
-    if branch.key_network is None:
+    if columns.key_network is None:
         return q
-    down, up = branch.key_network.down, branch.key_network.up
+    down, up = columns.key_network.down, columns.key_network.up
     return q + torch.tanh(q @ down.weight[h] + down.bias[h]) @ up.weight[h] + up.bias[h]
 
 
-def head_value(branch, q, h):
+def head_value(columns, q, h):
     """MLP_v of eq. 6, of one head and query."""
-    down, up = branch.value_network.down, branch.value_network.up
+    down, up = columns.value_network.down, columns.value_network.up
     return torch.tanh(q @ down.weight[h] + down.bias[h]) @ up.weight[h] + up.bias[h]
 
 
-def extended_value(branch, q, h):
+def extended_value(columns, q, h):
     """Eq. 11 without b_2, of one head and query."""
-    down = branch.value_network.down
+    down = columns.value_network.down
     rank = down.weight.shape[-1]
-    matrix = branch.value_network.up.weight.T[h * rank : (h + 1) * rank]
+    matrix = columns.value_network.up.weight.T[h * rank : (h + 1) * rank]
     return torch.tanh(q @ down.weight[h] + down.bias[h]) @ matrix
 
 
-def naive_sublayer(branch, variant, q, k, v, mask):
+def naive_sublayer(columns, variant, q, k, v, mask):
     """Eq. 5-9 and 11 in loops over documents, queries and heads, with the virtual token as a token."""
     weight, bias = output_projection()
     rows = []
     for b in range(q.shape[0]):
         for i in range(TOKENS):
-            row = bias if variant == "adaptive" else bias + branch.value_network.up.bias
+            row = bias if variant == "adaptive" else bias + columns.value_network.up.bias
             for h in range(HEADS):
                 seen = [j for j in range(TOKENS) if mask[b, 0, i, j]]
                 scores = torch.stack([q[b, h, i] @ k[b, h, j] / math.sqrt(HEAD_DIM) for j in seen])
                 f = torch.softmax(scores, 0) @ v[b, h, seen]
-                a = q[b, h, i] @ virtual_key(branch, q[b, h, i], h) / math.sqrt(HEAD_DIM)
+                a = q[b, h, i] @ virtual_key(columns, q[b, h, i], h) / math.sqrt(HEAD_DIM)
                 p = torch.softmax(torch.cat([a[None], scores]), 0)
                 if variant == "adaptive":  # eq. 7: a weighted sum over the virtual value and the values
-                    own = p[0] * (f + head_value(branch, q[b, h, i], h)) + p[1:] @ v[b, h, seen]
+                    own = p[0] * (f + head_value(columns, q[b, h, i], h)) + p[1:] @ v[b, h, seen]
                     row = row + own @ weight[h]
                     continue
-                value = extended_value(branch, q[b, h, i], h)
+                value = extended_value(columns, q[b, h, i], h)
                 if variant != "gating":
                     value = value + f @ weight[h]  # eq. 9: the virtual value is centred on the head's complete output
                 row = row + p[0] * value + p[1:] @ v[b, h, seen] @ weight[h]
@@ -145,11 +147,11 @@ def naive_sublayer(branch, variant, q, k, v, mask):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_equations(variant):
     """Forward and gradients, against loops in which the virtual key and value are one more key and value."""
-    branch = build(variant, value_bottleneck_size=2).attention[0]
+    columns = build(variant, value_bottleneck_size=2).attention[0]
     q, k, v = qkv(requires_grad=True)
-    trained = [q, k, v, *branch.parameters()]
-    out = sublayer(branch, q, k, v, visible())
-    expected = naive_sublayer(branch, variant, q, k, v, visible())
+    trained = [q, k, v, *columns.parameters()]
+    out = sublayer(columns, q, k, v, visible())
+    expected = naive_sublayer(columns, variant, q, k, v, visible())
     torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-10)
     weights = torch.randn(out.shape, dtype=torch.float64)
     gradients = torch.autograd.grad((out * weights).sum(), trained)
@@ -172,11 +174,11 @@ def test_low_rank_update_of_the_query_projection():
 @pytest.mark.parametrize("r", [1, 7])
 def test_parameters_of_the_pieces(r):
     """Per layer of GPT-2 small and RoBERTa-base: 1548 r + 768, 9996 r + 768, 1536 r."""
-    branch = build(on=ROBERTA_BASE, key_bottleneck_size=r, value_bottleneck_size=r, lora_r=r, shaken=False)
-    layer = branch.attention[3]
+    columns = build(on=ROBERTA_BASE, key_bottleneck_size=r, value_bottleneck_size=r, lora_r=r, shaken=False)
+    layer = columns.attention[3]
     assert sum(p.numel() for p in layer.key_network.parameters()) == 1548 * r + 768
     assert sum(p.numel() for p in layer.value_network.parameters()) == 9996 * r + 768
-    assert sum(p.numel() for p in branch.outputs[Place("query", 3)].parameters()) == 1536 * r
+    assert sum(p.numel() for p in columns.outputs[Place("query", 3)].parameters()) == 1536 * r
     adaptive = build("adaptive", on=ROBERTA_BASE, value_bottleneck_size=r, shaken=False).attention[3]
     assert sum(p.numel() for p in adaptive.parameters()) == 1548 * r + 768
 
@@ -223,13 +225,13 @@ def test_training_starts_at_the_frozen_model(variant):
     """Gating does not, by its nature: it takes (1 - lambda) of the attention."""
     options = {"lora_r": 2, "parallel_bottleneck_size": 3}
     sites = build(variant, shaken=False, **options)
-    branch = sites.attention[0]
+    columns = sites.attention[0]
     out, query, _ = qkv()
     x = torch.randn(2, TOKENS, WIDTH, dtype=torch.float64)
     probabilities = torch.rand(2, HEADS, TOKENS, 1, dtype=torch.float64)
     kept = 1 - probabilities if variant == "gating" else 1
-    assert torch.equal(branch.combine(out, probabilities, query), out * kept)
-    after = branch.after_projection(probabilities, query)
+    assert torch.equal(columns.combine(out, probabilities, query), out * kept)
+    after = columns.after_projection(probabilities, query)
     assert (after is None) == (variant == "adaptive")
     assert after is None or torch.equal(after, torch.zeros(2, TOKENS, WIDTH, dtype=torch.float64))
     for place, edit in sites.outputs.items():
@@ -240,20 +242,20 @@ def test_training_starts_at_the_frozen_model(variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_parameter_gets_gradient_after_two_steps(variant):
     """At the start the last layers alone do; they are what keeps the others' effect at zero."""
-    branch = build(variant, shaken=False).attention[0]
-    optimizer = torch.optim.SGD(branch.parameters(), lr=1.0)
+    columns = build(variant, shaken=False).attention[0]
+    optimizer = torch.optim.SGD(columns.parameters(), lr=1.0)
     q, k, v = qkv()
 
     def step():
         optimizer.zero_grad()
         torch.manual_seed(2)
-        out = sublayer(branch, q, k, v, visible())
+        out = sublayer(columns, q, k, v, visible())
         (out * torch.randn(out.shape, dtype=torch.float64)).sum().backward()
-        reached = {name for name, p in branch.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+        reached = {name for name, p in columns.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
         optimizer.step()
         return reached
 
-    names = {name for name, _ in branch.named_parameters()}
+    names = {name for name, _ in columns.named_parameters()}
     last = {name for name in names if name.startswith("value_network.up")}
     if variant == "gating":  # lambda acts on f as well
         last |= {name for name in names if name.startswith("key_network.up")}
@@ -267,15 +269,15 @@ def test_every_parameter_gets_gradient_after_two_steps(variant):
 def test_half_precision(variant, dtype):
     """Parameters in fp32 beside activations in half precision; close to fp32, and finite for lambda 0 and 1."""
     sites = build(variant, dtype=torch.float32, lora_r=2, parallel_bottleneck_size=3)
-    branch = sites.attention[0]
+    columns = sites.attention[0]
     q, k, v = qkv(dtype=torch.float32)
-    expected = sublayer(branch, q.double(), k.double(), v.double(), visible()).float()
+    expected = sublayer(columns, q.double(), k.double(), v.double(), visible()).float()
     half = [x.to(dtype) for x in (q, k, v)]
-    scores = branch.scores(half[0], SCALE)
+    scores = columns.scores(half[0], SCALE)
     assert scores.dtype == dtype
     _, probabilities = attend(*half, scale=SCALE, mask=DenseMask(visible()), columns=ExtraColumns(scores))
     for lam in (probabilities, torch.zeros_like(probabilities), torch.ones_like(probabilities)):
-        out, after = branch.combine(half[2], lam, half[0]), branch.after_projection(lam, half[0])
+        out, after = columns.combine(half[2], lam, half[0]), columns.after_projection(lam, half[0])
         assert out.dtype == dtype
         assert torch.isfinite(out).all()
         assert after is None or (after.dtype == dtype and torch.isfinite(after).all())
@@ -283,8 +285,8 @@ def test_half_precision(variant, dtype):
     assert next(close.parameters()).dtype == dtype
     frozen, _ = attend(*half, scale=SCALE, mask=DenseMask(visible()))
     weight, bias = (x.to(dtype) for x in output_projection())
-    got = torch.einsum("bhnk,hkd->bnd", branch.combine(frozen, probabilities, half[0]), weight) + bias
-    after = branch.after_projection(probabilities, half[0])
+    got = torch.einsum("bhnk,hkd->bnd", columns.combine(frozen, probabilities, half[0]), weight) + bias
+    after = columns.after_projection(probabilities, half[0])
     torch.testing.assert_close((got if after is None else got + after).float(), expected, atol=0.1, rtol=0.05)
     x = torch.randn(2, TOKENS, WIDTH).to(dtype)
     for edit in sites.outputs.values():
@@ -294,15 +296,15 @@ def test_half_precision(variant, dtype):
 
 def test_large_queries_stay_finite_in_fp16():
     """The product is scaled before it is summed: |q|^2 alone would overflow."""
-    branch = build("extension", dtype=torch.float16).attention[0]
+    columns = build("extension", dtype=torch.float16).attention[0]
     query = torch.full((1, HEADS, 1, HEAD_DIM), 180.0, dtype=torch.float16)
-    scores = branch.scores(query, SCALE)
+    scores = columns.scores(query, SCALE)
     assert (query * query).sum(-1).isinf().all()
     torch.testing.assert_close(scores, torch.full_like(scores, 180.0**2 * HEAD_DIM * SCALE))
 
 
 def test_every_attention_and_every_query_projection_is_reached():
-    """Grouped queries have a network per query head; cross-attentions have a branch; global queries an update."""
+    """Grouped queries have a network per query head; cross-attentions have a columns; global queries an update."""
     grouped, cross = AttentionShape(4, 2, 8, query_maps=2), AttentionShape(2, 2, 6, is_cross=True)
     on = dimensions(attentions=(grouped, grouped, cross), layers=2, width=10)
     sites = build(on=on, lora_r=3, parallel_bottleneck_size=2, shaken=False)

@@ -10,8 +10,7 @@ from peft import get_peft_model
 from foretoken import PrefixTuningConfig, SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
 from foretoken.methods.dimensions import AttentionShape, Dimensions
-from foretoken.methods.prefix_tuning import PrefixBranch
-from foretoken.methods.selective_prefix_tuning import SelectiveBranch
+from foretoken.methods.selective_prefix_tuning import SoftMask
 
 from support import tiny
 
@@ -25,13 +24,13 @@ def built(shapes=SHAPES, **options):
     config = SelectivePrefixTuningConfig(**{"num_virtual_tokens": P, "prefix_dropout": 0.0, "init_std": 1.0} | options)
     dimensions = Dimensions("none", 32, 2, 4, 4, 8, 100, attentions=shapes)
     sites = config.build(dimensions)
-    for branch in sites.attention.values():
-        branch.double()
+    for columns in sites.attention.values():
+        columns.double()
     return config, sites
 
 
 def prefixes(sites):
-    return [branch.prefix().detach() for branch in sites.attention.values()]
+    return [columns.prefix().detach() for columns in sites.attention.values()]
 
 
 def loss_by_loops(prefixes):
@@ -51,12 +50,12 @@ def loss_by_loops(prefixes):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_mask_weights_each_score_as_in_equation_6(shape, alpha):
     _, sites = built((shape,), alpha=alpha)
-    branch = sites.attention[0]
+    columns = sites.attention[0]
     heads, width = shape.num_key_value_heads, shape.head_dim
     query, scale = torch.randn(2, shape.num_heads, 5, width, dtype=torch.float64), width**-0.5
     text = torch.randn(2, shape.num_heads, 5, 7, dtype=torch.float64)
-    weights = torch.softmax(torch.cat([text, branch.scores(query, scale)], dim=-1), dim=-1)
-    keys = branch.prefix().detach()[:, : heads * width].view(P, heads, width)
+    weights = torch.softmax(torch.cat([text, columns.scores(query, scale)], dim=-1), dim=-1)
+    keys = columns.prefix().detach()[:, : heads * width].view(P, heads, width)
     for b, h, i in [(0, 0, 0), (1, 3, 4), (0, 2, 1)]:
         s = [float(query[b, h, i] @ keys[r, h * heads // shape.num_heads]) * scale for r in range(P)]
         masked = [math.exp(x) / (1 + math.exp(-alpha * x)) for x in s]
@@ -68,10 +67,10 @@ def test_the_mask_weights_each_score_as_in_equation_6(shape, alpha):
 def test_a_steep_mask_removes_tokens_that_point_away():
     """Appendix B: a negative score is ignored almost wholly, a large positive one stays as it is."""
     _, sites = built((AttentionShape(1, 1, 1),), alpha=16.0, num_virtual_tokens=2)
-    branch = sites.attention[0]
+    columns = sites.attention[0]
     with torch.no_grad():
-        branch.prefix.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
-    scores = branch.scores(torch.ones(1, 1, 1, 1, dtype=torch.float64), 1.0).flatten()
+        columns.prefix.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    scores = columns.scores(torch.ones(1, 1, 1, 1, dtype=torch.float64), 1.0).flatten()
     assert scores.exp()[0] < 1e-7
     assert scores[1].item() == pytest.approx(1.0, abs=1e-6)
 
@@ -100,15 +99,15 @@ def test_the_gradient_of_the_loss_is_that_of_the_equations():
 def test_the_loss_reaches_every_parameter(options):
     config, sites = built(**options)
     config.auxiliary_loss(sites).backward()
-    for branch in sites.attention.values():
-        for name, parameter in branch.named_parameters():
+    for columns in sites.attention.values():
+        for name, parameter in columns.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max() > 0, name
 
 
 def test_the_loss_knows_no_dropout():
     config, sites = built(prefix_dropout=0.9)
-    assert all(branch.training for branch in sites.attention.values())
+    assert all(columns.training for columns in sites.attention.values())
     assert config.auxiliary_loss(sites) == config.auxiliary_loss(sites)
     assert config.auxiliary_loss(sites).item() == pytest.approx(2e-4 * loss_by_loops(prefixes(sites)), rel=1e-12)
 
@@ -127,46 +126,46 @@ def test_orthogonal_tokens_cost_nothing_and_parallel_ones_most():
 def test_one_token_or_none_of_any_length_is_no_division_by_zero(zeros):
     config, sites = built(num_virtual_tokens=3 if zeros else 1)
     if zeros:
-        for branch in sites.attention.values():
-            torch.nn.init.zeros_(branch.prefix.weight)
+        for columns in sites.attention.values():
+            torch.nn.init.zeros_(columns.prefix.weight)
     loss = config.auxiliary_loss(sites)
     loss.backward()
     assert loss == 0
-    assert all(branch.prefix.weight.grad.abs().max() == 0 for branch in sites.attention.values())
+    assert all(columns.prefix.weight.grad.abs().max() == 0 for columns in sites.attention.values())
 
 
 def test_the_loss_is_computed_in_float32():
     """Autocast and half precision round cosines to two digits; the loss is a sum of many small ones."""
     config, sites = built(selective_loss_weight=1.0, **PROJECTED)
-    for branch in sites.attention.values():
-        branch.float()
+    for columns in sites.attention.values():
+        columns.float()
     expected = loss_by_loops(prefixes(sites))
     with torch.autocast("cpu", torch.bfloat16):
         loss = config.auxiliary_loss(sites)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     config, sites = built(selective_loss_weight=1.0)
-    for branch in sites.attention.values():
-        branch.bfloat16()
+    for columns in sites.attention.values():
+        columns.bfloat16()
     assert config.auxiliary_loss(sites).item() == pytest.approx(loss_by_loops(prefixes(sites)), rel=1e-5)
 
 
 def test_mask_and_loss_are_switched_alone():
     config, sites = built(alpha=None)
-    assert {type(branch) for branch in sites.attention.values()} == {PrefixBranch}
+    assert {columns.score_mask for columns in sites.attention.values()} == {None}
     assert config.auxiliary_loss(sites) > 0
     config, sites = built(selective_loss_weight=0)
-    assert {type(branch) for branch in sites.attention.values()} == {SelectiveBranch}
+    assert {columns.score_mask for columns in sites.attention.values()} == {SoftMask(8.0)}
     assert config.auxiliary_loss(sites) is None
 
 
 @pytest.mark.parametrize("options", [{}, PROJECTED])
 @pytest.mark.parametrize("config", [SelectivePrefixTuningConfig, PrefixTuningConfig])
-def test_every_attention_has_a_branch_of_its_width(config, options):
+def test_every_attention_has_columns_of_its_width(config, options):
     made = config(num_virtual_tokens=P, **options)
     attention = made.build(Dimensions("none", 32, 2, 4, 4, 8, 100, attentions=SHAPES)).attention
     assert [tuple(attention[i].prefix().shape) for i in range(3)] == [(P, 64), (P, 32), (P, 64)]
-    owned = [sum(p.numel() for p in branch.parameters()) for branch in attention.values()]
+    owned = [sum(p.numel() for p in columns.parameters()) for columns in attention.values()]
     if options:  # one network, whose first two maps lie with the first attention
         assert owned == [P * 32 + 33 * 6 + 7 * 64, 7 * 32, 7 * 64]
     else:

@@ -48,7 +48,7 @@ def sweep(write):
 
     def make(overrides=(), **changes):
         plan = load_plan(write(**changes), overrides)
-        opened.append(Database(plan.file.database))
+        opened.append(Database(plan.config.database))
         return Sweep(plan, opened[-1])
 
     yield make

@@ -8,7 +8,7 @@ from foretoken.sweeps.candidates import number_of_candidates
 from foretoken.sweeps.plan import load_plan
 
 FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "papers"
-COUNTS = {  # candidates by contestant
+COUNTS = {  # candidates by variant
     "prefix-propagation": {
         f"{task}-{method}": rates
         for task in ("hyperpartisan", "20newsgroups", "arxiv", "wikihop")
@@ -53,12 +53,12 @@ def test_every_file_is_counted_here():
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_grid_is_the_papers(name):
     plan = load_plan(FOLDER / f"{name}.yaml")
-    assert {item.name: number_of_candidates(item, plan.file.search) for item in plan.contestants} == COUNTS[name]
+    assert {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants} == COUNTS[name]
 
 
 def test_settings_of_single_tasks_come_through():
     plan = load_plan(FOLDER / "prefix-propagation.yaml")
-    found = {item.name: item for item in plan.contestants}
+    found = {item.name: item for item in plan.variants}
     hyperpartisan, wikihop = found["hyperpartisan-prefix-propagation"], found["wikihop-prefix-propagation"]
     assert (hyperpartisan.values["training"]["epochs"], wikihop.values["training"]["epochs"]) == (20, 10)
     assert (hyperpartisan.values["method"]["num_virtual_tokens"], wikihop.values["method"]["num_virtual_tokens"]) == (
@@ -78,14 +78,14 @@ NAMES = (
 @pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
 def test_the_study_has_nine_methods_and_searches_two_rates_where_its_page_says_so(file):
     plan = load_plan(file)
-    assert [item.name for item in plan.contestants] == NAMES.split()
-    counts = {item.name: number_of_candidates(item, plan.file.search) for item in plan.contestants}
+    assert [item.name for item in plan.variants] == NAMES.split()
+    counts = {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants}
     searched = {"hyperpartisan": set(NAMES.split()) - {"full", "head-only"}, "wnut17": {"lora"}}.get(file.stem, set())
     assert counts == {name: 2 if name in searched else 1 for name in NAMES.split()}
-    assert len(plan.file.seeds) == (3 if file.stem == "hyperpartisan" else 1)
+    assert len(plan.config.seeds) == (3 if file.stem == "hyperpartisan" else 1)
 
 
 def test_the_study_searched_its_rates_with_every_method_that_has_one():
     plan = load_plan(STUDY / "rates.yaml")
-    counts = {item.name: number_of_candidates(item, plan.file.search) for item in plan.contestants}
+    counts = {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants}
     assert counts == {name: 3 if name == "full" else 4 for name in NAMES.split() if name != "head-only"}

@@ -19,7 +19,7 @@ SPACE = {
 def searched(write):
     def make(**search):
         plan = load_plan(write(compare=None, search=search))
-        return plan.contestants[0], plan.file.search
+        return plan.variants[0], plan.config.search
 
     return make
 
@@ -35,16 +35,16 @@ def test_no_space_is_one_candidate(searched):
 
 
 def test_random_draws_the_same_distinct_values_everywhere_and_others_by_another_seed(searched):
-    contestant, search = searched(strategy="random", trials=20, space=SPACE)
-    found = planned(contestant, search)
-    assert found == planned(contestant, search)
+    variant, search = searched(strategy="random", trials=20, space=SPACE)
+    found = planned(variant, search)
+    assert found == planned(variant, search)
     assert len({str(params) for params in found}) == 20
     for params in found:
         assert 1e-5 <= params["training.learning_rate"] <= 1e-1
         assert params["training.batch_size"] in (4, 8)
         assert params["max_length"] % 8 == 0
         assert isinstance(params["max_length"], int)
-    assert found != planned(contestant, dataclasses.replace(search, seed=1))
+    assert found != planned(variant, dataclasses.replace(search, seed=1))
 
 
 def test_random_in_a_small_space_ends_with_all_of_it(searched):
@@ -53,14 +53,14 @@ def test_random_in_a_small_space_ends_with_all_of_it(searched):
 
 
 def test_tpe_goes_where_the_scores_are_good(searched):
-    contestant, search = searched(
+    variant, search = searched(
         strategy="tpe", trials=50, space={"training.learning_rate": SPACE["training.learning_rate"]}
     )
 
     def run(maximise):
         known = []
         for _ in range(30):
-            params = propose(contestant, search, known, maximise=maximise)
+            params = propose(variant, search, known, maximise=maximise)
             score = abs(params["training.learning_rate"] - 0.03)
             known.append(Outcome(params, -score if maximise else score))
         return [outcome.params["training.learning_rate"] for outcome in known[15:]]
@@ -71,8 +71,8 @@ def test_tpe_goes_where_the_scores_are_good(searched):
 
 
 def test_tpe_takes_what_runs_what_failed_and_what_was_pruned(searched):
-    contestant, search = searched(strategy="tpe", trials=50, space=SPACE)
-    params = propose(contestant, search, [], maximise=True)
+    variant, search = searched(strategy="tpe", trials=50, space=SPACE)
+    params = propose(variant, search, [], maximise=True)
     known = [
         Outcome(params, 0.5),
         Outcome(params),
@@ -81,6 +81,6 @@ def test_tpe_takes_what_runs_what_failed_and_what_was_pruned(searched):
         Outcome({"training.batch_size": 4}, 0.1),  # of an earlier version of the file, with another space
         Outcome(params | {"training.batch_size": 64}, 0.1),
     ]
-    again = propose(contestant, search, known, maximise=True)
+    again = propose(variant, search, known, maximise=True)
     assert list(again) == list(SPACE)
-    assert again == propose(contestant, search, known, maximise=True)
+    assert again == propose(variant, search, known, maximise=True)

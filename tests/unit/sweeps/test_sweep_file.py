@@ -1,4 +1,4 @@
-"""The sweep file: read whole, refused with all its errors, expanded to contestants and runs."""
+"""The sweep file: read whole, refused with all its errors, expanded to variants and runs."""
 
 import pytest
 
@@ -14,15 +14,15 @@ def lines(path, *overrides):
     return rest
 
 
-def test_every_combination_is_a_contestant_with_its_own_recipe(write):
+def test_every_combination_is_a_variant_with_its_own_recipe(write):
     plan = load_plan(write(compare__max_length=[64, 128]))
-    assert [item.name for item in plan.contestants] == [
+    assert [item.name for item in plan.variants] == [
         "lora-64",
         "lora-128",
         "prefix-tuning-64",
         "prefix-tuning-128",
     ]
-    recipe = plan.recipe(plan.contestants[3], {"training.learning_rate": 0.01}, 7)
+    recipe = plan.recipe(plan.variants[3], {"training.learning_rate": 0.01}, 7)
     assert (recipe.method, recipe.max_length) == ({"name": "prefix-tuning", "num_virtual_tokens": 4}, 128)
     assert (recipe.training.learning_rate, recipe.training.seed) == (0.01, 7)
     assert recipe.run_folder.as_posix() == "sweeps/sweep/prefix-tuning-128/learning_rate=0.01-seed7"
@@ -30,13 +30,13 @@ def test_every_combination_is_a_contestant_with_its_own_recipe(write):
 
 def test_what_is_compared_may_be_given_names(write):
     named = {"low rank": {"name": "lora", "r": 2}, "lower": {"name": "lora", "r": 1}}
-    first, second = load_plan(write(compare={"method": named})).contestants
+    first, second = load_plan(write(compare={"method": named})).variants
     assert (first.name, second.name, first.values["method"]["r"]) == ("low_rank", "lower", 2)
 
 
-def test_seeds_may_differ_between_contestants(write):
+def test_seeds_may_differ_between_variants(write):
     rule = {"when": {"method.name": "lora"}, "seeds": [5, 6, 7]}
-    lora, prefix = load_plan(write(per=[rule], seeds_for="selected")).contestants
+    lora, prefix = load_plan(write(per=[rule], seeds_for="selected")).variants
     assert (lora.seeds, lora.search_seeds, prefix.seeds, prefix.search_seeds) == ([5, 6, 7], [5], [0, 1], [0])
 
 
@@ -69,7 +69,7 @@ def test_all_errors_come_at_once_and_say_where_they_stand(write):
         ({"recipe__model": None}, "recipe: model: is required"),
         ({"recipe": "none.yaml"}, "no such recipe file"),
         ({"recipe": 3}, "recipe: got 3, expected the name of a recipe file or a group of keys"),
-        ({"per": [{"when": {"method.name": "lorra"}}]}, "per[0].when: no contestant has method.name: lorra"),
+        ({"per": [{"when": {"method.name": "lorra"}}]}, "per[0].when: no variant has method.name: lorra"),
         ({"per": [{"when": {"method.name": "lora"}, "set": {"method.rr": 1}}]}, "per[0].set: method.rr: "),
         (
             {"storage": {"heartbeat": 10, "takeover_after": 20}},
@@ -83,7 +83,7 @@ def test_what_is_wrong_is_said_in_one_line(write, changes, said):
     assert any(said in line for line in found), found
 
 
-def test_rules_hold_for_the_contestants_that_they_name(write):
+def test_rules_hold_for_the_variants_that_they_name(write):
     rules = [
         {"when": {"method.name": "prefix-tuning"}, "space": {"method.num_virtual_tokens": [2, 4]}},
         {
@@ -92,7 +92,7 @@ def test_rules_hold_for_the_contestants_that_they_name(write):
             "space": {"training.learning_rate": [0.5]},
         },
     ]
-    lora, prefix = load_plan(write(per=rules)).contestants
+    lora, prefix = load_plan(write(per=rules)).variants
     assert list(prefix.space) == ["training.learning_rate", "method.num_virtual_tokens"]
     assert (lora.metric, prefix.metric) == ("accuracy", "f1_macro")
     assert lora.space["training.learning_rate"].grid == (0.5,)
@@ -101,7 +101,7 @@ def test_rules_hold_for_the_contestants_that_they_name(write):
 
 def test_overrides_change_the_base_but_not_what_the_sweep_varies(write):
     plan = load_plan(write(), ["--training.epochs", "7"])
-    assert plan.recipe(plan.contestants[0], {"training.learning_rate": 0.1}, 0).training.epochs == 7
+    assert plan.recipe(plan.variants[0], {"training.learning_rate": 0.1}, 0).training.epochs == 7
     assert lines(write(), "--training.learning_rate", "1", "--method", "full", "--name", "x") == [
         "--training.learning_rate: is searched by the sweep; change it in the file",
         "--method: is compared by the sweep; change it in the file",
@@ -111,25 +111,25 @@ def test_overrides_change_the_base_but_not_what_the_sweep_varies(write):
 
 def test_the_recipe_lies_beside_the_sweep_file(write, tmp_path):
     (tmp_path / "base.yaml").write_text("{model: tiny, data: {path: mail.csv}, method: bitfit}")
-    assert load_plan(write(recipe="base.yaml")).contestants[0].values["model"] == "tiny"
+    assert load_plan(write(recipe="base.yaml")).variants[0].values["model"] == "tiny"
 
 
 def test_run_names_tell_values_apart_that_print_alike(write):
-    contestant = load_plan(write()).contestants[0]
+    variant = load_plan(write()).variants[0]
     near = [0.12345678901, 0.12345678902, 1e-3, 2e-3]
     texts = ["a b" * 40, "a_b" * 40, "a/b"]
     values = [{"training.learning_rate": value} for value in near] + [{"model": text} for text in texts]
-    names = [run_name(contestant, params, 0) for params in values]
+    names = [run_name(variant, params, 0) for params in values]
     assert len(set(names)) == len(names)
     assert all(name.count("/") == 1 and " " not in name and len(name) < 100 for name in names)
-    assert run_name(contestant, {"a.rank": 1, "b.rank": 2}, 0) == "lora/a.rank=1,b.rank=2-seed0"
+    assert run_name(variant, {"a.rank": 1, "b.rank": 2}, 0) == "lora/a.rank=1,b.rank=2-seed0"
 
 
 def test_the_storage_may_be_a_url_a_group_or_nothing(write):
-    assert load_plan(write()).file.database.url == "sqlite:///sweeps/sweep/sweep.db"
-    assert load_plan(write(storage="sqlite:///x.db")).file.database.url == "sqlite:///x.db"
+    assert load_plan(write()).config.database.url == "sqlite:///sweeps/sweep/sweep.db"
+    assert load_plan(write(storage="sqlite:///x.db")).config.database.url == "sqlite:///x.db"
     group = {"heartbeat": 1, "takeover_after": 5}
-    moved = load_plan(write(storage=group), storage="postgresql://h/d", output="elsewhere").file
+    moved = load_plan(write(storage=group), storage="postgresql://h/d", output="elsewhere").config
     assert (moved.database.url, moved.database.takeover_after) == ("postgresql://h/d", 5)
     assert moved.folder.as_posix() == "elsewhere/sweep"
 

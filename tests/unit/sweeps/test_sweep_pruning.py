@@ -5,13 +5,13 @@ from transformers import TrainerState
 
 from foretoken.sweeps.config import PruneOptions
 from foretoken.sweeps.pruning import PruneCallback, judge
-from foretoken.sweeps.run_table import PRUNED, RUNNING, TRAINED, Row
+from foretoken.sweeps.run_table import PRUNED, RUNNING, TRAINED, RunRow
 from foretoken.training.run.record import Pruned
 
 
 def past(state, *values, rungs=()):
     history = {"values": {str(step): value for step, value in enumerate(values, start=1)}, "rungs": dict(rungs)}
-    return Row(f"r{values}", {}, state=state, history=history)
+    return RunRow(f"r{values}", {}, state=state, history=history)
 
 
 def hopeless(values, others, maximise=True, **options):

@@ -9,7 +9,7 @@ import pytest
 
 from foretoken.errors import ConfigError, DataError
 from foretoken.files import write_json
-from foretoken.sweeps.heartbeat import Heart, LostRun
+from foretoken.sweeps.heartbeat import Heartbeat, LostRun
 from foretoken.sweeps.record import FILE, Record
 from foretoken.sweeps.run_table import FAILED, MEASURED, PRUNED, RUNNING, TRAINED
 from foretoken.sweeps.status import broken, is_over
@@ -22,11 +22,11 @@ from foretoken.training.run.record import Pruned
 
 def work(sweep, **options):
     Worker(sweep, lambda _: None, **options).work()
-    return {item.contestant.name: item for item in sweep.look()}
+    return {item.variant.name: item for item in sweep.look()}
 
 
-def names(*contestants, rates, seeds):
-    return [f"{name}/learning_rate={rate}-seed{seed}" for name in contestants for rate in rates for seed in seeds]
+def names(*variants, rates, seeds):
+    return [f"{name}/learning_rate={rate}-seed{seed}" for name in variants for rate in rates for seed in seeds]
 
 
 def test_every_run_is_trained_once_and_the_best_alone_is_tested(sweep, runs):
@@ -38,7 +38,7 @@ def test_every_run_is_trained_once_and_the_best_alone_is_tested(sweep, runs):
     assert found["lora"].selected.params == {"training.learning_rate": 0.1}
 
 
-def test_contestants_get_on_together(sweep, runs):
+def test_variants_get_on_together(sweep, runs):
     work(sweep())
     assert [name.partition("/")[0] for name in runs.trained[:4]] == ["lora", "prefix-tuning"] * 2
 
@@ -98,7 +98,7 @@ def test_a_failed_run_is_listed_and_its_candidate_cannot_win(sweep, runs):
     assert "lora/learning_rate=0.1-seed1" not in runs.trained  # of a candidate that is lost
     assert found["lora"].counts == {"failed": 1, "trained": 2, "measured": 2}
     runs.score = lambda recipe: 0.7
-    (one.plan.file.folder / "lora/learning_rate=0.1-seed0/run.json").unlink(missing_ok=True)
+    (one.plan.config.folder / "lora/learning_rate=0.1-seed0/run.json").unlink(missing_ok=True)
     assert one.retry_broken() == 1
     assert work(one)["lora"].selected.params == {"training.learning_rate": 0.1}
 
@@ -150,11 +150,11 @@ def test_the_run_of_a_dead_worker_is_taken_up_and_after_three_deaths_no_more(swe
     one = sweep(compare=None, search=None, seeds=[0, 1])
     rows = {row.run: row for item in one.look() for row in item.wanted}
     first, second = rows
-    dead = "/".join([*Worker(one, print).owner.split("/")[:2], "1.00", "x"])
+    dead = "/".join([*Worker(one, print).worker_id.split("/")[:2], "1.00", "x"])
     for row in rows.values():
-        one.board.claim(row, RUNNING, dead)
+        one.run_table.claim(row, RUNNING, dead)
     for _ in range(3):
-        one.board.claim(one.board.rows()[second], RUNNING, dead)
+        one.run_table.claim(one.run_table.rows()[second], RUNNING, dead)
     found = work(one)["bitfit"]
     assert runs.trained == [first]
     states = {row.run: (row.state, row.error) for row in found.wanted}
@@ -173,15 +173,15 @@ def dying(one, runs, monkeypatch, steps, *, heard=True):
         step = next(left, None)
         if step is None:
             return live(recipe, callbacks=callbacks, **options)
-        heart = callbacks[0]
+        heartbeat = callbacks[0]
         if heard:
-            heart.board.beat(heart.run, heart.owner, step=step)
+            heartbeat.run_table.beat(heartbeat.run, heartbeat.worker_id, step=step)
         else:
             write_json(recipe.run_folder / "checkpoints" / f"checkpoint-{step}" / "state.json", step)
         raise Died
 
     monkeypatch.setattr("foretoken.training.run.train.train", train)
-    monkeypatch.setattr("foretoken.sweeps.heartbeat.is_gone", lambda owner: True)
+    monkeypatch.setattr("foretoken.sweeps.heartbeat.is_gone", lambda worker_id: True)
     for _ in steps:
         with suppress(Died):
             work(one)
@@ -215,7 +215,7 @@ def test_ctrl_c_gives_the_run_back(sweep, runs):
     runs.score, one = interrupt, sweep()
     with pytest.raises(KeyboardInterrupt):
         work(one)
-    assert {(row.state, row.owner) for row in one.board.rows().values()} == {("waiting", "")}
+    assert {(row.state, row.owner) for row in one.run_table.rows().values()} == {("waiting", "")}
 
 
 def test_a_worker_that_lost_its_run_leaves_it_alone(sweep, runs):
@@ -223,7 +223,7 @@ def test_a_worker_that_lost_its_run_leaves_it_alone(sweep, runs):
         if not runs.lost:
             name = "/".join(recipe.run_folder.parts[-2:])
             runs.lost.append(name)
-            one.board.claim(one.board.rows()[name], RUNNING, "other/1/2/3")
+            one.run_table.claim(one.run_table.rows()[name], RUNNING, "other/1/2/3")
             raise LostRun(name)
         return 0.5
 
@@ -232,26 +232,26 @@ def test_a_worker_that_lost_its_run_leaves_it_alone(sweep, runs):
     worker = Worker(one, lambda _: None)
     while worker._take(worker.look()):
         pass
-    rows = one.board.rows()
+    rows = one.run_table.rows()
     assert (rows[runs.lost[0]].state, rows[runs.lost[0]].owner) == (RUNNING, "other/1/2/3")
 
 
-def test_the_heart_tells_the_trainer_that_a_run_is_lost(sweep, runs):
+def test_the_heartbeat_tells_the_trainer_that_a_run_is_lost(sweep, runs):
     one = sweep(compare=None, search=None, seeds=[0])
     row = one.look()[0].wanted[0]
     beaten = threading.Event()
-    with Heart(one.board, row.run, "me", interval=0.01, after_beat=beaten.set) as heart:
+    with Heartbeat(one.run_table, row.run, "me", interval=0.01, after_beat=beaten.set) as heartbeat:
         assert beaten.wait(10)
-        heart._thread.join()  # it has nothing to beat for
+        heartbeat._thread.join()  # it has nothing to beat for
         with pytest.raises(LostRun):
-            heart.on_step_end(None, None, None)
+            heartbeat.on_step_end(None, None, None)
 
 
 def test_folders_on_another_machine_are_named_after_a_while(sweep, runs, monkeypatch):
     one = sweep(compare=None, search=None, seeds=[0], storage={"heartbeat": 0.01, "takeover_after": 0.1})
     row = one.look()[0].wanted[0]
-    one.board.claim(row, RUNNING, "far@1/2/3/4")
-    one.board.note(row.run, "far@1/2/3/4", state=TRAINED, validation={"f1_macro": 0.5})
+    one.run_table.claim(row, RUNNING, "far@1/2/3/4")
+    one.run_table.note(row.run, "far@1/2/3/4", state=TRAINED, validation={"f1_macro": 0.5})
     with pytest.raises(ConfigError, match="1 selected runs were trained on far and their folders are not here"):
         work(one)
 
@@ -271,8 +271,8 @@ def test_tpe_proposes_up_to_its_number_from_what_is_known(sweep, runs):
 def test_the_record_says_it_all(sweep, runs):
     one = sweep(seeds_for="selected")
     found = list(work(one).values())
-    Record(one.plan, one.board.database.place).write(found)
-    record = json.loads((one.plan.file.folder / FILE).read_text())
+    Record(one.plan, one.run_table.database.place).write(found)
+    record = json.loads((one.plan.config.folder / FILE).read_text())
     assert (record["status"], record["counts"], record["failures"]) == ("finished", {"measured": 4, "trained": 4}, [])
     lora = record["contestants"][0]
     assert lora["selected"] == {"training.learning_rate": 0.1}
@@ -285,7 +285,7 @@ def test_the_record_says_it_all(sweep, runs):
 def test_an_earlier_note_of_a_pruned_run_is_believed(sweep, runs):
     one = sweep(compare=None, search=None, seeds=[0])
     row = one.look()[0].wanted[0]
-    one.board.claim(row, RUNNING, "/".join([*Worker(one, print).owner.split("/")[:2], "1.00", "x"]))
+    one.run_table.claim(row, RUNNING, "/".join([*Worker(one, print).worker_id.split("/")[:2], "1.00", "x"]))
     record = {"status": "pruned", "error": "others were better", "recipe": {}}
     write_json(one.recipes[row.run].run_folder / "run.json", record)
     assert work(one)["bitfit"].counts == {PRUNED: 1}

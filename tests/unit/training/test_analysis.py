@@ -17,11 +17,12 @@ from foretoken import (
     SelectivePrefixTuningConfig,
 )
 from foretoken.attention import choose as settings
+from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
 from foretoken.inference.analysis import analyse, spread
 from foretoken.inference.observe import SCORE_EDGES, observing
-from foretoken.methods.inducer_tuning import InducerBranch
-from foretoken.tuner.attention.adapter import AttentionAdapter
+from foretoken.methods.inducer_tuning import InducerColumns
+from foretoken.tuner.attention.adapter import TunedAttention
 
 from support import naive_edits, tiny
 from support.adapted import adapted, by_place, trained
@@ -165,9 +166,9 @@ def test_observing_changes_nothing(family, packing):
         settings.use_packing(None)
     torch.testing.assert_close(during, before, atol=1e-12, rtol=0)
     assert torch.equal(after, before)
-    ports = [module.__dict__["foretoken_port"] for module in model.modules() if "foretoken_port" in module.__dict__]
-    assert {type(port) for port in ports} == {AttentionAdapter}
-    assert not any("watch" in vars(port) or "waiting" in vars(port) for port in ports)
+    adapters = [adapter for module in model.modules() if (adapter := ADAPTER.get(module)) is not None]
+    assert {type(adapter) for adapter in adapters} == {TunedAttention}
+    assert not any(adapter.observer for adapter in adapters)
     assert watch.seen
 
 
@@ -186,14 +187,14 @@ def test_every_family_is_observed(family):
 def test_inducer_has_its_lambda(monkeypatch):
     """The mass of its one column is what the branch itself is given."""
     given = []
-    combine = InducerBranch.combine
+    combine = InducerColumns.combine
 
     def noting(branch, out, probabilities, query):
         given.append(probabilities)
         return combine(branch, out, probabilities, query)
 
     model = adapted("bert", InducerTuningConfig(), scale=0.1)
-    monkeypatch.setattr(InducerBranch, "combine", noting)
+    monkeypatch.setattr(InducerColumns, "combine", noting)
     seen = observed(model, [alone(documents()[0])])
     assert len(given) == len(seen) == 3
     for one, probabilities in zip(seen, given, strict=True):
@@ -225,7 +226,7 @@ def test_kernels_of_their_own_have_no_mass():
 
 def test_method_without_a_prefix_is_refused():
     model = get_peft_model(transformer("bert"), LoraConfig(target_modules=["query"])).eval()
-    with pytest.raises(AdapterError, match=r"no rows and no columns into the attention.*prefix-tuning"):
+    with pytest.raises(AdapterError, match=r"no prefix and no columns into the attention.*prefix-tuning"):
         analyse(model, each())
 
 

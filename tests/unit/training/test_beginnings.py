@@ -6,12 +6,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.training.problems.base import EncodeSettings
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens import beginnings as module
 from foretoken.training.tokens.beginnings import beginnings
 from foretoken.training.tokens.chunks import spans
-from foretoken.training.tokens.encode import TokenRules, describe, encode
+from foretoken.training.tokens.encode import EncodeSettings, TokenRules, describe, encode
 from foretoken.training.tokens.texts import encode_texts
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]

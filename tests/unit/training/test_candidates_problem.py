@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from foretoken.attention.choose import use_packing
-from foretoken.data.examples import Candidates
+from foretoken.data.examples import CandidateExample
 from foretoken.data.problems import CANDIDATES
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, DataError
@@ -17,9 +17,11 @@ from support import tiny
 from support.readings import encoded, reading, speller
 
 EXAMPLES = [
-    Candidates("a", "place of", ("rome", "gaul", "a b"), ("rome is in italy , far", "abc def", "gaul"), 1, ""),
-    Candidates("b", "who", ("x", "yz"), ("short",), 0, ""),
-    Candidates("c", "is it", ("no", "yes", "abc", "d"), ("one two three four five six seven eight nine ten",), 3, ""),
+    CandidateExample("a", "place of", ("rome", "gaul", "a b"), ("rome is in italy , far", "abc def", "gaul"), 1, ""),
+    CandidateExample("b", "who", ("x", "yz"), ("short",), 0, ""),
+    CandidateExample(
+        "c", "is it", ("no", "yes", "abc", "d"), ("one two three four five six seven eight nine ten",), 3, ""
+    ),
 ]
 ROWS = table(CANDIDATES, EXAMPLES, [])
 METHODS = {
@@ -191,6 +193,6 @@ def test_a_decoder_is_refused_as_it_scores_before_it_has_read():
 
 def test_answers_name_the_candidate():
     problem, _, _ = setting()
-    answer = problem.answers([np.array([0.25, 0.75])], ROWS.select([1]))
+    answer = problem.to_json([np.array([0.25, 0.75])], ROWS.select([1]))
     assert answer == [{"choice": "yz", "number": 1, "probability": 0.75, "probabilities": [0.25, 0.75]}]
     assert problem.labels_of(ROWS).tolist() == [1, 0, 3]

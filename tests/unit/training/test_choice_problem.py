@@ -6,7 +6,7 @@ import torch
 from datasets import Dataset
 from sklearn.metrics import accuracy_score
 
-from foretoken.data.examples import Choices
+from foretoken.data.examples import ChoiceExample
 from foretoken.data.problems import MULTIPLE_CHOICE
 from foretoken.data.schemas import table
 from foretoken.errors import ConfigError
@@ -18,9 +18,9 @@ from support import tiny
 from support.readings import encoded, reading, speller
 
 QUESTIONS = [
-    Choices("a", "who wrote it", ("ada", "babbage himself", "no one"), 1, ""),
-    Choices("b", "it rained. so", ("the street got wet", "a"), 0, ""),
-    Choices("c", "x", ("y", "z", "ab", "abc"), 3, ""),
+    ChoiceExample("a", "who wrote it", ("ada", "babbage himself", "no one"), 1, ""),
+    ChoiceExample("b", "it rained. so", ("the street got wet", "a"), 0, ""),
+    ChoiceExample("c", "x", ("y", "z", "ab", "abc"), 3, ""),
 ]
 ROWS = table(MULTIPLE_CHOICE, QUESTIONS, [])
 
@@ -112,7 +112,7 @@ def test_outputs_of_unequal_width_are_measured_as_rows():
 def test_answers_name_the_choice():
     problem = make_problem(MULTIPLE_CHOICE, [])
     rows = Dataset.from_dict({"id": ["1"], "text": ["x"], "choices": [["yes", "no"]]})
-    assert problem.answers([np.array([0.25, 0.75])], rows) == [
+    assert problem.to_json([np.array([0.25, 0.75])], rows) == [
         {"choice": "no", "number": 1, "probability": 0.75, "probabilities": [0.25, 0.75]}
     ]
 

@@ -8,11 +8,11 @@ from peft import get_peft_model
 
 from foretoken import PrefixPropagationConfig
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.problems import EncodeSettings, make_problem
-from foretoken.training.problems.generating import generate, left_padded
+from foretoken.training.problems import make_problem
+from foretoken.training.problems.generation import generate, left_padded
 from foretoken.training.problems.generation_texts import parts_of, shortened, source_length
 from foretoken.training.recipe.recipe import GenerationOptions
-from foretoken.training.tokens.encode import token_rules
+from foretoken.training.tokens.encode import EncodeSettings, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 
 from support.tiny import CONFIGS, DECODERS
@@ -246,7 +246,7 @@ class TestTexts:
         assert problem.labels_of(table) == [["word1 word2", "x"], ["y"]]
         assert problem.measure(outputs, problem.labels_of(table))["exact_match"] == 0.5
         assert problem.columns(outputs, problem.labels_of(table))["label"] == [["word1 word2", "x"], ["y"]]
-        assert problem.answers(outputs, table) == [{"text": "word1 word2"}, {"text": ""}]
+        assert problem.to_json(outputs, table) == [{"text": "word1 word2"}, {"text": ""}]
 
     def test_coqa_leaves_one_reference_out(self):
         problem = make_problem("generation", [], task="coqa")

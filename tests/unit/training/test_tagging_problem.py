@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from transformers import PreTrainedTokenizerFast
 
 from foretoken.attention.choose import use_packing
-from foretoken.data.examples import Tagged
+from foretoken.data.examples import TaggedExample
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.schemas import table
 from foretoken.errors import BackboneError, ConfigError, DataError
@@ -32,7 +32,7 @@ def sentences(count=5, longest=12, seed=0):
     chance = random.Random(seed)
     for index in range(count):
         words = ["".join(chance.choices("abcdefgh", k=chance.randint(1, 5))) for _ in range(chance.randint(1, longest))]
-        yield Tagged(str(index), tuple(words), tuple(chance.choice(TAGS) for _ in words), "here")
+        yield TaggedExample(str(index), tuple(words), tuple(chance.choice(TAGS) for _ in words), "here")
 
 
 def tables(*rows):
@@ -94,7 +94,7 @@ def test_a_token_is_located_where_most_is_around_it():
 
 def test_first_tokens_are_those_of_the_tokenizer_itself():
     tokenizer = speller()
-    for row in [*sentences(20), Tagged("", ("\u200b", "a.b", "\x07", "\u200b", "c,"), (), "")]:
+    for row in [*sentences(20), TaggedExample("", ("\u200b", "a.b", "\x07", "\u200b", "c,"), (), "")]:
         joined = tokenizer(" ".join(row.words), add_special_tokens=False, return_offsets_mapping=True)
         split = tokenizer(list(row.words), is_split_into_words=True, add_special_tokens=False)
         assert joined["input_ids"] == split["input_ids"]
@@ -182,7 +182,7 @@ def test_documents_of_any_length_are_the_same_together_and_alone():
 
 def test_a_word_longer_than_a_window_keeps_its_first_token():
     problem, _, how = tagger("bert", 8)
-    row = Tagged("0", ("ab", "x" * 50, "cd"), ("O", "B-PER", "O"), "here")
+    row = TaggedExample("0", ("ab", "x" * 50, "cd"), ("O", "B-PER", "O"), "here")
     rows, _ = encoded(problem, tables(row), how)
     first = [rows[0]["sequences"][w]["input_ids"][p] for w, p in zip(rows[0]["window"], rows[0]["place"], strict=True)]
     assert how.tokenizer.convert_ids_to_tokens(first) == ["a", "x", "c"]
@@ -190,8 +190,8 @@ def test_a_word_longer_than_a_window_keeps_its_first_token():
 
 def test_a_word_without_tokens_is_outside_and_has_no_loss_but_is_measured():
     problem, model, how = tagger()
-    with_one = Tagged("0", ("ab", "\u200b", "cd"), ("B-PER", "I-PER", "O"), "here")
-    without = Tagged("0", ("ab", "cd"), ("B-PER", "O"), "here")
+    with_one = TaggedExample("0", ("ab", "\u200b", "cd"), ("B-PER", "I-PER", "O"), "here")
+    without = TaggedExample("0", ("ab", "cd"), ("B-PER", "O"), "here")
     found = []
     for row in (with_one, without):
         rows, _ = encoded(problem, tables(row), how)
@@ -208,7 +208,7 @@ def test_a_word_without_tokens_is_outside_and_has_no_loss_but_is_measured():
 
 def test_a_batch_of_nothing_but_words_without_tokens_has_no_loss():
     problem, model, how = tagger()
-    rows, _ = encoded(problem, tables(Tagged("0", ("\u200b",), ("B-PER",), "here")), how)
+    rows, _ = encoded(problem, tables(TaggedExample("0", ("\u200b",), ("B-PER",), "here")), how)
     batch = batch_of(problem, model, rows, how)
     loss, logits = problem.forward(model, batch)
     loss.backward()
@@ -234,7 +234,7 @@ def test_texts_are_split_at_blanks_and_answered_with_entities():
     columns, _ = problem.encode(texts, how)
     assert len(columns["place"][0]) == 3
     assert "labels" not in columns
-    assert problem.answers([["B-PER", "I-PER", "O"]], texts) == [
+    assert problem.to_json([["B-PER", "I-PER", "O"]], texts) == [
         {
             "words": ["ada", "lovelace", "wrote"],
             "tags": ["B-PER", "I-PER", "O"],
@@ -251,7 +251,7 @@ def test_what_cannot_be_read_is_refused():
         problem.encode(tables(*sentences(1)), how)
     tokenizer = speller(added=[f"[{number}]" for number in range(50)])
     with pytest.raises(BackboneError, match="embeddings"):
-        problem.encode(tables(Tagged("0", ("[49]",), ("O",), "")), reading(model, tokenizer, 20))
+        problem.encode(tables(TaggedExample("0", ("[49]",), ("O",), "")), reading(model, tokenizer, 20))
     with pytest.raises(BackboneError, match="fast tokenizer"):
         problem.encode(tables(*sentences(1)), reading(model, Slow(how.tokenizer), 20))
 

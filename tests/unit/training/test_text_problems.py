@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 import foretoken
 from foretoken.errors import ConfigError
 from foretoken.training.model.engine import use_attention
-from foretoken.training.problems import PROBLEMS, EncodeSettings, make_problem
+from foretoken.training.problems import PROBLEMS, make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
-from foretoken.training.tokens.encode import TokenRules
+from foretoken.training.tokens.encode import EncodeSettings, TokenRules
 
 from support import tiny
 

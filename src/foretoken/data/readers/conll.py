@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
-from foretoken.data.readers.files import read_text
-from foretoken.data.tags import OUTSIDE
+from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.readers.files import local_path, read_text
 from foretoken.errors import ConfigError, DataError
 
 SCHEMES = ("auto", "IOB1", "IOB2", "lenient")
 _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
 _TAG = re.compile(r"O|[BI]-\S+")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Sentence:
+class _Sentence:
     """The words of a sentence with their tags as they are in the file; ``lines`` has the line of each word."""
 
     words: tuple[str, ...]
@@ -27,21 +30,87 @@ class Sentence:
     document: str | None = None
 
 
-def read_sentences(path: Path, *, word_column: int = 0, tag_column: int = -1) -> list[Sentence]:
-    """Return the sentences of a file: one word per line, columns separated by tabs or blanks.
+def read_tagged(
+    path: str | Path, *, scheme: str = "auto", word_column: int = 0, tag_column: int = -1
+) -> list[TaggedExample]:
+    r"""Return the sentences of a file of words and tags, with the tags in IOB2.
 
-    A blank line, also one of blanks and tabs, ends a sentence. A line ``-DOCSTART-`` or ``#doc <id>`` begins a
-    document.
+    One word per line, its tag in the last column, columns separated by tabs or blanks; a blank line, also one of
+    blanks and tabs, ends a sentence. A line ``-DOCSTART-`` or ``#doc <id>`` begins a document, which becomes the
+    ``group`` of its sentences.
+
+    ``scheme`` is what the tags keep to: ``auto`` takes what keeps to ``IOB1`` or to ``IOB2``. ``lenient`` takes a
+    mixture: every ``B-``, and every ``I-`` that does not continue an entity of its type, begins one.
 
     Raises:
-        DataError: a line has too few columns, no word, or a tag that is none; the message names file and line.
+        DataError: a malformed line, an unknown tag or tags of no one scheme; the message names file and line.
+        ConfigError: no such scheme.
+
+    >>> file = getfixture("tmp_path") / "mine.txt"
+    >>> _ = file.write_text("Ada I-PER\nLovelace I-PER\nwrote O\n")
+    >>> read_tagged(file)[0].tags
+    ('B-PER', 'I-PER', 'O')
     """
-    sentences: list[Sentence] = []
+    path = local_path(path)
+    sentences = _read_sentences(path, word_column, tag_column)
+    repaired = _check_scheme(path, sentences, scheme)
+    if scheme == "lenient" and repaired:
+        _log.info("%s: %d entities begin with I-; they are read as B-", path, repaired)
+    return [
+        TaggedExample(str(number), item.words, tuple(to_iob2(item.tags)), f"{path}:{item.lines[0]}", item.document)
+        for number, item in enumerate(sentences)
+    ]
+
+
+def join(sentences: Iterable[TaggedExample]) -> list[TaggedExample]:
+    """Return one example per document: the sentences of one ``group`` that follow each other, joined.
+
+    Sentences without a group stay as they are. No entity crosses a sentence, so no tag changes.
+    """
+    joined: list[TaggedExample] = []
+    for (group, _), items in groupby(sentences, key=lambda sentence: (sentence.group, sentence.part)):
+        members = list(items)
+        joined.extend(members if group is None else [_joined(members)])
+    return joined
+
+
+def _joined(members: Sequence[TaggedExample]) -> TaggedExample:
+    first = members[0]
+    words = tuple(word for member in members for word in member.words)
+    tags = tuple(tag for member in members for tag in member.tags)
+    return TaggedExample(first.id, words, tags, first.where, first.group, first.part)
+
+
+def read_words(path: Path) -> list[TaggedExample]:
+    """Return sentences of one word per line, with a blank line between them; whatever follows a word is not read.
+
+    Raises:
+        DataError: a word is empty, or there are none; the message names file and line.
+    """
+    sentences: list[TaggedExample] = []
+    words: list[str] = []
+    first = 1
+    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
+        fields = _fields(line)
+        if fields and not _begins_document(fields):
+            words.append(_word(f"{path}:{number}", fields, 0))
+            continue
+        if words:
+            tags = (OUTSIDE,) * len(words)
+            sentences.append(TaggedExample(str(len(sentences)), tuple(words), tags, f"{path}:{first}"))
+        words, first = [], number + 1
+    if not sentences:
+        raise DataError(f"{path}: no words; expected one word per line, and a blank line after each sentence")
+    return sentences
+
+
+def _read_sentences(path: Path, word_column: int, tag_column: int) -> list[_Sentence]:
+    sentences: list[_Sentence] = []
     document, documents = None, 0
     words: list[tuple[int, str, str]] = []
     for number, line in enumerate(read_text(path).split("\n"), start=1):
-        fields = fields_of(line)
-        begins = begins_document(fields)
+        fields = _fields(line)
+        begins = _begins_document(fields)
         if words and (begins or not fields):
             sentences.append(_sentence(words, document))
             words = []
@@ -49,7 +118,7 @@ def read_sentences(path: Path, *, word_column: int = 0, tag_column: int = -1) ->
             documents += 1
             document = fields[1] if fields[0] == _DOC and len(fields) > 1 else str(documents)
         elif fields:
-            words.append((number, *_word(f"{path}:{number}", fields, word_column, tag_column)))
+            words.append((number, *_word_and_tag(f"{path}:{number}", fields, word_column, tag_column)))
     if words:
         sentences.append(_sentence(words, document))
     if not sentences:
@@ -74,16 +143,8 @@ def to_iob2(tags: Iterable[str]) -> list[str]:
     return found
 
 
-def check_scheme(path: Path, sentences: Sequence[Sentence], scheme: str) -> int:
-    """Return how many entities begin with ``I-``; refuse a file whose tags do not keep to one scheme.
-
-    ``auto`` takes what keeps to IOB1 or to IOB2. ``lenient`` takes a mixture: every ``B-``, and every ``I-`` that does
-    not continue an entity of its type, begins one.
-
-    Raises:
-        DataError: the tags do not keep to the scheme; the message names file and line.
-        ConfigError: no such scheme.
-    """
+def _check_scheme(path: Path, sentences: Sequence[_Sentence], scheme: str) -> int:
+    """Return how many entities begin with ``I-``; refuse a file whose tags do not keep to one scheme."""
     if scheme not in SCHEMES:
         raise ConfigError(f"scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
     without_b = list(_places(sentences, _starts_without_b))
@@ -103,37 +164,34 @@ def check_scheme(path: Path, sentences: Sequence[Sentence], scheme: str) -> int:
     return len(without_b)
 
 
-def fields_of(line: str) -> list[str]:
-    """Return the columns of a line, separated by tabs or else by blanks."""
+def _fields(line: str) -> list[str]:
     # only blanks and tabs: a no-break space and the like are part of a word
     line = line.rstrip(" \t\r")
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
 
-def begins_document(fields: Sequence[str]) -> bool:
-    """Say whether a line begins a document."""
+def _begins_document(fields: Sequence[str]) -> bool:
     if not fields:
         return False
     # '#doc' with a tag is a word, a hashtag
     return fields[0] == _DOCSTART or (fields[0] == _DOC and not _TAG.fullmatch(fields[-1]))
 
 
-def word_of(where: str, fields: Sequence[str], word_column: int = 0) -> str:
-    """Return the word of a line; DataError where it is empty."""
+def _word(where: str, fields: Sequence[str], word_column: int) -> str:
     word = fields[word_column]
     if not word.strip():
         raise DataError(f"{where}: the word is empty; remove the line, or leave it wholly blank to end the sentence")
     return word
 
 
-def _word(where: str, fields: Sequence[str], word_column: int, tag_column: int) -> tuple[str, str]:
+def _word_and_tag(where: str, fields: Sequence[str], word_column: int, tag_column: int) -> tuple[str, str]:
     needed = max(2, word_column + 1, tag_column + 1)
     if len(fields) < needed:
         raise DataError(
             f"{where}: the line has {len(fields)} column{'' if len(fields) == 1 else 's'} ({' '.join(fields)!r}), "
             f"expected at least {needed}: a word and its tag, separated by a tab or blanks"
         )
-    word, tag = word_of(where, fields, word_column), fields[tag_column]
+    word, tag = _word(where, fields, word_column), fields[tag_column]
     if not _TAG.fullmatch(tag):
         raise DataError(
             f"{where}: tag {tag!r} is not known; expected O, B-<type> or I-<type> (other schemes, such as BIOES, have "
@@ -142,12 +200,12 @@ def _word(where: str, fields: Sequence[str], word_column: int, tag_column: int) 
     return word, tag
 
 
-def _sentence(words: Sequence[tuple[int, str, str]], document: str | None) -> Sentence:
+def _sentence(words: Sequence[tuple[int, str, str]], document: str | None) -> _Sentence:
     lines, texts, tags = zip(*words, strict=True)
-    return Sentence(texts, tags, lines, document)
+    return _Sentence(texts, tags, lines, document)
 
 
-def _places(sentences: Sequence[Sentence], test: Callable[[str, str], bool]) -> Iterator[tuple[int, str]]:
+def _places(sentences: Sequence[_Sentence], test: Callable[[str, str], bool]) -> Iterator[tuple[int, str]]:
     """Yield line and tag wherever the test holds for the tag before and the tag."""
     for sentence in sentences:
         pairs = zip((OUTSIDE, *sentence.tags), sentence.tags, sentence.lines, strict=False)

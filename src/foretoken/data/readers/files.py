@@ -113,7 +113,15 @@ def read_text(path: Path, *, may_be_empty: bool = False) -> str:
     Raises:
         DataError: absent, empty, binary or not UTF-8; the message names line and byte column.
     """
-    content = read_bytes(path, may_be_empty=may_be_empty)
+    return as_text(path, read_bytes(path, may_be_empty=may_be_empty))
+
+
+def as_text(path: Path | str, content: bytes) -> str:
+    """Return the text that the content of a file, or of a file in an archive, is.
+
+    Raises:
+        DataError: binary or not UTF-8; the message names line and byte column.
+    """
     refuse_binary(path, content)
     try:
         text = content.removeprefix(_BOM).decode("utf-8")
@@ -128,7 +136,7 @@ def read_text(path: Path, *, may_be_empty: bool = False) -> str:
     return text
 
 
-def refuse_binary(path: Path, content: bytes) -> None:
+def refuse_binary(path: Path | str, content: bytes) -> None:
     """Raise a DataError that says what a file is, where its beginning tells that it is no text."""
     what = kind_of(content)
     if what is not None:
@@ -183,9 +191,10 @@ def _not_there(path: Path) -> str:
     return f"{path}: no such file; check the spelling{start}"
 
 
-def _not_utf8(path: Path, content: bytes, offset: int) -> str:
+def _not_utf8(path: Path | str, content: bytes, offset: int) -> str:
+    name = Path(path).name
     line, column = position(content, offset)
     return (
         f"{path}:{line}:{column}: byte 0x{content[offset]:02x} is not valid UTF-8; re-encode the file, "
-        f"for example `iconv -f WINDOWS-1252 -t UTF-8 {path.name} > utf8-{path.name}`"
+        f"for example `iconv -f WINDOWS-1252 -t UTF-8 {name} > utf8-{name}`"
     )

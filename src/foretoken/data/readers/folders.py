@@ -10,10 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.columns import Columns
-from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, refuse_empty, shown
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, refuse_empty, shown
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder, read_text
+from foretoken.data.readers.hub import read_saved
+from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.user_data import file_suffixes, read_examples
 from foretoken.errors import DataError
 
@@ -28,15 +29,13 @@ _EXPECTED = (
 )
 
 
-def read_folder(root: Path, columns: Columns) -> Corpus:
+def read_folder(root: Path, columns: ColumnNames) -> Corpus:
     """Return the labelled examples of a folder, by split; one split ``train`` where the folder has none.
 
     Raises:
         DataError: the folder has no usable files, or a file is not usable.
     """
     if is_saved_dataset(root):
-        from foretoken.data.readers.hub import read_saved
-
         return read_saved(root, columns)
     files = _data_files(root, file_suffixes(columns.problem))
     if files:
@@ -61,7 +60,7 @@ def is_saved_dataset(root: Path) -> bool:
 def read_label_folders(root: Path) -> list[Document]:
     """Return the documents of ``<root>/<label>/*.txt``; the id is ``<label>/<file name>``."""
     documents = [
-        Document(f"{folder.name}/{path.stem}", read_text_file(path), folder.name, str(path))
+        Document(f"{folder.name}/{path.stem}", read_text(path, may_be_empty=True), folder.name, str(path))
         for folder in _subfolders(root)
         for path in _text_files(folder)
     ]
@@ -75,18 +74,13 @@ def read_label_folders(root: Path) -> list[Document]:
 def read_texts_folder(root: Path) -> list[Document]:
     """Return the .txt files at and below a folder, without labels; the id is the relative path."""
     documents = [
-        Document(path.relative_to(root).as_posix(), read_text_file(path), None, str(path))
+        Document(path.relative_to(root).as_posix(), read_text(path, may_be_empty=True), None, str(path))
         for path in _texts_below(root)
     ]
     if not documents:
         raise DataError(f"{root}: no .txt files at or below this folder: {_found(root)}")
     refuse_empty(documents)
     return documents
-
-
-def read_text_file(path: Path) -> str:
-    """Return the text of one document; a file of zero bytes is an empty document."""
-    return read_text(path, may_be_empty=True)
 
 
 def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Path]]:
@@ -112,12 +106,12 @@ def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Pa
     return found
 
 
-def _read_shards(paths: Sequence[Path], columns: Columns) -> list[Any]:
+def _read_shards(paths: Sequence[Path], columns: ColumnNames) -> Sequence[Example]:
     shards = [read_examples(path, columns) for path in paths]
     return shards[0] if len(shards) == 1 else _join(shards)
 
 
-def _join(shards: Sequence[list[Any]]) -> list[Any]:
+def _join(shards: Sequence[Sequence[Any]]) -> Sequence[Example]:
     documents = [document for shard in shards for document in shard]
     if len({document.id for document in documents}) == len(documents):
         return documents

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from foretoken.data.columns import Columns
-from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, shown
+from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.parquet import refuse_damage
-from foretoken.data.readers.rows import Row, check_columns, names_of_labels, refuse_claim
+from foretoken.data.readers.rows import ColumnNames, Row, check_columns, names_of_labels, refuse_claim
 from foretoken.data.readers.user_data import examples_from_rows
 from foretoken.errors import DataError
 
+if TYPE_CHECKING:
+    import datasets
+
 _log = logging.getLogger(__name__)
-Convert = Callable[[Row], "Row | None"]
 HUB_PREFIX = "hub:"
+PARQUET = "refs/convert/parquet"  # the hub's own copy of data sets that `datasets` 4 and later cannot run the script of
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _LOCAL_SUFFIX = re.compile(r"\.(csv|tsv|jsonl|ndjson|json|parquet|txt|zip|gz|xz|tar)$", re.IGNORECASE)
 
@@ -36,8 +38,8 @@ def hub_name(path: str) -> str | None:
     return path if _HUB_NAME.fullmatch(path) else None
 
 
-def read_hub(name: str, config_name: str | None, columns: Columns, convert: Convert | None = None) -> Corpus:
-    """Return the labelled examples of a hub data set, by split; ``convert`` reworks a row, or drops it.
+def read_hub(name: str, config_name: str | None, columns: ColumnNames) -> Corpus:
+    """Return the labelled examples of a hub data set, by split.
 
     Raises:
         DataError: the hub is out of reach, data set or configuration are unknown, or a column is missing.
@@ -54,54 +56,87 @@ def read_hub(name: str, config_name: str | None, columns: Columns, convert: Conv
         ) from error
     except Exception as error:  # the library raises whatever its parsers raise
         raise DataError(f"hub data set {name!r} (config {config_name!r}): {_one_line(error)}") from error
-    return _corpus(f"hub data set {name!r}", loaded, columns, convert)
+    return _corpus(f"hub data set {name!r}", _tables(loaded), columns)
 
 
-def read_saved(root: Path, columns: Columns) -> Corpus:
+def read_saved(root: Path, columns: ColumnNames) -> Corpus:
     """Return the labelled examples of a folder written by ``save_to_disk``."""
     import datasets
 
     with refuse_damage(f"{root}: the saved data set cannot be read"):
-        loaded = datasets.load_from_disk(str(root))
-        for table in _tables(loaded).values():
+        tables = _tables(datasets.load_from_disk(str(root)))
+        for table in tables.values():
             table.data.table.validate(full=True)  # arrow reads what an offset points to, wherever that is
-        return _corpus(str(root), loaded, columns, None)
+        return _corpus(str(root), tables, columns)
 
 
-def _corpus(source: str, loaded: Any, columns: Columns, convert: Convert | None) -> Corpus:
-    tables = _tables(loaded)
-    splits: dict[str, list[Any]] = {}
+def hub_rows(name: str, config: str | None, needed: Sequence[str], revision: str | None = None) -> dict[str, list[Row]]:
+    """Return the rows of a task's hub data set by split; lists of class numbers become lists of their names.
+
+    Raises:
+        DataError: the hub is out of reach, the data set is unknown, or a column is missing.
+    """
+    import datasets
+
+    try:
+        if revision is None:
+            loaded = datasets.load_dataset(name, config)
+        else:  # the branch that the hub converts to parquet has a folder per configuration
+            loaded = datasets.load_dataset(name, data_dir=config, revision=revision)
+    except Exception as error:  # the library raises whatever its parsers and the network raise
+        raise DataError(
+            f"hub data set {name!r} (config {config!r}) was not loaded ({_one_line(error)}); check the connection, or "
+            "get the raw data and name their folder with data.path"
+        ) from error
+    return {
+        SPLIT_ALIASES[split.lower()]: list(_task_rows(f"hub data set {name!r} [{split}]", table, needed))
+        for split, table in _tables(loaded).items()
+        if split.lower() in SPLIT_ALIASES
+    }
+
+
+def _corpus(source: str, tables: Mapping[str, datasets.Dataset], columns: ColumnNames) -> Corpus:
+    splits: dict[str, Sequence[Example]] = {}
+    unread: list[str] = []
     for name, table in tables.items():
-        split = SPLIT_ALIASES.get(str(name).lower())
+        split = SPLIT_ALIASES.get(name.lower())
         if split is None:
+            unread.append(name)
             continue
         if split in splits:
-            raise DataError(f"{source}: has two splits for {split}; keep one of {', '.join(map(str, tables))}")
-        rows = _rows(f"{source} [{name}]", table, columns)
-        if convert is not None:
-            rows = (row for row in map(convert, rows) if row is not None)
-        splits[split] = examples_from_rows(f"{source} [{name}]", rows, columns)
-    unread = [str(name) for name in tables if SPLIT_ALIASES.get(str(name).lower()) is None]
+            raise DataError(f"{source}: has two splits for {split}; keep one of {', '.join(tables)}")
+        where = f"{source} [{name}]"
+        splits[split] = examples_from_rows(where, _rows(where, table, columns), columns)
     if not splits:
-        raise DataError(f"{source}: its splits are {', '.join(map(str, tables))}; expected train, validation, test")
+        raise DataError(f"{source}: its splits are {', '.join(tables)}; expected train, validation, test")
     if unread:
         _log.warning("%s: not read, as they are none of %s: %s", source, ", ".join(SPLITS), shown(unread))
     return Corpus(splits, problem=columns.problem)
 
 
-def _tables(loaded: Any) -> dict[Any, Any]:
-    return dict(loaded) if isinstance(loaded, Mapping) else {"train": loaded}
+def _tables(loaded: datasets.DatasetDict | datasets.Dataset) -> dict[str, datasets.Dataset]:
+    return {str(name): table for name, table in loaded.items()} if isinstance(loaded, Mapping) else {"train": loaded}
 
 
-def _rows(source: str, table: Any, columns: Columns) -> Iterator[Row]:
+def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
     refuse_claim(source, len(table))
-    kept = table.select_columns([name for name in table.column_names if name in {*columns.needed, "id", "title"}])
+    kept = table.select_columns([name for name in table.column_names if name in {*columns.needed, "id"}])
     named = columns.label if columns.problem == CLASSIFICATION else None
     names = getattr(table.features[named], "names", None) if named else None
     for number, values in enumerate(kept, start=1):
         where = f"{source} row {number}"
         yield where, {**values, **({named: names_of_labels(where, values[named], names)} if named else {})}
+
+
+def _task_rows(source: str, table: datasets.Dataset, needed: Sequence[str]) -> Iterator[Row]:
+    check_columns(source, table.column_names, needed)
+    items = {column: getattr(feature, "feature", None) for column, feature in table.features.items()}
+    names = {column: list(item.names) for column, item in items.items() if item is not None and hasattr(item, "names")}
+    for number, values in enumerate(table, start=1):
+        where = f"{source} row {number}"
+        named = {column: [names_of_labels(where, one, of) for one in values[column]] for column, of in names.items()}
+        yield where, {**values, **named}
 
 
 def _one_line(error: BaseException) -> str:

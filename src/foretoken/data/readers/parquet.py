@@ -65,7 +65,7 @@ def _check(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
         raise DataError(f"{where}: has column {repeated[0]!r} more than once; column names must be unique")
 
 
-def _records(file: Any, columns: Sequence[str], path: Path, size: int) -> Iterator[Mapping[str, Any]]:
+def _records(file: Any, columns: Sequence[str], path: Path, size: int) -> Iterator[Mapping[str, object]]:
     unpacked, most = 0, max(_MOST_BYTES, _MOST_TIMES * size)
     pieces = file.iter_batches(_PIECE, columns=columns, use_threads=False)
     while True:

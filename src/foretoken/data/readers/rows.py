@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.columns import Columns
 from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids, shown
 from foretoken.data.oddities import warn_of_merged_labels
-from foretoken.data.problems import REGRESSION
+from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, REGRESSION
 from foretoken.errors import DataError, did_you_mean
 
 Row = tuple[str, Mapping[str, Any]]
 MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
+CHOICES = "choices"
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """The columns of a table that are read; ``label`` None: the rows are yet to be predicted.
+
+    >>> ColumnNames("question", "answer", problem="multiple-choice").needed
+    ['question', 'answer', 'choices']
+    """
+
+    text: str = "text"
+    label: str | None = "label"
+    text_pair: str | None = None
+    problem: str = CLASSIFICATION
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that every row must have."""
+        choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
+        return [name for name in (self.text, self.label, self.text_pair, choices) if name is not None]
 
 
 def check_columns(where: str, columns: Collection[str], needed: Sequence[str]) -> None:
@@ -33,7 +54,7 @@ def refuse_claim(where: str, rows: int) -> None:
         raise DataError(f"{where}: has {rows:,} rows, and at most {MOST_ROWS:,} are read; take fewer")
 
 
-def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Columns) -> list[Document]:
+def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Document]:
     """Return checked documents; the column ``id`` is used where there is one, else the row's number.
 
     Raises:
@@ -55,7 +76,7 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
     return documents
 
 
-def _document(where: str, values: Mapping[str, Any], number: int, columns: Columns) -> Document:
+def _document(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> Document:
     label = columns.label
     regression = columns.problem == REGRESSION
     return Document(
@@ -68,19 +89,34 @@ def _document(where: str, values: Mapping[str, Any], number: int, columns: Colum
     )
 
 
-def row_id(where: str, values: Mapping[str, Any], number: int) -> str:
+def row_id(where: str, values: Mapping[str, object], number: int) -> str:
     """Return the row's ``id``, or its number where it has none."""
     value = values.get("id")
     return str(number) if value is None or value == "" else _whole(where, str(value), "id")
 
 
-def text_value(where: str, value: Any, column: str) -> str:
+def text_value(where: str, value: object, column: str) -> str:
     """Return a text; DataError for anything else."""
     if value is None:
         raise DataError(f"{where}: column {column!r} has no value; remove the row or fill it in")
     if not isinstance(value, str):
         raise DataError(f"{where}: column {column!r} holds {type(value).__name__}, expected text (a string)")
     return _whole(where, value, column)
+
+
+def filled(where: str, value: object, name: str) -> str:
+    """Return a text that is more than white space; DataError for anything else."""
+    text = text_value(where, value, name)
+    if not text.strip():
+        raise DataError(f"{where}: {name!r} is empty; remove the record or fill it in")
+    return text
+
+
+def field_of(where: str, values: object, name: str, record: str) -> object:
+    """Return a field of a JSON object; DataError where it is none, or lacks the field."""
+    if not isinstance(values, Mapping) or name not in values:
+        raise DataError(f"{where}: no {name!r}; expected a record of {record}")
+    return values[name]
 
 
 def _whole(where: str, value: str, column: str) -> str:
@@ -98,7 +134,7 @@ def _whole(where: str, value: str, column: str) -> str:
     return value
 
 
-def label_name(where: str, value: Any, column: str) -> str:
+def label_name(where: str, value: object, column: str) -> str:
     """Return a label as text: booleans as true and false, whole numbers without a decimal point.
 
     >>> label_name("x.jsonl:1", True, "label"), label_name("x.jsonl:1", 3.0, "label")
@@ -136,7 +172,7 @@ def label_value(where: str, value: Any, column: str) -> float:
     return number
 
 
-def names_of_labels(where: str, value: Any, names: Sequence[str] | None) -> Any:
+def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> object:
     """Return the class name of a class number; any other value unchanged.
 
     Raises:

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from foretoken.data.columns import Columns
-from foretoken.data.documents import Document, shown
+from foretoken.data.documents import shown
 from foretoken.data.readers.files import kind_of, read_bytes, read_text
-from foretoken.data.readers.json_values import DECODER, reason
+from foretoken.data.readers.json_files import DECODER, malformed
 from foretoken.data.readers.parquet import parquet_rows
-from foretoken.data.readers.rows import Row, check_columns, documents_from_rows
+from foretoken.data.readers.rows import Row, check_columns
 from foretoken.errors import DataError
 
 _FIELD_LIMIT = 2**31 - 1  # csv's own limit of 128 KiB per field is less than one long document
 _Reader = Callable[[Path, Sequence[str]], Iterator[Row]]
-
-
-def read_file(path: Path, text_column: str, label_column: str | None) -> list[Document]:
-    """Return the documents of one file; ``label_column`` None reads texts alone.
-
-    Raises:
-        DataError: the file, a row or a value is not usable; the message names file, line and column.
-    """
-    if path.suffix.lower() == ".txt" and label_column is None:
-        return [Document(id=path.stem, text=read_text(path), label=None, where=str(path))]
-    columns = Columns(text_column, label_column)
-    return documents_from_rows(path, read_rows(path, columns.needed), columns)
 
 
 def read_rows(path: Path, needed: Sequence[str], ending: str | None = None) -> Iterator[Row]:
@@ -52,30 +37,38 @@ def read_rows(path: Path, needed: Sequence[str], ending: str | None = None) -> I
     return reader(path, needed)
 
 
-def _csv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    return _delimited(path, needed, ",")
+def delimited(source: Path | str, text: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
+    """Yield the rows of a text that are not blank, each with the place where it begins.
 
-
-def _tsv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    return _delimited(path, needed, "\t")
-
-
-def _delimited(path: Path, needed: Sequence[str], delimiter: str) -> Iterator[Row]:
+    Raises:
+        DataError: a quoted field is not closed, or goes on behind its quote; the message names the line.
+    """
     # strict: without it an unclosed quote swallows the rest of the file in silence
-    rows = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter, strict=True)
-    header: list[str] | None = None
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     while True:
         line = rows.line_num + 1
         with _field_limit():
             try:
                 row = next(rows, None)
             except csv.Error as error:
-                raise DataError(_malformed(path, line, rows.line_num, str(error))) from None
+                raise DataError(_malformed(source, line, rows.line_num, str(error))) from None
         if row is None:
             return
-        if not row:
-            continue
-        where = f"{path}:{line}"
+        if row:
+            yield f"{source}:{line}", row
+
+
+def _csv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    return _delimited_rows(path, needed, ",")
+
+
+def _tsv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    return _delimited_rows(path, needed, "\t")
+
+
+def _delimited_rows(path: Path, needed: Sequence[str], delimiter: str) -> Iterator[Row]:
+    header: list[str] | None = None
+    for where, row in delimited(path, read_text(path), delimiter):
         if header is None:
             header = _header(where, row, needed, delimiter)
         elif len(row) != len(header):
@@ -107,10 +100,10 @@ def _refuse_other_delimiter(where: str, header: str, delimiter: str) -> None:
         )
 
 
-def _malformed(path: Path, first: int, last: int, reason: str) -> str:
+def _malformed(source: Path | str, first: int, last: int, reason: str) -> str:
     span = f" (the row runs to line {last})" if last > first else ""
     return (
-        f"{path}:{first}: malformed row: {reason}{span}; close every quoted field, "
+        f"{source}:{first}: malformed row: {reason}{span}; close every quoted field, "
         'and write a double quote inside a quoted field as ""'
     )
 
@@ -131,7 +124,7 @@ def _jsonl_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         try:
             value = DECODER.decode(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{_json_error(path, error, number)}; expected one object per line") from None
+            raise DataError(f"{malformed(path, error, number)}; expected one object per line") from None
         yield _object(f"{path}:{number}", value, needed)
 
 
@@ -148,19 +141,12 @@ def _json_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         try:
             value, index = DECODER.raw_decode(text, index)
         except (ValueError, RecursionError) as error:
-            raise DataError(_json_error(path, error, line)) from None
+            raise DataError(malformed(path, error, line)) from None
         yield _object(f"{path}:{line}", value, needed)
         index = _next_item(path, text, _skip_space(text, index))
     index = _skip_space(text, index + 1)
     if index < len(text):
         raise DataError(f"{_place(path, text, index)}: malformed JSON: there is more after the list")
-
-
-def _json_error(path: Path, error: Exception, line: int) -> str:
-    """Return place and reason; the decoder tells its own line where it was given more than one."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"{path}:{max(line, error.lineno)}:{error.colno}: malformed JSON: {reason(error)}"
-    return f"{path}:{line}: malformed JSON: {reason(error)}"
 
 
 def _next_item(path: Path, text: str, index: int) -> int:
@@ -183,7 +169,7 @@ def _skip_space(text: str, index: int) -> int:
     return index
 
 
-def _object(where: str, value: Any, needed: Sequence[str]) -> Row:
+def _object(where: str, value: object, needed: Sequence[str]) -> Row:
     if not isinstance(value, dict):
         example = ", ".join(f'"{name}": ...' for name in needed)
         raise DataError(f"{where}: got a JSON {type(value).__name__}, expected an object such as {{{example}}}")

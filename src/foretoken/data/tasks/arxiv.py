@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from foretoken.data.columns import Columns
-from foretoken.data.documents import Corpus, Document
-from foretoken.data.readers.hub_tables import PARQUET, hub_rows
-from foretoken.data.readers.raw_files import raw_file
-from foretoken.data.readers.rows import Row, documents_from_rows, names_of_labels, text_value
+from foretoken.data.documents import Document, Splits
+from foretoken.data.options import DataOptions
+from foretoken.data.readers.hub import PARQUET
+from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows, names_of_labels, text_value
 from foretoken.data.readers.tables import read_rows
-from foretoken.data.tasks.base import HubSource, Task
+from foretoken.data.tasks.base import Task, from_hub, raw_file, raw_folder
 from foretoken.errors import DataError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from foretoken.data.options import DataOptions
 
 LABELS = (
     "math.AC",
@@ -32,8 +26,8 @@ LABELS = (
     "cs.NE",
     "math.ST",
 )  # in the order of the hub's class numbers
-HUB = "ccdv/arxiv-classification"
-_COLUMNS = Columns("text", "label")
+_HUB = "ccdv/arxiv-classification"
+_COLUMNS = ColumnNames("text", "label")
 _FILES = {
     "train": ("train_data.txt", "train_data.jsonl"),
     "validation": ("val_data.txt", "val_data.jsonl"),
@@ -41,7 +35,7 @@ _FILES = {
 }
 
 
-def read(path: Path | None, _: DataOptions) -> Corpus:
+def read(path: Path, _: DataOptions) -> Splits:
     """Return the papers of ``train_data.txt``, ``val_data.txt`` and ``test_data.txt``: a JSON object per line.
 
     A folder of parquet files, ``train-*.parquet`` and so on (the folder itself, or ``no_ref`` in it), serves as well.
@@ -51,19 +45,7 @@ def read(path: Path | None, _: DataOptions) -> Corpus:
     Raises:
         DataError: a file is missing, or a record is not usable; the message names file and line.
     """
-    assert path is not None
-    splits = {split: _split(path, split) for split in _FILES}
-    return Corpus(dict(splits), list(LABELS))
-
-
-def read_hub(_: Task, __: DataOptions) -> Corpus:
-    """Return what the files hold, from the configuration ``no_ref`` on the hub.
-
-    Raises:
-        DataError: the hub is out of reach, or has other columns.
-    """
-    rows = hub_rows(HUB, "no_ref", _COLUMNS.needed, PARQUET)
-    return Corpus({split: _papers(HUB, rows[split]) for split in _FILES}, list(LABELS))
+    return {split: _split(path, split) for split in _FILES}
 
 
 def without_subjects(text: str) -> str:
@@ -78,7 +60,7 @@ def without_subjects(text: str) -> str:
 
 
 def _split(path: Path, split: str) -> list[Document]:
-    folder = path if path.is_dir() else path.parent
+    folder = raw_folder(path)
     for place in (folder / "no_ref", folder):
         shards = sorted(place.glob(f"{split}-*.parquet"))
         if shards:
@@ -102,17 +84,15 @@ def _row(row: Row) -> Row:
     return where, {"text": without_subjects(text_value(where, values["text"], "text")), "label": label}
 
 
-TASKS: tuple[Task, ...] = (
-    Task(
-        name="arxiv",
-        title="ArXiv-11 (no_ref)",
-        summary="Whole papers in eleven subjects; the subjects' names are taken out of the texts.",
-        metric="f1_micro",
-        labels=LABELS,
-        source=f"train_data.txt, val_data.txt, test_data.txt, https://huggingface.co/datasets/{HUB}",
-        licence="the authors' own, by paper; distributed for research",
-        hub=HubSource(HUB, read_hub),
-        reader=read,
-        sizes="28,388 / 2,500 / 2,500",
-    ),
+TASK = Task(
+    name="arxiv",
+    title="ArXiv-11 (no_ref)",
+    summary="Whole papers in eleven subjects; the subjects' names are taken out of the texts.",
+    metric="f1_micro",
+    sizes="28,388 / 2,500 / 2,500",
+    source=f"train_data.txt, val_data.txt, test_data.txt, https://huggingface.co/datasets/{_HUB}",
+    licence="the authors' own, by paper; distributed for research",
+    reader=read,
+    hub=from_hub(_HUB, _COLUMNS.needed, _papers, config="no_ref", revision=PARQUET),
+    labels=LABELS,
 )

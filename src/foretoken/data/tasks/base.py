@@ -2,57 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from foretoken.data.columns import Columns
-from foretoken.data.documents import Corpus
+from foretoken.data.documents import SPLITS, Corpus, Example, Splits, shown
+from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers.hub import read_hub
+from foretoken.data.readers.files import entries, is_folder
+from foretoken.data.readers.hub import hub_rows
+from foretoken.data.readers.rows import Row
+from foretoken.errors import ConfigError, DataError
 
-CLEAN = "clean"  # nothing that is trained on, or selected by, is in the test
 OFFICIAL = "official"  # as papers report it, also where that means to select on what is reported
+Reader = Callable[[Path, DataOptions], Splits]
+_log = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-    from foretoken.data.readers.rows import Row
+
+@dataclass(frozen=True)
+class Markers:
+    """The new tokens in the texts of a task of generation.
+
+    Attributes:
+        source: markers that the source texts hold, the one that begins them first.
+        target: the marker before the text to generate.
+        end: the marker after it.
+    """
+
+    source: tuple[str, ...]
+    target: str
+    end: str
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All markers, each once."""
+        return tuple(dict.fromkeys((*self.source, self.target, self.end)))
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """A copy of a task on the hub; ``read`` makes of it what the task's reader makes of the raw data."""
+    """A copy of a task on the hub.
+
+    Attributes:
+        read: makes of it what the task's reader makes of the raw data.
+        lacks: what the raw data have and the copy has not; the log says it.
+    """
 
     name: str
-    read: Callable[[Task, DataOptions], Corpus]
+    read: Callable[[DataOptions], Splits]
+    lacks: str | None = None
 
 
 @dataclass(frozen=True)
 class Task:
-    """A built-in task; ``reader`` gets the raw data's path (None without ``needs_raw``).
+    """A built-in task.
 
     Attributes:
-        sizes: documents of train, validation and test as the task reads them; a text where that depends on options.
-        folder: where the raw data are below the data folder; default: the name.
         metric: what the literature reports and runs select by.
+        sizes: documents of train, validation and test as the task reads them; a text where that depends on options.
+        reader: returns the published splits, from the folder of the raw data or a file in it.
+        hub: the copy on the hub, if there is one.
+        labels: the classes or tags, in order.
+        needs_raw: whether there are raw data to be named.
+        folder: where the raw data are below the data folder; default: the name.
         splits: the values that the option ``split`` may have; the first is the default.
+        options: the data options that this task alone has.
+        markers: the new tokens in its texts.
+        grouped: whether the examples of one ``group`` are also scored together.
+        validation: how validation is taken from train, where that is not left to the shared splits.
     """
 
     name: str
     title: str
     summary: str
     metric: str
-    labels: tuple[str, ...]
+    sizes: str
     source: str
     licence: str
-    hub: HubSource | None
-    reader: Callable[[Path | None, DataOptions], Corpus]
-    needs_raw: bool = True
+    reader: Reader
+    hub: HubSource | None = None
+    labels: tuple[str, ...] = ()
     problem: str = CLASSIFICATION
-    sizes: str = ""
+    needs_raw: bool = True
     folder: str | None = None
     splits: tuple[str, ...] = (CLEAN,)
+    options: tuple[str, ...] = ()
+    markers: Markers | None = None
+    grouped: bool = False
+    validation: Callable[[Sequence[Any], DataOptions], Splits] | None = None
 
     @property
     def hub_name(self) -> str | None:
@@ -64,20 +103,110 @@ class Task:
         """Where the raw data are below the data folder."""
         return self.folder or self.name
 
+    def read_raw(self, path: Path, options: DataOptions) -> Corpus:
+        """Return the corpus of the raw data.
 
-def hub_documents(
+        Raises:
+            DataError: a file is missing, or not usable; the message names file and line.
+        """
+        return self._corpus(self.reader(path, options), options)
+
+    def read_hub(self, options: DataOptions) -> Corpus:
+        """Return the corpus of the copy on the hub.
+
+        Raises:
+            ConfigError: there is no such copy.
+            DataError: the hub is out of reach, or has other columns.
+        """
+        if self.hub is None:
+            raise ConfigError(
+                f"task {self.name!r} has no copy on the hub; get {self.source}, and set path to its folder"
+            )
+        if self.hub.lacks:
+            _log.warning("%s: the hub copy lacks %s", self.name, self.hub.lacks)
+        return self._corpus(self.hub.read(options), options)
+
+    def _corpus(self, splits: Splits, options: DataOptions) -> Corpus:
+        labels = list(self.labels) if self.problem == CLASSIFICATION else None
+        return Corpus(self._arranged(splits, options), labels, self.problem, self.grouped)
+
+    def _arranged(self, splits: Splits, options: DataOptions) -> Splits:
+        """Return the splits that the option ``split`` asks for.
+
+        Where the official test set has no public answers, the official dev set is the test, and validation is taken
+        from train, here or with other splits that the source lacks. With ``split: official`` the dev set is both, as
+        most papers report it.
+        """
+        if OFFICIAL not in self.splits:
+            return splits
+        train, dev = splits["train"], splits["validation"]
+        if options.split == OFFICIAL:
+            _log.warning(
+                "%s: split 'official' selects on the official dev set and reports it too: its scores are optimistic; "
+                "split 'clean' takes validation from train",
+                self.name,
+            )
+            return {"train": train, "validation": dev, "test": dev}
+        if "test" in splits:
+            return splits
+        own = {"train": train} if self.validation is None else self.validation(train, options)
+        return {**own, "test": dev}
+
+
+def from_files(task: str, files: Mapping[str, Sequence[str]], read: Callable[[Path], Sequence[Example]]) -> Reader:
+    """Return a reader of one file per split, the first that one of its patterns names."""
+
+    def reader(path: Path, _: DataOptions) -> Splits:
+        found = {split: raw_file(path, patterns, task) for split, patterns in files.items()}
+        return {split: read(file) for split, file in found.items()}
+
+    return reader
+
+
+def from_hub(
     name: str,
-    config: str | None,
-    text_column: str,
-    label_column: str,
-    check: Callable[[DataOptions], None],
-    convert: Callable[[Row], Row | None],
+    columns: Sequence[str],
+    examples: Callable[[str, Iterable[Row]], Sequence[Example]],
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    splits: Sequence[str] = SPLITS,
+    check: Callable[[DataOptions], None] | None = None,
+    lacks: str | None = None,
 ) -> HubSource:
-    """Return a hub source of single texts; ``check`` refuses options, ``convert`` reworks a row or drops it."""
+    """Return a copy on the hub whose splits are tables of these columns.
 
-    def read(task: Task, options: DataOptions) -> Corpus:
-        check(options)
-        corpus = read_hub(name, config, Columns(text_column, label_column), convert)
-        return Corpus(corpus.splits, list(task.labels))
+    ``examples`` makes the examples of a split, given the data set's name and its rows. ``splits`` are those that are
+    read, as far as the copy has them. ``check`` refuses options that the copy cannot serve.
+    """
 
-    return HubSource(name, read)
+    def read(options: DataOptions) -> Splits:
+        if check is not None:
+            check(options)
+        rows = hub_rows(name, config, columns, revision)
+        return {split: examples(name, rows[split]) for split in splits if split in rows}
+
+    return HubSource(name, read, lacks)
+
+
+def raw_folder(path: Path) -> Path:
+    """Return the folder of raw data; for a file, its own folder counts."""
+    return path if is_folder(path) else path.parent
+
+
+def raw_file(path: Path, patterns: Sequence[str], task: str) -> Path:
+    """Return the first file of a task's folder that one of the patterns names.
+
+    Raises:
+        DataError: the folder has none of them; the message says what it has.
+    """
+    folder = raw_folder(path)
+    for pattern in patterns:
+        found = sorted(folder.glob(pattern))
+        if found:
+            return found[0]
+    names = [file.name for file in entries(folder)]
+    raise DataError(
+        f"{folder}: task {task!r} needs a file {' or '.join(patterns)} here, but the folder holds "
+        f"{shown(names) or 'nothing'}; see `foretoken tasks` for where to get the data"
+    )

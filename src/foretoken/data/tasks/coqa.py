@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from foretoken.data.documents import Corpus, refuse_repeated_ids
-from foretoken.data.examples import Generation
+from foretoken.data.documents import refuse_repeated_ids
+from foretoken.data.examples import GenerationExample
 from foretoken.data.problems import GENERATION
-from foretoken.data.readers.files import read_text
-from foretoken.data.readers.generation_files import filled
-from foretoken.data.readers.hub_tables import hub_rows
-from foretoken.data.readers.raw_files import dev_as_test, raw_file
-from foretoken.data.readers.rows import text_value
-from foretoken.data.tasks.generation import Markers
+from foretoken.data.readers.json_files import read_json
+from foretoken.data.readers.rows import Row, field_of, filled, text_value
+from foretoken.data.tasks.base import CLEAN, OFFICIAL, Markers, Task, from_files, from_hub
 from foretoken.errors import DataError
 
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-    from foretoken.data.tasks.base import Task
-
-MARKERS = Markers(("<bos_qa>", "<document>", "<question>", "<answer>"), "<answer>", "<eos_qa>")
-TURNS = 2
-HUB = "stanfordnlp/coqa"
+_MARKERS = Markers(("<bos_qa>", "<document>", "<question>", "<answer>"), "<answer>", "<eos_qa>")
+_TURNS = 2
 _log = logging.getLogger(__name__)
+_field = partial(field_of, record="CoQA v1.0")
 
 
-def read(path: Path | None, options: DataOptions) -> Corpus:
-    """Return one example per question, see :func:`read_conversations`; the official dev set is the test.
-
-    Raises:
-        DataError: a file is missing, or a record is malformed; the message names file and record.
-    """
-    train = read_conversations(raw_file(path, ("coqa-train-v1.0.json",), "coqa"))
-    dev = read_conversations(raw_file(path, ("coqa-dev-v1.0.json",), "coqa"))
-    return Corpus(dict(dev_as_test("coqa", train, dev, options)), problem=GENERATION)
-
-
-def read_conversations(path: Path, turns: int = TURNS) -> list[Generation]:
+def read_conversations(path: Path, turns: int = _TURNS) -> list[GenerationExample]:
     """Return one example per question of a CoQA file.
 
     The source is the passage, the last ``turns`` questions with their answers, and the question (two turns are what
@@ -51,7 +33,7 @@ def read_conversations(path: Path, turns: int = TURNS) -> list[Generation]:
     Raises:
         DataError: the file is no CoQA file, or a record is malformed; the message names file and record.
     """
-    examples: list[Generation] = []
+    examples: list[GenerationExample] = []
     for number, record in enumerate(_records(path), start=1):
         examples.extend(_conversation(f"{path}:record {number}", record, turns))
     refuse_repeated_ids(examples)
@@ -64,23 +46,20 @@ def linearise(story: str, history: Sequence[tuple[str, str]], question: str) -> 
     >>> linearise("Ada has a cat.", [("Who?", "Ada")], "What?")
     '<bos_qa> <document> Ada has a cat. <question> Who? <answer> Ada <question> What?'
     """
-    start, document, asked, answered = MARKERS.source
+    start, document, asked, answered = _MARKERS.source
     turns = (f"{asked} {one} {answered} {other}" for one, other in history)
     return " ".join((start, document, story, *turns, asked, question))
 
 
-def _records(path: Path) -> list[Any]:
-    try:
-        content: Any = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}:{error.colno}: malformed JSON: {error.msg}; fetch it again") from None
+def _records(path: Path) -> list[object]:
+    content = read_json(path)
     records = content.get("data") if isinstance(content, dict) else None
     if not isinstance(records, list) or not records:
         raise DataError(f"{path}: no list 'data'; expected the object of a CoQA file with its conversations")
     return records
 
 
-def _conversation(where: str, record: Any, turns: int) -> Iterator[Generation]:
+def _conversation(where: str, record: Any, turns: int) -> Iterator[GenerationExample]:
     story = filled(where, _field(where, record, "story"), "story").strip()
     name = str(_field(where, record, "id"))
     questions = _texts(where, record, "questions")
@@ -99,8 +78,8 @@ def _examples(
     story: str,
     questions: Sequence[str],
     answers: Sequence[Sequence[str]],
-    turns: int = TURNS,
-) -> Iterator[Generation]:
+    turns: int = _TURNS,
+) -> Iterator[GenerationExample]:
     """Yield the examples of one conversation; ``answers`` has one list per person who answered, the main one first."""
     for person in answers:
         if len(person) != len(questions):
@@ -110,12 +89,12 @@ def _examples(
         source = linearise(story, past[max(0, turn - turns) : turn], question)
         references = tuple(person[turn] for person in answers if person[turn])
         if question and references:
-            yield Generation(f"{name}/{turn + 1}", source, references, where, group=name, part=domain or None)
+            yield GenerationExample(f"{name}/{turn + 1}", source, references, where, group=name, part=domain or None)
         else:
             _log.info("%s: turn %d has an empty question or answer and is left out", where, turn + 1)
 
 
-def _texts(where: str, values: Mapping[str, Any], name: str) -> list[str]:
+def _texts(where: str, values: object, name: str) -> list[str]:
     """Return the texts of a list of turns."""
     turns = _field(where, values, name)
     if not isinstance(turns, list) or not turns:
@@ -124,26 +103,35 @@ def _texts(where: str, values: Mapping[str, Any], name: str) -> list[str]:
     return [text_value(here, _field(here, turn, "input_text"), "input_text").strip() for turn in turns]
 
 
-def _field(where: str, values: Any, name: str) -> Any:
-    if not isinstance(values, dict) or name not in values:
-        raise DataError(f"{where}: no {name!r}; expected a record of CoQA v1.0")
-    return values[name]
+def _from_hub(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
+    return [
+        example
+        for number, (where, row) in enumerate(rows)
+        for example in _examples(
+            where, str(number), row["source"], row["story"], row["questions"], [row["answers"]["input_text"]]
+        )
+    ]
 
 
-def read_hub(_: Task, options: DataOptions) -> Corpus:
-    """Return the hub copy, which has one reference per question; the log warns."""
-    _log.warning(
-        "coqa: the hub copy lacks the additional answers of dev; scores against one reference are lower than "
-        "published ones (the raw files of stanfordnlp.github.io/coqa have them)"
-    )
-    splits = {
-        split: [
-            example
-            for number, (where, row) in enumerate(rows)
-            for example in _examples(
-                where, str(number), row["source"], row["story"], row["questions"], [row["answers"]["input_text"]]
-            )
-        ]
-        for split, rows in hub_rows(HUB, None, ("source", "story", "questions", "answers")).items()
-    }
-    return Corpus(dict(dev_as_test("coqa", splits["train"], splits["validation"], options)), problem=GENERATION)
+TASK = Task(
+    name="coqa",
+    title="CoQA",
+    summary="Answers to questions of a conversation about a passage; the official dev set is the test.",
+    metric="token_f1",
+    sizes="108,647 (validation taken from them) / 7,983",
+    source="coqa-train-v1.0.json, coqa-dev-v1.0.json, https://stanfordnlp.github.io/coqa/",
+    licence="mixed by domain: CC BY-SA 4.0, MSR-LA, Apache-2.0, RACE's own, Project Gutenberg",
+    reader=from_files(
+        "coqa", {"train": ("coqa-train-v1.0.json",), "validation": ("coqa-dev-v1.0.json",)}, read_conversations
+    ),
+    hub=from_hub(
+        "stanfordnlp/coqa",
+        ("source", "story", "questions", "answers"),
+        _from_hub,
+        lacks="the additional answers of dev; scores against one reference are lower than published ones (the raw "
+        "files of stanfordnlp.github.io/coqa have them)",
+    ),
+    problem=GENERATION,
+    splits=(CLEAN, OFFICIAL),
+    markers=_MARKERS,
+)

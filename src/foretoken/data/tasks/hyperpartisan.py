@@ -2,110 +2,108 @@
 
 from __future__ import annotations
 
-import json
+import html
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from xml.parsers import expat
 
-from foretoken.data.documents import Corpus, Document, is_empty
-from foretoken.data.readers.files import read_bytes, read_text
-from foretoken.data.readers.text import clean_article, strip_tags
+from foretoken.data.documents import Document, Splits, is_empty
+from foretoken.data.options import CLEAN, DataOptions
+from foretoken.data.readers.files import is_there, read_bytes
+from foretoken.data.readers.json_files import read_json
+from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
+from foretoken.data.readers.xml_events import END, START, xml_events
 from foretoken.data.splits import near_duplicates
+from foretoken.data.tasks.base import Task, from_hub, raw_file, raw_folder
 from foretoken.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-    from foretoken.data.readers.rows import Row
 
 LABELS = ("mainstream", "hyperpartisan")  # the positive class last, as binary F1 expects it
 _ARTICLES = "articles-training-byarticle-*.xml"
 _TRUTH = "ground-truth-training-byarticle-*.xml"
 _PUBLISHED = {"train": "train", "dev": "validation", "test": "test"}
 _CLASS = {"false": LABELS[0], "true": LABELS[1]}
+_PUBLISHED_SPLIT = "longformer"
+_HUB_COLUMNS = ColumnNames("text", "hyperpartisan")
+_LINK = re.compile(r"\b(?:https?://|www\.)\S+", re.IGNORECASE)
+_TAG = re.compile(r"<(/?)([a-zA-Z][^\s>/]*)[^>]*>")
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,31});")
+_REPEATED = re.compile(r"([!?.,;:*_=~-])(?:\s*\1){3,}")
 _log = logging.getLogger(__name__)
 
 
-def read(path: Path | None, options: DataOptions) -> Corpus:
+def read(path: Path, options: DataOptions) -> Splits:
     """Return the articles, in one part (``split: clean``, divided later) or as published (``longformer``).
 
-    The text is the title, a line break, and the article cleaned by :func:`foretoken.data.readers.text.clean_article`.
-    Articles that share much of their text form a group, and a clean split never divides a group.
+    The text is the title, a line break, and the article cleaned by :func:`clean_article`. Articles that share much of
+    their text form a group, and a clean split never divides a group.
 
     Raises:
         DataError: a file is missing, is malformed XML, or articles and labels do not match.
     """
-    assert path is not None
-    folder = path if path.is_dir() else path.parent
-    articles = _articles(_one_file(folder, _ARTICLES))
-    labels = _labels(_one_file(folder, _TRUTH))
+    articles = _articles(raw_file(path, (_ARTICLES,), "hyperpartisan"))
+    labels = _labels(raw_file(path, (_TRUTH,), "hyperpartisan"))
     documents = [_labelled(document, labels) for document in articles]
-    names = list(LABELS)
-    if options.split == "longformer":
-        return Corpus(_published(folder / "hp-splits.json", documents), names)
-    return Corpus({"train": _grouped(documents)}, names)
+    if options.split == _PUBLISHED_SPLIT:
+        return _published(raw_folder(path) / "hp-splits.json", documents)
+    return {"train": _grouped(documents)}
 
 
-def from_hub_row(row: Row) -> Row:
-    """Return a row of the hub data set with the title in front, the text cleaned, and our class names."""
+def clean_article(text: str) -> str:
+    """Return a news text on one line: entities resolved, addresses dropped, white space and rulers collapsed.
+
+    The same steps in spirit as the cleaning of the Longformer release; unlike it, words joined by a slash
+    (``and/or``) are kept. Entities are resolved again because the raw files hold some escaped twice
+    (``&amp;#160;``); a no-break space becomes a space, and four or more of one punctuation mark become one.
+
+    >>> clean_article("Tax&#160;cuts  &amp; more ........ see https://t.co/x now")
+    'Tax cuts & more . see now'
+    """
+    text = _ENTITY.sub(lambda match: html.unescape(match.group()), text)
+    text = _LINK.sub(" ", text)
+    text = _REPEATED.sub(r"\1", " ".join(text.split()))
+    return " ".join(text.split())
+
+
+def strip_tags(text: str) -> str:
+    """Return the text of an HTML fragment; links stay in their sentence, other elements stand apart.
+
+    >>> strip_tags("<p>See <a href='x'>this</a> &amp; that.</p><p>Next</p>").split()
+    ['See', 'this', '&', 'that.', 'Next']
+    """
+    plain = _TAG.sub(lambda match: "" if match.group(2).lower() == "a" else " ", text)
+    return html.unescape(plain)
+
+
+def _from_hub(source: str, rows: Iterable[Row]) -> list[Document]:
+    """Return the articles with the title in front, the text cleaned, and our class names."""
+    return documents_from_rows(source, map(_hub_row, rows), _HUB_COLUMNS)
+
+
+def _hub_row(row: Row) -> Row:
     where, values = row
     text = _text(str(values.get("title") or ""), strip_tags(values["text"] or ""))
     label = values["hyperpartisan"]
     return where, {**values, "text": text, "hyperpartisan": None if label is None else LABELS[int(label)]}
 
 
-def check_hub(options: DataOptions) -> None:
-    """Raise a ConfigError for the published split, whose ids are those of the raw files."""
-    if options.split != "clean":
+def _check_hub(options: DataOptions) -> None:
+    if options.split != CLEAN:  # the ids of the published split are those of the raw files
         raise ConfigError("split='longformer' needs the raw files with hp-splits.json: set path to their folder")
 
 
-class _XmlReader:
-    """Collects the articles of one file; every article keeps its line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.found: list[tuple[int, dict[str, str], list[str]]] = []
-        self.parser = expat.ParserCreate()
-        self.parser.StartElementHandler = self._start
-        self.parser.EndElementHandler = self._end
-        self.parser.CharacterDataHandler = self._characters
-
-    def read(self) -> list[tuple[str, dict[str, str], str]]:
-        """Return (where, attributes, text) of every article."""
-        try:
-            self.parser.Parse(read_bytes(self.path), True)
-        except expat.ExpatError as error:
-            raise DataError(
-                f"{self.path}:{error.lineno}:{error.offset + 1}: malformed XML: "
-                f"{expat.ErrorString(error.code)}; "
-                "fetch the file again"
-            ) from error
-        return [(f"{self.path}:{line}", attributes, "".join(text)) for line, attributes, text in self.found]
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if name == "article":
-            self.found.append((self.parser.CurrentLineNumber, attributes, []))
-        elif name != "a":  # a link is part of its sentence, every other element stands apart
-            self._characters(" ")
-
-    def _end(self, name: str) -> None:
-        if name not in ("a", "article"):
-            self._characters(" ")
-
-    def _characters(self, text: str) -> None:
-        if self.found:
-            self.found[-1][2].append(text)
-
-
-def _one_file(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if not found:
-        raise DataError(f"{folder}: no file {pattern}; expected the by-article training set of SemEval-2019 task 4")
-    return found[-1]
+def _read_articles(path: Path) -> list[tuple[str, Mapping[str, str], str]]:
+    """Return (where, attributes, text) of every article of a file."""
+    found: list[tuple[int, Mapping[str, str], list[str]]] = []
+    for kind, line, value, attributes in xml_events(str(path), read_bytes(path)):
+        is_element = kind in (START, END)
+        if kind == START and value == "article":
+            found.append((line, attributes, []))
+        elif found and not (is_element and value in ("a", "article")):
+            # a link is part of its sentence, every other element stands apart
+            found[-1][2].append(" " if is_element else value)
+    return [(f"{path}:{line}", attributes, "".join(text)) for line, attributes, text in found]
 
 
 def _attribute(where: str, attributes: Mapping[str, str], name: str) -> str:
@@ -116,7 +114,7 @@ def _attribute(where: str, attributes: Mapping[str, str], name: str) -> str:
 
 def _articles(path: Path) -> list[Document]:
     documents: dict[str, Document] = {}
-    for where, attributes, body in _XmlReader(path).read():
+    for where, attributes, body in _read_articles(path):
         key = _attribute(where, attributes, "id")
         if key in documents:
             raise DataError(f"{where}: article id {key!r} was already used at {documents[key].where}")
@@ -135,7 +133,7 @@ def _text(title: str, body: str) -> str:
 
 def _labels(path: Path) -> dict[str, str]:
     labels = {}
-    for where, attributes, _ in _XmlReader(path).read():
+    for where, attributes, _ in _read_articles(path):
         value = _attribute(where, attributes, "hyperpartisan")
         if value not in _CLASS:
             raise DataError(f"{where}: hyperpartisan={value!r}, expected 'true' or 'false'")
@@ -165,10 +163,8 @@ def _published(path: Path, documents: list[Document]) -> dict[str, list[Document
     seen = {document.id for split in ("train", "validation") for document in splits[split]}
     leaked = sum(document.id in seen for document in splits["test"])
     _log.warning(
-        "hyperpartisan: split 'longformer' is kept as published, and %d of its %d test articles are also "
-        "in train or "
-        "dev: scores on it are too good and serve comparison with the literature only (split: clean has no "
-        "such leak)",
+        "hyperpartisan: split 'longformer' is kept as published, and %d of its %d test articles are also in train or "
+        "dev: scores on it are too good and serve comparison with the literature only (split: clean has no such leak)",
         leaked,
         len(splits["test"]),
     )
@@ -182,15 +178,12 @@ def _number(document: Document) -> int:
 
 
 def _published_numbers(path: Path) -> dict[str, list[int]]:
-    if not path.is_file():
+    if not is_there(path):
         raise DataError(
             f"{path}: no such file; split 'longformer' needs hp-splits.json from the scripts folder of "
             "github.com/allenai/longformer beside the articles"
         )
-    try:
-        content: Any = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}:{error.colno}: malformed JSON: {error.msg}") from None
+    content = read_json(path)
     if not isinstance(content, dict) or content.keys() != _PUBLISHED.keys() or not all(map(_is_ids, content.values())):
         raise DataError(f"{path}: expected an object with the lists of numbers train, dev and test")
     return content
@@ -198,3 +191,18 @@ def _published_numbers(path: Path) -> dict[str, list[int]]:
 
 def _is_ids(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(number, int) for number in value)
+
+
+TASK = Task(
+    name="hyperpartisan",
+    title="Hyperpartisan News Detection",
+    summary="645 news articles judged hyperpartisan or not (SemEval-2019 task 4, by article).",
+    metric="f1",
+    sizes="514 / 65 / 66",
+    source="articles- and ground-truth-training-byarticle-20181122.xml, https://zenodo.org/record/1489920",
+    licence="CC BY 4.0",
+    reader=read,
+    hub=from_hub("hyperpartisan_news_detection", _HUB_COLUMNS.needed, _from_hub, config="byarticle", check=_check_hub),
+    labels=LABELS,
+    splits=(CLEAN, _PUBLISHED_SPLIT),
+)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
-from foretoken.data.documents import Corpus, Document, is_empty
+from foretoken.data.documents import Document, Splits, is_empty
+from foretoken.data.options import REMOVABLE, DataOptions
+from foretoken.data.readers.archives import tar_files
+from foretoken.data.readers.files import entries, is_folder, read_bytes
+from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
+from foretoken.data.tasks.base import Task, from_hub
 from foretoken.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-    from foretoken.data.readers.rows import Row
 
 LABELS = (
     "alt.atheism",
@@ -37,11 +37,12 @@ LABELS = (
     "talk.religion.misc",
 )
 _HALVES = {"20news-bydate-train": "train", "20news-bydate-test": "test"}
+_HUB_COLUMNS = ColumnNames("text", "label_text")
 _log = logging.getLogger(__name__)
 _Post = tuple[PurePosixPath, bytes]
 
 
-def read(path: Path | None, options: DataOptions) -> Corpus:
+def read(path: Path, options: DataOptions) -> Splits:
     """Return the posts in their official train and test halves, stripped as ``options.remove`` says.
 
     ``path`` is the archive (20news-bydate.tar.gz, .tar.xz), or a folder with it or its content. Posts are
@@ -50,7 +51,6 @@ def read(path: Path | None, options: DataOptions) -> Corpus:
     Raises:
         DataError: no archive, a damaged one, or one of another shape.
     """
-    assert path is not None
     splits: dict[str, list[Document]] = {"train": [], "test": []}
     for name, content in _posts(path):
         if len(name.parts) >= 3 and name.parts[-3] in _HALVES:
@@ -60,7 +60,7 @@ def read(path: Path | None, options: DataOptions) -> Corpus:
     for half, split in _HALVES.items():
         if not splits[split]:
             raise DataError(f"{path}: no posts at {half}/<group>/<number>; expected the archive 20news-bydate.tar.gz")
-    return Corpus({split: _drop_empty(split, documents) for split, documents in splits.items()})
+    return {split: _drop_empty(split, documents) for split, documents in splits.items()}
 
 
 def strip(text: str, remove: Sequence[str]) -> str:
@@ -87,17 +87,16 @@ def strip(text: str, remove: Sequence[str]) -> str:
     return text
 
 
-def from_hub_row(row: Row) -> Row | None:
-    """Return a row of SetFit/20_newsgroups, whose texts are already stripped; None when nothing was left."""
-    return row if (row[1]["text"] or "").strip() else None
+def _from_hub(source: str, rows: Iterable[Row]) -> list[Document]:
+    """Return the posts, which are already stripped, where anything was left."""
+    kept = ((where, values) for where, values in rows if (values["text"] or "").strip())
+    return documents_from_rows(source, kept, _HUB_COLUMNS)
 
 
-def check_hub(options: DataOptions) -> None:
-    """Raise a ConfigError when the hub copy, which is already stripped, cannot serve ``options.remove``."""
-    if set(options.remove) != {"headers", "footers", "quotes"}:
+def _check_hub(options: DataOptions) -> None:
+    if set(options.remove) != set(REMOVABLE):
         raise ConfigError(
-            f"the hub copy of 20newsgroups comes without headers, footers and quotes, got "
-            f"remove={options.remove!r}; "
+            f"the hub copy of 20newsgroups comes without headers, footers and quotes, got remove={options.remove!r}; "
             "keep the default or set path to the raw archive"
         )
 
@@ -109,37 +108,41 @@ def _drop_empty(split: str, documents: list[Document]) -> list[Document]:
     return kept
 
 
-def _posts(path: Path) -> Iterator[_Post]:
-    if path.is_file():
-        return _archived(path)
+def _posts(path: Path) -> list[_Post]:
+    if not is_folder(path):
+        return tar_files(path, _is_any)
     for root in (path, path / "20news-bydate"):
-        if any((root / half).is_dir() for half in _HALVES):
+        if any(is_folder(root / half) for half in _HALVES):
             return _extracted(root)
     archives = sorted(path.glob("20news-bydate*.tar*"))
     if not archives:
         raise DataError(
             f"{path}: neither 20news-bydate.tar.gz (or .tar.xz) nor its folders are here; see `foretoken tasks`"
         )
-    return _archived(archives[0])
+    return tar_files(archives[0], _is_any)
 
 
-def _extracted(root: Path) -> Iterator[_Post]:
-    for half in sorted(_HALVES):
-        for file in sorted((root / half).glob("*/*")):
-            if file.is_file():
-                yield PurePosixPath(file.relative_to(root).as_posix()), file.read_bytes()
+def _extracted(root: Path) -> list[_Post]:
+    groups = [group for half in sorted(_HALVES) for group in entries(root / half) if is_folder(group)]
+    files = [file for group in groups for file in entries(group) if not is_folder(file)]
+    return [(PurePosixPath(file.relative_to(root).as_posix()), read_bytes(file, may_be_empty=True)) for file in files]
 
 
-def _archived(archive: Path) -> Iterator[_Post]:
-    """Yield the members in the order of their names; nothing is written to disk."""
-    import lzma
-    import tarfile
-    import zlib
+def _is_any(_: PurePosixPath) -> bool:
+    return True
 
-    try:
-        with tarfile.open(archive, mode="r:*") as tar:
-            posts = [(member.name, tar.extractfile(member)) for member in tar if member.isfile()]
-            contents = [(PurePosixPath(name), file.read()) for name, file in posts if file is not None]
-    except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        raise DataError(f"{archive}: the archive is damaged or no tar archive ({error}); fetch it again") from error
-    yield from sorted(contents)
+
+TASK = Task(
+    name="20newsgroups",
+    title="20 Newsgroups",
+    summary="Usenet posts of 1993 in twenty groups; the official split by date, without headers, signatures and "
+    "quotes.",
+    metric="accuracy",
+    sizes="9,912 / 1,102 / 7,317",
+    source="20news-bydate.tar.gz, http://qwone.com/~jason/20Newsgroups/",
+    licence="no formal licence; distributed for research",
+    reader=read,
+    hub=from_hub("SetFit/20_newsgroups", _HUB_COLUMNS.needed, _from_hub, check=_check_hub),
+    labels=LABELS,
+    options=("remove",),
+)

@@ -3,54 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from foretoken.data.documents import Corpus, refuse_repeated_ids
-from foretoken.data.examples import Generation
+from foretoken.data.documents import refuse_repeated_ids
+from foretoken.data.examples import GenerationExample
 from foretoken.data.problems import GENERATION
-from foretoken.data.readers.generation_files import filled
-from foretoken.data.readers.hub_tables import hub_rows
-from foretoken.data.readers.raw_files import raw_file
-from foretoken.data.readers.rows import Row
+from foretoken.data.readers.rows import Row, field_of, filled
 from foretoken.data.readers.tables import read_rows
+from foretoken.data.tasks.base import Task, from_files, from_hub
 from foretoken.errors import DataError
 
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-    from foretoken.data.tasks.base import Task
-
-_FILES = {"train": "train.jsonl", "validation": "dev.jsonl", "test": "test.jsonl"}
 _FIELDS = ("metadata", "document", "questions")
-HUB = "pszemraj/SQuALITY-v1.3"
+_field = partial(field_of, record="SQuALITY v1.3")
 
 
-def read(path: Path | None, _: DataOptions) -> Corpus:
+def _read(file: Path) -> list[GenerationExample]:
+    return _examples(str(file), read_rows(file, _FIELDS))
+
+
+def _examples(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
     """Return one example per question: the question, a blank line and the story; the answers are the references.
 
     The questions of a story form a group.
-
-    Raises:
-        DataError: a file is missing, or a line is malformed; the message names file and line.
     """
-    files = {split: raw_file(path, (name,), "squality") for split, name in _FILES.items()}
-    return _corpus({split: read_rows(file, _FIELDS) for split, file in files.items()})
+    examples = [example for where, story in rows for example in _questions(where, story)]
+    refuse_repeated_ids(examples)
+    return examples
 
 
-def read_hub(_: Task, __: DataOptions) -> Corpus:
-    """Return the hub copy, which has the same records."""
-    return _corpus(hub_rows(HUB, None, _FIELDS))
-
-
-def _corpus(rows: Mapping[str, Iterable[Row]]) -> Corpus:
-    splits: dict[str, list[Any]] = {}
-    for split, items in rows.items():
-        splits[split] = [example for where, story in items for example in _questions(where, story)]
-        refuse_repeated_ids(splits[split])
-    return Corpus(splits, problem=GENERATION)
-
-
-def _questions(where: str, story: Mapping[str, Any]) -> Iterator[Generation]:
+def _questions(where: str, story: Mapping[str, object]) -> Iterator[GenerationExample]:
     document = filled(where, story["document"], "document").strip()
     name = str(_field(where, story["metadata"], "passage_id"))
     if not isinstance(story["questions"], list) or not story["questions"]:
@@ -58,10 +40,12 @@ def _questions(where: str, story: Mapping[str, Any]) -> Iterator[Generation]:
     for number, question in enumerate(story["questions"], start=1):
         here = f"{where}: question {number}"
         text = filled(here, _field(here, question, "question_text"), "question_text").strip()
-        yield Generation(f"{name}/{number}", f"{text}\n\n{document}", _answers(here, question), where, group=name)
+        yield GenerationExample(
+            f"{name}/{number}", f"{text}\n\n{document}", _answers(here, question), where, group=name
+        )
 
 
-def _answers(where: str, question: Any) -> tuple[str, ...]:
+def _answers(where: str, question: object) -> tuple[str, ...]:
     responses = _field(where, question, "responses")
     if not isinstance(responses, list) or not responses:
         raise DataError(f"{where} has no responses; expected at least one answer")
@@ -70,7 +54,17 @@ def _answers(where: str, question: Any) -> tuple[str, ...]:
     )
 
 
-def _field(where: str, values: Any, name: str) -> Any:
-    if not isinstance(values, Mapping) or name not in values:
-        raise DataError(f"{where}: no {name!r}; expected a record of SQuALITY v1.3")
-    return values[name]
+TASK = Task(
+    name="squality",
+    title="SQuALITY",
+    summary="Answers of a paragraph to questions about stories of 5,000 words; four references each.",
+    metric="rougeL",
+    sizes="250 / 125 / 260",
+    source="train.jsonl, dev.jsonl, test.jsonl of data/v1-3/txt, https://github.com/nyu-mll/SQuALITY",
+    licence="CC BY 4.0; the stories: Project Gutenberg",
+    reader=from_files(
+        "squality", {"train": ("train.jsonl",), "validation": ("dev.jsonl",), "test": ("test.jsonl",)}, _read
+    ),
+    hub=from_hub("pszemraj/SQuALITY-v1.3", _FIELDS, _examples),
+    problem=GENERATION,
+)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
-from xml.parsers import expat
 
-from foretoken.data.documents import Corpus, refuse_repeated_ids
-from foretoken.data.examples import Generation
+from foretoken.data.documents import Splits, refuse_repeated_ids
+from foretoken.data.examples import GenerationExample
+from foretoken.data.options import DataOptions
 from foretoken.data.problems import GENERATION
-from foretoken.data.readers.files import read_bytes
-from foretoken.data.tasks.generation import Markers
+from foretoken.data.readers.archives import tar_files
+from foretoken.data.readers.files import is_folder, read_bytes
+from foretoken.data.readers.xml_events import END, START, TEXT, xml_events
+from foretoken.data.tasks.base import Markers, Task
 from foretoken.errors import DataError
 
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-
-MARKERS = Markers(("<bos_webnlg>", "<subject>", "<property>", "<object>"), "<target_webnlg>", "<eos_webnlg>")
-SEEN = (
+_MARKERS = Markers(("<bos_webnlg>", "<subject>", "<property>", "<object>"), "<target_webnlg>", "<eos_webnlg>")
+_SEEN = (
     "Airport",
     "Astronaut",
     "Building",
@@ -36,7 +34,7 @@ _TEST = "testdata_with_lex.xml"
 _ARCHIVE = "webnlg_challenge_2017.tar*"
 
 
-def read(path: Path | None, _: DataOptions) -> Corpus:
+def read(path: Path, _: DataOptions) -> Splits:
     """Return the entries with all their texts as references; test entries are of part ``seen`` or ``unseen``.
 
     ``path`` is the archive, or a folder with it or its content. Sources are those of :func:`linearise`; triples
@@ -45,8 +43,7 @@ def read(path: Path | None, _: DataOptions) -> Corpus:
     Raises:
         DataError: a file is missing, is malformed XML, or an entry has no triples or no text.
     """
-    assert path is not None
-    splits: dict[str, list[Generation]] = {"train": [], "validation": [], "test": []}
+    splits: dict[str, list[GenerationExample]] = {"train": [], "validation": [], "test": []}
     for where, name, content in _files(path):
         split = _split(name)
         if split is not None:
@@ -58,7 +55,7 @@ def read(path: Path | None, _: DataOptions) -> Corpus:
                 "WebNLG challenge 2017"
             )
         refuse_repeated_ids(examples)
-    return Corpus(dict(splits), problem=GENERATION)
+    return splits
 
 
 def linearise(triples: Iterable[tuple[str, str, str]]) -> str:
@@ -67,7 +64,7 @@ def linearise(triples: Iterable[tuple[str, str, str]]) -> str:
     >>> linearise([("Ajoblanco", "country", "Spain")])
     '<bos_webnlg> <subject> Ajoblanco <property> country <object> Spain'
     """
-    start, *markers = MARKERS.source
+    start, *markers = _MARKERS.source
     parts = (f"{marker} {text}" for triple in triples for marker, text in zip(markers, triple, strict=True))
     return " ".join((start, *parts))
 
@@ -75,65 +72,39 @@ def linearise(triples: Iterable[tuple[str, str, str]]) -> str:
 @dataclass
 class _Entry:
     line: int
-    attributes: dict[str, str]
+    attributes: Mapping[str, str]
     triples: list[tuple[str, str, str]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
 
-class _XmlReader:
-    """Collects the entries of one file; every entry keeps its line."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.entries: list[_Entry] = []
-        self.text: list[str] | None = None  # of the element that is being read, if its text matters
-        self.parser = expat.ParserCreate()
-        self.parser.StartElementHandler = self._start
-        self.parser.EndElementHandler = self._end
-        self.parser.CharacterDataHandler = self._characters
-
-    def read(self, content: bytes) -> list[_Entry]:
-        """Return the entries."""
-        try:
-            self.parser.Parse(content, True)
-        except expat.ExpatError as error:
-            raise DataError(
-                f"{self.where}:{error.lineno}:{error.offset + 1}: malformed XML: {expat.ErrorString(error.code)}; "
-                "fetch the file again"
-            ) from error
-        return self.entries
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if name == "entry":
-            self.entries.append(_Entry(self.parser.CurrentLineNumber, attributes))
-        elif name in ("mtriple", "lex") and self.entries:
-            self.text = []
-
-    def _end(self, name: str) -> None:
-        if self.text is None or name not in ("mtriple", "lex"):
-            return
-        text, self.text = "".join(self.text).strip(), None
-        if name == "lex":
-            self.entries[-1].texts.append(text)
-        else:
-            self.entries[-1].triples.append(self._triple(text))
-
-    def _characters(self, text: str) -> None:
-        if self.text is not None:
-            self.text.append(text)
-
-    def _triple(self, text: str) -> tuple[str, str, str]:
-        parts = text.split(" | ")
-        if len(parts) != 3:
-            raise DataError(
-                f"{self.where}:{self.parser.CurrentLineNumber}: the triple {text!r} has {len(parts)} parts, expected "
-                "'subject | property | object'"
-            )
-        return parts[0], parts[1], parts[2]
+def _entries(where: str, content: bytes) -> list[_Entry]:
+    entries: list[_Entry] = []
+    text: list[str] | None = None  # of the element that is being read, if its text matters
+    for kind, line, value, attributes in xml_events(where, content):
+        if kind == START and value == "entry":
+            entries.append(_Entry(line, attributes))
+        elif kind == START and value in ("mtriple", "lex") and entries:
+            text = []
+        elif kind == TEXT and text is not None:
+            text.append(value)
+        elif kind == END and text is not None and value in ("mtriple", "lex"):
+            if value == "lex":
+                entries[-1].texts.append("".join(text).strip())
+            else:
+                entries[-1].triples.append(_triple(f"{where}:{line}", "".join(text).strip()))
+            text = None
+    return entries
 
 
-def _examples(where: str, file: str, content: bytes, *, parts: bool) -> Iterator[Generation]:
-    for entry in _XmlReader(where).read(content):
+def _triple(where: str, text: str) -> tuple[str, str, str]:
+    parts = text.split(" | ")
+    if len(parts) != 3:
+        raise DataError(f"{where}: the triple {text!r} has {len(parts)} parts, expected 'subject | property | object'")
+    return parts[0], parts[1], parts[2]
+
+
+def _examples(where: str, file: str, content: bytes, *, parts: bool) -> Iterator[GenerationExample]:
+    for entry in _entries(where, content):
         here = f"{where}:{entry.line}"
         if not entry.triples:
             raise DataError(f"{here}: the entry has no <mtriple>; expected at least one triple")
@@ -141,9 +112,9 @@ def _examples(where: str, file: str, content: bytes, *, parts: bool) -> Iterator
             raise DataError(f"{here}: the entry has {'an empty' if entry.texts else 'no'} <lex>; expected its texts")
         if not entry.attributes.get("eid") or not entry.attributes.get("category"):
             raise DataError(f"{here}: the entry lacks eid or category; it has {', '.join(entry.attributes) or 'none'}")
-        part = ("seen" if entry.attributes["category"] in SEEN else "unseen") if parts else None
+        part = ("seen" if entry.attributes["category"] in _SEEN else "unseen") if parts else None
         name = f"{file}/{entry.attributes['eid']}"
-        yield Generation(name, linearise(entry.triples), tuple(entry.texts), here, part=part)
+        yield GenerationExample(name, linearise(entry.triples), tuple(entry.texts), here, part=part)
 
 
 def _split(name: PurePosixPath) -> str | None:
@@ -154,33 +125,33 @@ def _split(name: PurePosixPath) -> str | None:
 
 def _files(path: Path) -> Iterator[tuple[str, PurePosixPath, bytes]]:
     """Yield (where, relative name, content) of the XML files, in the order of their names."""
-    if path.is_file():
-        yield from _archived(path)
-        return
-    found = sorted(file for file in path.rglob("*.xml") if file.is_file())
+    found = sorted(path.rglob("*.xml")) if is_folder(path) else []
     for file in found:
         yield str(file), PurePosixPath(file.relative_to(path).as_posix()), read_bytes(file)
     if not found:
-        yield from _archived(_archive(path))
+        archive = _archive(path) if is_folder(path) else path
+        for name, content in tar_files(archive, lambda name: name.suffix == ".xml"):
+            yield f"{archive}:{name}", name, content
 
 
 def _archive(folder: Path) -> Path:
-    archives: Sequence[Path] = sorted(folder.glob(_ARCHIVE))
+    archives = sorted(folder.glob(_ARCHIVE))
     if not archives:
         raise DataError(f"{folder}: neither {_ARCHIVE} nor its XML files are here; see `foretoken tasks`")
     return archives[0]
 
 
-def _archived(archive: Path) -> Iterator[tuple[str, PurePosixPath, bytes]]:
-    import lzma
-    import tarfile
-    import zlib
-
-    try:
-        with tarfile.open(archive, mode="r:*") as tar:
-            members = [(PurePosixPath(member.name), tar.extractfile(member)) for member in tar if member.isfile()]
-            contents = [(name, file.read()) for name, file in members if file is not None and name.suffix == ".xml"]
-    except (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        raise DataError(f"{archive}: the archive is damaged or no tar archive ({error}); fetch it again") from error
-    for name, content in sorted(contents):
-        yield f"{archive}:{name}", name, content
+TASK = Task(
+    name="webnlg",
+    title="WebNLG challenge 2017",
+    summary="Text from sets of one to seven triples of DBpedia; the test is also scored by seen and unseen categories.",
+    metric="bleu",
+    sizes="6,940 / 872 / 1,862",
+    source="webnlg_challenge_2017, https://gitlab.com/shimorina/webnlg-dataset (or its copy "
+    "https://github.com/fuzihaofzh/webnlg-dataset)",
+    licence="CC BY-NC-SA 4.0",
+    reader=read,
+    hub=None,  # the copy there mixes the three test files
+    problem=GENERATION,
+    markers=_MARKERS,
+)

@@ -178,7 +178,7 @@ class AoTPTuningConfig(ForetokenConfig):
         return config, sites
 
 
-def checked_factors(factors: Any) -> list[int]:
+def checked_factors(factors: object) -> list[int]:
     """Return a and b as a list that json can hold."""
     if not isinstance(factors, list | tuple) or len(factors) != 2:
         raise ConfigError(f"factors is {factors!r}; expected two whole numbers [a, b], a · b >= vocabulary")

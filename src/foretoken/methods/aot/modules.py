@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class TokensOfBatch:
         self.device = device
         self._known: tuple[Known, ...] = ()  # replaced as a whole: threads see one state or the other
 
-    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles leave out the batches
+    def __reduce__(self) -> tuple[object, ...]:  # copies and pickles leave out the batches
         return partial(type(self), device=self.device), (self.limit,)
 
     def __call__(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from threading import Thread
 
 from torch import Tensor
 
-KNOWN = all(hasattr(os, name) for name in ("posix_fadvise", "preadv", "RWF_NOWAIT"))  # Linux has them
+SUPPORTED = all(hasattr(os, name) for name in ("posix_fadvise", "preadv", "RWF_NOWAIT"))  # Linux has them
 PROBES = 8
 GAP = 2**15  # bytes between two rows that are read along rather than asked for apart
 LARGEST = 2**17  # of a longer range the kernel reads the beginning only
@@ -25,7 +25,7 @@ LARGEST = 2**17  # of a longer range the kernel reads the beginning only
 Run = tuple[int, int]
 
 
-class ReadAhead:
+class Prefetcher:
     """Asks for the pages of rows before they are looked up, if they are not in memory.
 
     Args:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.files import PathLike, atomic_file
-from foretoken.methods.aot.prefetch import KNOWN, ReadAhead
+from foretoken.methods.aot.prefetch import SUPPORTED, Prefetcher
 
 FILE_NAME = "aot_table.safetensors"
 TENSOR = "table"
@@ -50,18 +50,18 @@ class FusedTable:
                 f"{self.path} is {got[0]} of {got[1]}, expected (layers, vocabulary, width) = {shape} of "
                 "float32, float16 or bfloat16; it belongs to another adapter or backbone: fuse the adapter again"
             )
-        self.ahead = ReadAhead(self.path, TENSOR, shape, self.values.itemsize) if KNOWN else None
+        self.prefetcher = Prefetcher(self.path, TENSOR, shape, self.values.itemsize) if SUPPORTED else None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # copies and other processes map the same file: a pickled or copied tensor would be the whole table in memory
         return type(self), (self.path, self.shape)
 
     def rows(self, layer: int, token_ids: Tensor) -> Tensor:
         """(U,) ids on any device -> (U, D) rows of a layer, on the CPU, in the file's type."""
         ids = token_ids.to("cpu")
-        if self.ahead is not None and not torch.compiler.is_compiling() and ids is not self._latest:
+        if self.prefetcher is not None and not torch.compiler.is_compiling() and ids is not self._latest:
             self._latest = ids  # tokens not seen before: this layer is the first to look them up
-            self.ahead(layer, ids)
+            self.prefetcher(layer, ids)
         return nn.functional.embedding(ids, self.values[layer])
 
 

@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
-from foretoken.errors import ConfigError, ForetokenError, did_you_mean, quoted
+from foretoken.errors import ConfigError, ForetokenError, did_you_mean, no_such, quoted
 from foretoken.methods import METHODS, option_names
-from foretoken.options import Errors, convert, unknown_keys
+from foretoken.options import Errors, Values, convert, is_number, unknown_keys
 from foretoken.training.tokens.new_tokens import with_trained_rows
 from foretoken.tuner import completed_lora, use_fast_attention  # registers our methods with peft on the way
 
@@ -20,23 +20,13 @@ MEMBERS = "configs"  # the option of a stack that holds methods
 NO_MEMBERS = ("stack", "full")
 
 
-def method_errors(method: Mapping[str, Any], key: str = "method") -> Errors:
+def method_errors(method: Values, key: str = "method") -> Errors:
     """Return one line per problem of a recipe's method group, or of a member of a stack."""
-    name = method.get("name")
-    if not isinstance(name, str):
-        return [f"{key}.name: is required, one of {', '.join(METHODS)}"]
-    if name not in METHODS:
-        hint = did_you_mean(name.lower(), METHODS) or f"; known: {', '.join(METHODS)}"
-        return [f"{key}.name: no method {quoted(name)}{hint}"]
-    options = _options(method)
-    known = option_types(name)
-    errors = unknown_keys(options, known, f"{key}.")
-    for option in options.keys() & known.keys() - {MEMBERS}:
-        convert(options[option], known[option], f"{key}.{option}", errors)
-    errors += _dropout_errors(options, f"{key}.")
-    if MEMBERS in known:
-        errors += _members_errors(options.get(MEMBERS), f"{key}.{MEMBERS}")
-    return errors or _construction_errors(method, key)
+    errors: Errors = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # shown once, when the run builds its config
+        _read_config(method, key, errors)
+    return errors
 
 
 def option_types(name: str) -> dict[str, Any]:
@@ -48,16 +38,21 @@ def option_types(name: str) -> dict[str, Any]:
     return {option: hints.get(option, Any) for option in option_names(config)}
 
 
-def build_config(method: Mapping[str, Any], task_type: str = "SEQ_CLS") -> PeftConfig | None:
-    """Return the peft config of a recipe's method group; None for full fine-tuning."""
-    config = METHODS[method["name"]].config
-    if config is None:
-        return None
-    return config(task_type=task_type, **_converted(method))
+def build_config(method: Values, task_type: str = "SEQ_CLS") -> PeftConfig | None:
+    """Return the peft config of a recipe's method group; None for full fine-tuning.
+
+    Raises:
+        ConfigError: the group has problems; all of them are named.
+    """
+    errors: Errors = []
+    config = _read_config(method, "method", errors, task_type)
+    if errors:
+        raise ConfigError("; ".join(errors))
+    return config
 
 
 def attach(
-    model: PreTrainedModel, method: Mapping[str, Any], task_type: str = "SEQ_CLS", *, new_tokens: Sequence[int] = ()
+    model: PreTrainedModel, method: Values, task_type: str = "SEQ_CLS", *, new_tokens: Sequence[int] = ()
 ) -> PreTrainedModel | PeftModel:
     """Return the model with the method's adapter and trained heads; the model itself for full fine-tuning.
 
@@ -81,49 +76,71 @@ def attach(
     return adapted
 
 
-def _options(method: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in method.items() if key != "name"}
+def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ_CLS") -> PeftConfig | None:
+    """Build a method's config; each problem goes to `errors`. None for those, and for full fine-tuning."""
+    name, before = method.get("name"), len(errors)
+    if not isinstance(name, str):
+        errors.append(f"{key}.name: is required, one of {', '.join(METHODS)}")
+        return None
+    if name not in METHODS:
+        errors.append(f"{key}.name: {no_such('method', name, METHODS)}")
+        return None
+    options = _read_options(method, option_types(name), key, errors)
+    config = METHODS[name].config
+    if config is None or len(errors) > before:
+        return None
+    try:
+        return config(task_type=task_type, **options)
+    except (ValueError, TypeError) as error:
+        errors.append(f"{key}: {error}")
+        return None
 
 
-def _converted(method: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a method, or of a stack's members, as the types that their config declares."""
-    known = option_types(method["name"])
-    options = {key: convert(value, known[key], key, []) for key, value in _options(method).items()}
-    if MEMBERS in options:
-        members = [_as_group(member) for member in options[MEMBERS]]
-        options[MEMBERS] = [{"name": member["name"], **_converted(member)} for member in members]
+def _read_options(method: Values, known: Values, key: str, errors: Errors) -> dict[str, Any]:
+    """Return the options of a method as the types that its config declares."""
+    given = {name: value for name, value in method.items() if name != "name"}
+    errors.extend(unknown_keys(given, known, f"{key}."))
+    options = {
+        name: _read_members(value, f"{key}.{name}", errors)
+        if name == MEMBERS
+        else convert(value, known[name], f"{key}.{name}", errors)
+        for name, value in given.items()
+        if name in known
+    }
+    if MEMBERS in known and MEMBERS not in given:
+        _read_members(None, f"{key}.{MEMBERS}", errors)
+    errors.extend(_dropout_errors(given, f"{key}."))
     return options
 
 
-def _dropout_errors(options: Mapping[str, Any], prefix: str) -> Errors:
-    """Refuse what drops everything; peft's own configs take any number."""
+def _read_members(members: object, key: str, errors: Errors) -> list[dict[str, Any]]:
+    """Return the members of a stack as a recipe's method groups with converted options."""
+    if not isinstance(members, list | tuple) or not members:
+        example = "[prefix-propagation, {name: lora, r: 4}]"
+        errors.append(f"{key}: got {quoted(members)}, expected a list of methods, e.g. {example}")
+        return []
+    read = []
+    for index, member in enumerate(members):
+        at = f"{key}[{index}]"
+        group = {"name": member} if isinstance(member, str) else member
+        if not isinstance(group, Mapping):
+            errors.append(f"{at}: got {quoted(group)}, expected a method's name, or a group with `name` and options")
+        elif group.get("name") in NO_MEMBERS:
+            errors.append(f"{at}.name: {group['name']} cannot be part of a stack")
+        elif not (found := method_errors(group, at)):
+            read.append({"name": group["name"], **_read_options(group, option_types(group["name"]), at, errors)})
+        else:
+            errors.extend(found)
+    return read
+
+
+def _dropout_errors(options: Values, prefix: str) -> Errors:
+    """Refuse a dropout of 1 or more; peft's own configs take any number."""
     return [
         f"{prefix}{option}: got {quoted(value)}, expected a number from 0 up to, but below, 1"
         for option, value in options.items()
-        if "dropout" in option and isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < 1
+        if "dropout" in option and is_number(value) and not 0 <= value < 1
     ]
-
-
-def _members_errors(members: Any, key: str) -> Errors:
-    if not isinstance(members, list | tuple) or not members:
-        return [
-            f"{key}: got {quoted(members)}, expected a list of methods, e.g. [prefix-propagation, {{name: lora, r: 4}}]"
-        ]
-    found: Errors = []
-    for index, member in enumerate(map(_as_group, members)):
-        at = f"{key}[{index}]"
-        if not isinstance(member, Mapping):
-            found.append(f"{at}: got {quoted(member)}, expected a method's name, or a group with `name` and options")
-        elif member.get("name") in NO_MEMBERS:
-            found.append(f"{at}.name: {member['name']} cannot be part of a stack")
-        else:
-            found += method_errors(member, at)
-    return found
-
-
-def _as_group(member: Any) -> Any:
-    """Read `lora` as `{name: lora}`, as for the method itself."""
-    return {"name": member} if isinstance(member, str) else member
 
 
 def _check_modules_to_save(model: PreTrainedModel, config: PeftConfig) -> None:
@@ -142,13 +159,3 @@ def _type_hints(config: type[PeftConfig]) -> dict[str, Any]:
         return get_type_hints(config)
     except NameError:  # a peft config may name types that only a type checker imports
         return {}
-
-
-def _construction_errors(method: Mapping[str, Any], key: str) -> Errors:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said again, once, when the run builds its config
-            build_config(method)
-    except (ValueError, TypeError) as error:
-        return [f"{key}: {error}"]
-    return []

@@ -7,7 +7,7 @@ import logging
 import torch
 
 from foretoken.attention import choose as settings
-from foretoken.errors import did_you_mean, quoted
+from foretoken.errors import no_such
 from foretoken.options import Errors
 
 log = logging.getLogger(__name__)
@@ -15,10 +15,7 @@ log = logging.getLogger(__name__)
 
 def engine_errors(name: str, key: str = "training.attention_engine") -> Errors:
     """Return one line if there is no such attention engine."""
-    if name in settings.NAMES:
-        return []
-    known = ", ".join(settings.NAMES)
-    return [f"{key}: no engine {quoted(name)}{did_you_mean(name, settings.NAMES) or f'; known: {known}'}"]
+    return [] if name in settings.NAMES else [f"{key}: {no_such('engine', name, settings.NAMES)}"]
 
 
 def use_attention(engine: str | None, packing: bool | None) -> None:

@@ -14,23 +14,23 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
-from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem
-from foretoken.training.problems.candidates import Candidates
+from foretoken.training.problems.base import Collator, Inputs, Problem
+from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
 from foretoken.training.problems.classification import Classification, Regression, TextProblem
-from foretoken.training.problems.generation import Generation
+from foretoken.training.problems.generation import TextGeneration
 from foretoken.training.problems.tagging import TokenClassification
 from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions
 
-__all__ = ["PROBLEMS", "Collator", "EncodeSettings", "Inputs", "Problem", "make_problem"]
+__all__ = ["PROBLEMS", "Collator", "Inputs", "Problem", "make_problem"]
 
 PROBLEMS: dict[str, type[Problem]] = {
     CLASSIFICATION: Classification,
     REGRESSION: Regression,
     MULTIPLE_CHOICE: MultipleChoice,
     TOKEN_CLASSIFICATION: TokenClassification,
-    CANDIDATES: Candidates,
-    GENERATION: Generation,
+    CANDIDATES: CandidateChoice,
+    GENERATION: TextGeneration,
 }
 
 
@@ -52,12 +52,12 @@ def make_problem(
     """
     kind = PROBLEMS[name]
     given: dict[str, Any] = {"labels": tuple(labels), "grouped": grouped, "n_bins": n_bins, "pairs": pairs}
-    if issubclass(kind, Generation):
+    if issubclass(kind, TextGeneration):
         given |= {"options": generation or GenerationOptions(), "task": task}
     elif generation is not None:
         raise ConfigError(f"generation is for data with texts to generate, got data for {name}; leave it out")
     if chunks is None:
         return kind(**given)
-    if not issubclass(kind, TextProblem | Candidates):
+    if not issubclass(kind, TextProblem | CandidateChoice):
         raise ConfigError(f"chunks is for classification, regression and candidates, got data for {name}; leave it out")
     return kind(**given, pool=chunks.pool)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from datasets import Dataset
@@ -13,22 +13,12 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import ConfigError
-from foretoken.training.recipe.recipe import ChunkOptions
-from foretoken.training.tokens.encode import TokenRules, Truncation, chosen_max_length
+from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation, chosen_max_length
 
 FILL = -100  # where rows have unequal numbers of labels or logits; the Trainer fills with it between batches, too
-Inputs = dict[str, Any]
-Collator = Callable[[Sequence[Mapping[str, Any]]], Inputs]
-
-
-@dataclass(frozen=True)
-class EncodeSettings:
-    """How documents become tokens: whose tokens, how many at most, what is done with longer ones."""
-
-    tokenizer: PreTrainedTokenizerBase
-    max_length: int
-    rules: TokenRules
-    chunks: ChunkOptions | None = None
+Inputs: TypeAlias = dict[str, Any]
+Outputs: TypeAlias = Any  # what is predicted, or right, one per row: an array or a list, as the problem has it
+Collator: TypeAlias = Callable[[Sequence[TableRow]], Inputs]
 
 
 @dataclass(frozen=True)
@@ -60,7 +50,7 @@ class Problem(ABC):
         return self
 
     @property
-    def head_options(self) -> dict[str, Any]:
+    def head_options(self) -> dict[str, object]:
         """What the model's config must say for its head to fit."""
         return {}
 
@@ -79,7 +69,7 @@ class Problem(ABC):
         """Tokens that the problem adds to the vocabulary, and whose embeddings are trained."""
         return ()
 
-    def longest(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    def max_length(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
         """Return the tokens that a document may have, given the recipe's number."""
         return chosen_max_length(wanted, config, tokenizer)
 
@@ -88,7 +78,7 @@ class Problem(ABC):
         return split
 
     @abstractmethod
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return the columns of a split that its batches are made of, among them ``length``, and what was cut."""
 
     @abstractmethod
@@ -109,7 +99,7 @@ class Problem(ABC):
         return len(inputs["labels"])
 
     @abstractmethod
-    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any]:
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return the outputs and the labels, one of each per row; -100 fills what rows of other batches lack.
 
         The labels may be None: :meth:`labels_of` returns them then, from the table.
@@ -119,24 +109,24 @@ class Problem(ABC):
         """Raise a ConfigError where bare texts, without anything beside them, cannot be predicted."""
         raise ConfigError(f"{self.name} needs more than a text: name a file with --input")
 
-    def labels_of(self, split: Dataset) -> Any:
+    def labels_of(self, split: Dataset) -> Outputs:
         """Return the labels of a split as :meth:`decode` returns them."""
         return np.asarray(split["label"])
 
     @abstractmethod
-    def measure(self, outputs: Any, labels: Any, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of some rows."""
 
     @abstractmethod
-    def columns(self, outputs: Any, labels: Any) -> dict[str, Any]:
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return what a file of predictions says of the rows, besides their ids."""
 
     @abstractmethod
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return what `foretoken predict` says of each row, beside its id."""
 
 
-def head_of(labels: Sequence[str]) -> dict[str, Any]:
+def head_of(labels: Sequence[str]) -> dict[str, object]:
     """Return what a model's config says of a head with one logit per label.
 
     >>> head_of(["no", "yes"])

@@ -7,7 +7,7 @@ before every chunk of the documents, and a linear layer scores the token before 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,12 +20,15 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from foretoken.backbones import BACKBONES
 from foretoken.data.problems import CANDIDATES
 from foretoken.errors import BackboneError, DataError
-from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs
+from foretoken.training.problems.base import FILL, Collator, Inputs
 from foretoken.training.problems.choice import Choosing
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.chunks import ChunkCollator, pooled, spans
 from foretoken.training.tokens.encode import (
+    EncodeSettings,
     PaddingCollator,
+    TableRow,
+    TokenColumns,
     Truncation,
     count_lengths,
     padded,
@@ -37,7 +40,7 @@ QUESTION, QUESTION_END, CANDIDATE, CANDIDATE_END = "[question]", "[/question]", 
 
 
 @dataclass(frozen=True)
-class Candidates(Choosing):
+class CandidateChoice(Choosing):
     """One of the candidates, by the scores of their ``[ent]`` tokens, pooled over the chunks of the documents."""
 
     name: ClassVar[str] = CANDIDATES
@@ -50,7 +53,7 @@ class Candidates(Choosing):
         """The marks around the question and around each candidate."""
         return QUESTION, QUESTION_END, CANDIDATE, CANDIDATE_END
 
-    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Candidates:
+    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> CandidateChoice:
         """Refuse decoders: what they compute at an ``[ent]`` knows nothing of the candidate after it."""
         backbone = BACKBONES.get(config.model_type)
         if backbone is not None and backbone.stacks[0].is_causal:
@@ -60,7 +63,7 @@ class Candidates(Choosing):
             )
         return self
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences``, one per chunk, ``places`` of the ``[ent]`` tokens, ``front`` and ``length``.
 
         ``front`` is how many tokens stand before the documents in every chunk: question and candidates.
@@ -99,7 +102,7 @@ class CandidateCollator:
     chunks: ChunkCollator
     has_global: bool
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
         """Return the batch of the chunks, and ``places`` [B, K], the same in every chunk of a row."""
         batch = self.chunks(rows) | {"places": padded([row["places"] for row in rows], FILL)}
         if self.has_global:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,9 +14,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import MULTIPLE_CHOICE
-from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs, Problem
+from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
 from foretoken.training.problems.metrics import probabilities_of
-from foretoken.training.tokens.encode import PaddingCollator, Truncation, count_lengths, label_tensor, padded
+from foretoken.training.tokens.encode import (
+    EncodeSettings,
+    PaddingCollator,
+    TableRow,
+    TokenColumns,
+    Truncation,
+    count_lengths,
+    label_tensor,
+    padded,
+)
 from foretoken.training.tokens.texts import cut_pairs
 
 
@@ -30,7 +39,7 @@ class Choosing(Problem):
     choices_column: ClassVar[str]
 
     @property
-    def head_options(self) -> dict[str, Any]:
+    def head_options(self) -> dict[str, object]:
         """One score."""
         return {"num_labels": 1}
 
@@ -49,11 +58,11 @@ class Choosing(Problem):
             loss = nn.functional.cross_entropy(scores.masked_fill(~there, -torch.inf), labels)
         return loss, scores.masked_fill(~there, FILL)
 
-    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any]:
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return the probabilities of each row's own choices, and the numbers of the right ones."""
         return [probabilities_of(row[row != FILL]) for row in np.asarray(logits)], [] if labels is None else labels
 
-    def measure(self, outputs: Any, labels: Any, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of choices."""
         from foretoken.metrics.choice import choice_metrics
 
@@ -62,7 +71,7 @@ class Choosing(Problem):
             table[number, : len(row)] = row
         return choice_metrics(table, labels, n_bins=self.n_bins)
 
-    def columns(self, outputs: Any, labels: Any) -> dict[str, Any]:
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the numbers of the right and of the predicted choice, and the probabilities."""
         return {
             "label": [int(label) for label in labels],
@@ -70,12 +79,12 @@ class Choosing(Problem):
             "probabilities": [[float(value) for value in row] for row in outputs],
         }
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return the choice, its number from 0, its probability, and all probabilities."""
         return [_answer(row, names) for row, names in zip(outputs, rows[self.choices_column], strict=True)]
 
 
-def _answer(probabilities: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+def _answer(probabilities: np.ndarray, names: Sequence[str]) -> dict[str, object]:
     best = int(np.argmax(probabilities))
     return {
         "choice": names[best],
@@ -93,7 +102,7 @@ class MultipleChoice(Choosing):
     task_type: ClassVar[str] = "SEQ_CLS"
     choices_column: ClassVar[str] = "choices"
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences``, one per choice, and ``length``, the tokens of all of them."""
         choices = list(split["choices"])
         texts = [text for text, row in zip(split["text"], choices, strict=True) for _ in row]
@@ -102,7 +111,7 @@ class MultipleChoice(Choosing):
         places = list(zip([0, *ends[:-1]], ends, strict=True))
         sequences = [pairs[begin:end] for begin, end in places]
         longest = [max(lengths[begin:end]) for begin, end in places]
-        columns: dict[str, list[Any]] = {
+        columns: TokenColumns = {
             "sequences": sequences,
             "length": [sum(len(pair["input_ids"]) for pair in row) for row in sequences],
         }
@@ -126,7 +135,7 @@ class ChoiceCollator:
 
     padding: PaddingCollator
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
         """Return what the model reads, [S, N], ``pair`` [B, K], and labels [B] where there are any."""
         counts = [len(row["sequences"]) for row in rows]
         starts = np.cumsum([0, *counts[:-1]]).tolist()

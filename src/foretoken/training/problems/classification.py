@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from datasets import Dataset
@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.metrics import classification_metrics
-from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem, head_of
+from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
 from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.tokens.chunks import ChunkCollator, pooled
-from foretoken.training.tokens.encode import PaddingCollator, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
 from foretoken.training.tokens.texts import encode_texts
 
 
@@ -32,7 +32,7 @@ class TextProblem(Problem):
         if self.pairs:
             super().check_texts()
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``input_ids`` (and ``token_type_ids`` of pairs), or with chunks ``sequences``."""
         pairs = split["text_pair"] if "text_pair" in split.column_names else None
         return encode_texts(split["text"], pairs, settings)
@@ -63,7 +63,7 @@ class Classification(TextProblem):
     name: ClassVar[str] = CLASSIFICATION
 
     @property
-    def head_options(self) -> dict[str, Any]:
+    def head_options(self) -> dict[str, object]:
         """One logit per label."""
         return head_of(self.labels)
 
@@ -77,11 +77,11 @@ class Classification(TextProblem):
         """They are the outputs."""
         return True
 
-    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any]:
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return probabilities [n, C] and class numbers [n]."""
         return probabilities_of(logits), [] if labels is None else labels
 
-    def measure(self, outputs: Any, labels: Any, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of classification; of grouped rows also how many groups are all right."""
         values = classification_metrics(outputs, labels, n_bins=self.n_bins)
         if len(self.labels) == 2:
@@ -92,7 +92,7 @@ class Classification(TextProblem):
             values["exact_match"] = grouped_exact_match(np.argmax(outputs, axis=1) == np.asarray(labels), groups)
         return values
 
-    def columns(self, outputs: Any, labels: Any) -> dict[str, Any]:
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return label, prediction and a probability per label."""
         outputs = np.asarray(outputs)
         return {
@@ -100,11 +100,11 @@ class Classification(TextProblem):
             "prediction": [self.labels[index] for index in outputs.argmax(axis=1)],
         } | {f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)}
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return label, its probability, and all probabilities."""
         return [self._answer(row) for row in np.asarray(outputs).tolist()]
 
-    def _answer(self, row: list[float]) -> dict[str, Any]:
+    def _answer(self, row: list[float]) -> dict[str, object]:
         best = max(range(len(row)), key=row.__getitem__)
         return {
             "label": self.labels[best],
@@ -120,7 +120,7 @@ class Regression(TextProblem):
     name: ClassVar[str] = REGRESSION
 
     @property
-    def head_options(self) -> dict[str, Any]:
+    def head_options(self) -> dict[str, object]:
         """One output, which is the number."""
         return {"num_labels": 1, "problem_type": "regression"}
 
@@ -128,20 +128,20 @@ class Regression(TextProblem):
         """Return the mean squared error of pooled outputs (B, 1)."""
         return nn.functional.mse_loss(logits.float().squeeze(1), labels.float())
 
-    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any]:
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return the predicted numbers [n] and the right ones [n]."""
         return np.asarray(logits, dtype=np.float64).reshape(-1), [] if labels is None else labels
 
-    def measure(self, outputs: Any, labels: Any, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of regression."""
         from foretoken.metrics.regression import regression_metrics
 
         return regression_metrics(outputs, labels)
 
-    def columns(self, outputs: Any, labels: Any) -> dict[str, Any]:
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the right and the predicted number."""
         return {"label": [float(value) for value in labels], "prediction": [float(value) for value in outputs]}
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return the predicted number."""
         return [{"value": round(float(value), 6)} for value in outputs]

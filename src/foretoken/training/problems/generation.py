@@ -1,24 +1,30 @@
-"""A text that follows a source text: by encoder-decoders (LED, BART, T5), or by decoders (GPT-2, Llama)."""
+"""A text that follows a source text: by encoder-decoders (LED, BART, T5), or by decoders (GPT-2, Llama).
+
+Shapes: B batch, N tokens of the longest source, T generated tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.backbones import BACKBONES
 from foretoken.data.problems import GENERATION
-from foretoken.data.tasks.generation import Markers
-from foretoken.data.tasks.generation_tasks import MARKERS
+from foretoken.data.tasks.base import Markers
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.problems.base import Collator, EncodeSettings, Inputs, Problem
-from foretoken.training.problems.generating import generate
+from foretoken.quiet import quiet_transformers
+from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem
 from foretoken.training.problems.generation_texts import (
+    IGNORED,
+    Frame,
     GenerationCollator,
     decoder_frame,
     encode_sources,
@@ -28,7 +34,7 @@ from foretoken.training.problems.generation_texts import (
     source_length,
 )
 from foretoken.training.recipe.recipe import GenerationOptions
-from foretoken.training.tokens.encode import PaddingCollator, Truncation
+from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
 
 TARGET = "<target>"  # the marker before the target, where the task names none
 _TER_WORDS = 100  # of a reference on average; the edits of longer texts take minutes to find
@@ -36,7 +42,7 @@ _LEAVE_ONE_OUT = ("coqa",)  # scored as people are, who have one reference fewer
 
 
 @dataclass(frozen=True)
-class Generation(Problem):
+class TextGeneration(Problem):
     """A text per source text; the family of the model decides what it reads.
 
     Encoder-decoders read the source and learn the target. Decoders read ``source <target marker> target <end>`` and
@@ -55,7 +61,7 @@ class Generation(Problem):
         """Return what peft calls the problem, which depends on the family."""
         return "SEQ_2_SEQ_LM" if config.is_encoder_decoder else "CAUSAL_LM"
 
-    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Generation:
+    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> TextGeneration:
         """Return the problem as this model reads it.
 
         Raises:
@@ -87,7 +93,8 @@ class Generation(Problem):
     @property
     def markers(self) -> Markers:
         """The markers in the texts: the task's, or those that the recipe names."""
-        known = MARKERS.get(self.task or "", Markers((), TARGET, ""))
+        task = TASKS.get(self.task or "")
+        known = (task and task.markers) or Markers((), TARGET, "")
         return known if self.options.markers is None else replace(known, source=tuple(self.options.markers))
 
     @property
@@ -109,7 +116,7 @@ class Generation(Problem):
         number: Any = ids(marker) if marker else self.tokenizer.eos_token_id
         return int(number)
 
-    def longest(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    def max_length(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
         """Return the tokens of a source, which leave a decoder room to generate."""
         return source_length(wanted, config, tokenizer, self.options.max_new_tokens)
 
@@ -120,7 +127,7 @@ class Generation(Problem):
         """Return one row per reference."""
         return row_per_reference(split)
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``input_ids`` of the sources and, where there are references, those and the first as ``labels``."""
         frame = self._frame(settings)
         texts = list(split["source" if "source" in split.column_names else "text"])
@@ -134,7 +141,7 @@ class Generation(Problem):
             columns["length"] = [one + len(ids) for one, ids in zip(columns["length"], columns["labels"], strict=True)]
         return columns, truncation
 
-    def _frame(self, settings: EncodeSettings) -> Any:
+    def _frame(self, settings: EncodeSettings) -> Frame:
         numbers: Any = settings.tokenizer.convert_tokens_to_ids
         sources = [int(numbers(token)) for token in self.markers.source]
         if not self.in_sequence:
@@ -165,17 +172,17 @@ class Generation(Problem):
         """Return how many tokens the targets have."""
         return int((inputs["labels"] >= 0).sum())
 
-    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any]:
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return the generated texts; no labels, as batches have one reference of each row alone."""
         assert self.tokenizer is not None
         rows = [[int(token) for token in row if token >= 0] for row in logits]
         return [text.strip() for text in self.tokenizer.batch_decode(rows, skip_special_tokens=True)], None
 
-    def labels_of(self, split: Dataset) -> Any:
+    def labels_of(self, split: Dataset) -> Outputs:
         """Return the references of every row."""
         return [list(texts) for texts in split["references"]]
 
-    def measure(self, outputs: Any, labels: Any, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of generated texts, CoQA's as its script has them."""
         from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
 
@@ -183,10 +190,77 @@ class Generation(Problem):
         which = [name for name in GENERATION_METRICS if name != "ter" or words <= _TER_WORDS]
         return generation_metrics(outputs, labels, which=which, leave_one_out=self.task in _LEAVE_ONE_OUT)
 
-    def columns(self, outputs: Any, labels: Any) -> dict[str, Any]:
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the references and the generated text."""
         return {"label": [list(texts) for texts in labels], "prediction": list(outputs)}
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return the generated text."""
         return [{"text": text} for text in outputs]
+
+
+@torch.no_grad()
+def generate(model: Any, inputs: Mapping[str, Tensor], options: GenerationOptions, *, pad: int, end: int) -> Tensor:
+    """Return the (B, T) tokens that follow the sources of a batch; -100 from the end on.
+
+    Args:
+        model: with or without an adapter.
+        inputs: a batch, padded on the right; with ``labels``, which are not looked at.
+        options: how to search.
+        pad: number of the padding token.
+        end: number of the token that ends a text.
+    """
+    is_decoder = not model.config.is_encoder_decoder
+    given = left_padded(inputs, pad) if is_decoder else {k: v for k, v in inputs.items() if k != "labels"}
+    with quiet_transformers():  # which says at every call what it leaves out of the model's own settings
+        found = model.generate(**given, generation_config=search(options, pad=pad, end=end))
+    new = found[:, given["input_ids"].shape[1] if is_decoder else 1 :]
+    return ended(new, end)
+
+
+def search(options: GenerationOptions, *, pad: int, end: int) -> GenerationConfig:
+    """Return transformers' settings; what is not said here would be the model's own."""
+    return GenerationConfig(
+        do_sample=False,
+        num_beams=options.num_beams,
+        max_new_tokens=options.max_new_tokens,
+        min_length=0,
+        length_penalty=options.length_penalty,
+        no_repeat_ngram_size=options.no_repeat_ngram_size,
+        repetition_penalty=1.0,
+        num_return_sequences=1,
+        pad_token_id=pad,
+        eos_token_id=end,
+        use_cache=True,
+    )
+
+
+def left_padded(inputs: Mapping[str, Tensor], pad: int) -> dict[str, Tensor]:
+    """Return a batch without its targets, padded on the left as decoders go on from the last token.
+
+    >>> ids, mask = torch.tensor([[5, 6, 7], [8, 7, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    >>> labels = torch.tensor([[-100, -100, 7], [-100, 7, -100]])
+    >>> left_padded({"input_ids": ids, "attention_mask": mask, "labels": labels}, 0)["input_ids"].tolist()
+    [[5, 6], [0, 8]]
+    """
+    kept = inputs["attention_mask"].bool()
+    if "labels" in inputs:
+        kept = kept & (inputs["labels"] == IGNORED)
+    lengths = kept.sum(1)
+    width = int(lengths.max())
+    here = torch.arange(width, device=lengths.device) >= width - lengths[:, None]
+    fills = {"input_ids": pad, "attention_mask": 0, "token_type_ids": 0}
+    return {
+        name: torch.full_like(here, fill, dtype=inputs[name].dtype).masked_scatter(here, inputs[name][kept])
+        for name, fill in fills.items()
+        if name in inputs
+    }
+
+
+def ended(tokens: Tensor, end: int) -> Tensor:
+    """Return (B, T) tokens with -100 from the first end on.
+
+    >>> ended(torch.tensor([[5, 2, 0], [5, 6, 7]]), 2).tolist()
+    [[5, -100, -100], [5, 6, 7]]
+    """
+    return tokens.masked_fill((tokens == end).cumsum(1) > 0, IGNORED)

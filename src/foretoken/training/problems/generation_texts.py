@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -12,7 +12,10 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import ConfigError, DataError
 from foretoken.training.tokens.encode import (
+    EncodeSettings,
     PaddingCollator,
+    TableRow,
+    TokenColumns,
     Truncation,
     chosen_max_length,
     count_lengths,
@@ -22,9 +25,6 @@ from foretoken.training.tokens.encode import (
     token_sequences,
 )
 from foretoken.training.tokens.texts import special_frame
-
-if TYPE_CHECKING:
-    from foretoken.training.problems.base import EncodeSettings
 
 IGNORED = -100  # a label that no loss is computed of
 
@@ -62,7 +62,7 @@ def decoder_frame(settings: EncodeSettings, markers: Sequence[int], target: int,
 
 def encode_sources(
     texts: Sequence[str], settings: EncodeSettings, frame: Frame, *, segments: bool
-) -> tuple[dict[str, list[Any]], Truncation]:
+) -> tuple[TokenColumns, Truncation]:
     """Return ``input_ids`` of the sources, with ``segments`` also ``token_type_ids``, and what was cut.
 
     Raises:
@@ -71,9 +71,9 @@ def encode_sources(
     room = settings.max_length - len(frame.before) - len(frame.after)
     if room < 1:
         raise ConfigError(f"max_length is {settings.max_length}, which leaves no room for a source; raise it")
-    whole = [row["input_ids"] for row in token_sequences(texts, settings, special=False)]
+    whole = token_sequences(texts, settings)
     rows = [[*frame.before, *shortened(ids, room, frame.markers), *frame.after] for ids in whole]
-    columns: dict[str, list[Any]] = {"input_ids": rows}
+    columns: TokenColumns = {"input_ids": rows}
     if segments:
         columns["token_type_ids"] = [segments_of(ids, (*frame.markers, *frame.after)) for ids in rows]
     fixed = settings.max_length - room
@@ -82,8 +82,7 @@ def encode_sources(
 
 def encode_targets(texts: Sequence[str], settings: EncodeSettings, frame: Frame, *, at_most: int) -> list[list[int]]:
     """Return the targets with what begins and ends them; a longer one is cut, its end included."""
-    rows = token_sequences(texts, settings, special=False)
-    return [[*frame.begin, *row["input_ids"], *frame.end][:at_most] for row in rows]
+    return [[*frame.begin, *ids, *frame.end][:at_most] for ids in token_sequences(texts, settings)]
 
 
 def shortened(ids: Sequence[int], room: int, markers: Collection[int]) -> list[int]:
@@ -186,7 +185,7 @@ class GenerationCollator:
     in_sequence: bool
     global_start: bool = False
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, torch.Tensor]:
         """Return input_ids, attention_mask and what else is one number per token [B, N]; labels [B, M] if any."""
         plain = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
         labels = [row["labels"] for row in rows] if "labels" in rows[0] else None
@@ -202,7 +201,7 @@ class GenerationCollator:
         return batch | ({} if labels is None else {"labels": padded(labels, IGNORED)})
 
 
-def joined(row: Mapping[str, Any], target: Sequence[int]) -> dict[str, Any]:
+def joined(row: TableRow, target: Sequence[int]) -> dict[str, Any]:
     """Return a row with the target after its source, all of it in the source's last segment."""
     both = dict(row) | {"input_ids": [*row["input_ids"], *target]}
     if "token_type_ids" in row:

@@ -16,7 +16,7 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.tasks.table import TASKS
-from foretoken.errors import did_you_mean, quoted
+from foretoken.errors import no_such
 from foretoken.metrics import METRICS
 from foretoken.options import Errors
 
@@ -32,10 +32,7 @@ _DEFAULTS = {
 
 def metric_errors(name: str) -> Errors:
     """Return one line if there is no such selection metric."""
-    if name in METRICS:
-        return []
-    known = ", ".join(METRICS)
-    return [f"training.metric: no metric {quoted(name)}{did_you_mean(name, METRICS) or '; known: ' + known}"]
+    return [] if name in METRICS else [f"training.metric: {no_such('metric', name, METRICS)}"]
 
 
 def default_metric(data: DataOptions) -> str:

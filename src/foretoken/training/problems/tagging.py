@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,12 +13,15 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from foretoken.data.examples import OUTSIDE
 from foretoken.data.problems import TOKEN_CLASSIFICATION
-from foretoken.data.tags import OUTSIDE
 from foretoken.errors import BackboneError, ConfigError, DataError
-from foretoken.training.problems.base import FILL, Collator, EncodeSettings, Inputs, Problem, head_of
+from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem, head_of
 from foretoken.training.tokens.encode import (
+    EncodeSettings,
     PaddingCollator,
+    TableRow,
+    TokenColumns,
     Truncation,
     count_lengths,
     padded,
@@ -39,14 +42,14 @@ class TokenClassification(Problem):
     task_type: ClassVar[str] = "TOKEN_CLS"
 
     @property
-    def head_options(self) -> dict[str, Any]:
+    def head_options(self) -> dict[str, object]:
         """One logit per tag."""
         return head_of(self.labels)
 
     def check_texts(self) -> None:
         """Accept bare texts; their words are what stands between blanks."""
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences``, one per window, ``window`` and ``place`` of every word, ``length``, and the labels.
 
         Raises:
@@ -96,7 +99,7 @@ class TokenClassification(Problem):
         """Return the number of words that have tokens; 1 for none, whose loss is 0."""
         return max(1, int((inputs["place"] >= 0).sum()))
 
-    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Any, Any]:
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
         """Return the predicted and the right tags of every row's words."""
         there = (np.asarray(logits) != FILL).any(axis=-1)
         return self._named(np.argmax(logits, axis=-1), there), [] if labels is None else self._named(labels, there)
@@ -108,17 +111,17 @@ class TokenClassification(Problem):
         """Return the tags of every row's words."""
         return [[self.labels[number] for number in row] for row in split["labels"]]
 
-    def measure(self, outputs: Any, labels: Any, groups: Sequence[str] | None = None) -> dict[str, float]:
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of entities, and the accuracy over words."""
         from foretoken.metrics.spans import span_metrics
 
         return span_metrics(labels, outputs)
 
-    def columns(self, outputs: Any, labels: Any) -> dict[str, Any]:
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the right and the predicted tags."""
         return {"label": list(labels), "prediction": list(outputs)}
 
-    def answers(self, outputs: Any, rows: Dataset) -> list[dict[str, Any]]:
+    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return words, tags, and the entities with their first word and the one after their last, from 0."""
         return [
             {"words": words, "tags": tags, "entities": entities(words, tags)}
@@ -126,7 +129,7 @@ class TokenClassification(Problem):
         ]
 
 
-def entities(words: Sequence[str], tags: Sequence[str]) -> list[dict[str, Any]]:
+def entities(words: Sequence[str], tags: Sequence[str]) -> list[dict[str, object]]:
     """Return the entities that tags mark, read as the metrics read them.
 
     >>> entities(["Ada", "Lovelace", "wrote"], ["B-PER", "I-PER", "O"])
@@ -146,7 +149,7 @@ class WordCollator:
 
     padding: PaddingCollator
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
         """Return what the model reads, [S, N], ``window`` and ``place`` [B, W], and labels [B, W] where there are any.
 
         A word's first token is ``input_ids[window, place]``. A place is -1 for a word without tokens.
@@ -208,7 +211,7 @@ def _row(
     }
 
 
-def _say(rows: Sequence[Mapping[str, Any]], max_length: int) -> None:
+def _say(rows: Sequence[TableRow], max_length: int) -> None:
     longer = sum(len(row["sequences"]) > 1 for row in rows)
     if longer:
         log.info("%d of %d documents have more than %d tokens, read in windows", longer, len(rows), max_length)

@@ -1,1 +1,1 @@
-"""The recipe: read from YAML, checked whole, everything a run depends on."""
+"""The recipe: everything a run depends on, read from YAML and checked as a whole."""

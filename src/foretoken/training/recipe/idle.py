@@ -1,6 +1,6 @@
-"""Options of a recipe that change nothing in this run: each is said once, as it is often a misunderstanding.
+"""Idle options: given in the recipe, but without effect beside other options, on this model or on these data.
 
-What can never fit is refused before; here stands what is idle beside other options, or on this model or these data.
+Each is logged once, as it is often a misunderstanding. Options that can never fit each other are errors instead.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from foretoken.backbones import BACKBONES
 from foretoken.backbones.base import Backbone
 from foretoken.methods import METHODS
 from foretoken.metrics.table import METRICS
+from foretoken.options import Values
+from foretoken.processes import num_processes
 from foretoken.training.model.adapter import MEMBERS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.prepare import Prepared
-from foretoken.training.run.record import processes
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Run:
-    """What decides whether an option does anything."""
+    """A run, of which some facts make options idle."""
 
     recipe: Recipe
     prepared: Prepared
@@ -64,7 +65,7 @@ class Run:
 
 
 class Idle(NamedTuple):
-    """An option, when it is idle although it was given, and why; ``{run}`` is filled in."""
+    """An option, when it is idle although it was given, and why; ``{run}`` is formatted in."""
 
     key: str
     is_idle: Callable[[Run], bool]
@@ -76,7 +77,7 @@ OPTIONS = (
     Idle("training.batch_size", lambda run: run.training.tokens_per_batch is not None, "tokens_per_batch is given"),
     Idle(
         "training.eval_batch_size",
-        lambda run: run.training.eval_budget is not None and processes() == 1,
+        lambda run: run.training.eval_budget is not None and num_processes() == 1,
         "eval_tokens_per_batch takes its place, which is tokens_per_batch where it is left out",
     ),
     Idle(
@@ -131,7 +132,7 @@ OPTIONS = (
 
 
 def idle_options(run: Run) -> list[str]:
-    """Return one line per option that was given and changes nothing."""
+    """Return one line per option that was given and has no effect."""
     own = [(item.key, item.why) for item in OPTIONS if _is_given(run, item.key) and item.is_idle(run)]
     return [
         f"{key} has no effect: {why.format(run=run)}"
@@ -140,21 +141,23 @@ def idle_options(run: Run) -> list[str]:
 
 
 class SayIdle(TrainerCallback):
-    """Says which options change nothing once training begins, as the number of steps is known then."""
+    """Logs the idle options when training begins: the number of steps is known then."""
 
     def __init__(self, recipe: Recipe, prepared: Prepared) -> None:
         self.recipe = recipe
         self.prepared = prepared
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Say them."""
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Log a warning for each."""
         every = self.recipe.training.eval_every
         evaluations = state.num_train_epochs if every == "epoch" else -(-state.max_steps // int(every))
         for line in idle_options(Run(self.recipe, self.prepared, state.max_steps, evaluations)):
             log.warning("%s", line)
 
 
-def _of_method(run: Run, method: Mapping[str, Any], key: str) -> Iterator[tuple[str, str]]:
+def _of_method(run: Run, method: Values, key: str) -> Iterator[tuple[str, str]]:
     """Yield the options of a method, or of a stack's members, that their config says to need something else."""
     for index, member in enumerate(method.get(MEMBERS, ())):
         if isinstance(member, Mapping):
@@ -187,9 +190,9 @@ def _of(run: Run, key: str) -> Any:
     return value
 
 
-def _default(item: Field[Any]) -> Any:
+def _default(item: Field[object]) -> object:
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 
-def _has_attention_dropout(config: Any) -> bool:
+def _has_attention_dropout(config: object) -> bool:
     return any(hasattr(config, name) for name in ATTENTION_DROPOUTS)

@@ -1,15 +1,21 @@
-"""From a recipe file and command-line overrides to one nested mapping."""
+"""From a YAML file and command-line overrides to plain nested values, and a check of every text and number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from foretoken.errors import RecipeError, cut, quoted
+from foretoken.errors import RecipeError, cut, printable, quoted
+from foretoken.options import Errors, Values, is_usable
 from foretoken.training.recipe.yaml_text import DEEPEST, LONGEST, parse_yaml
+
+_UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # tabs and new lines may separate columns
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes, on Linux
+_PATHS = ("model", "output", "data.path", "data.train", "data.validation", "data.test")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -48,8 +54,8 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def apply_overrides(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return `values` with every dotted key of `overrides` set; the overrides win."""
+def apply_overrides(values: Values, overrides: Values) -> dict[str, Any]:
+    """Return `values` with every dotted key of `overrides` set."""
     merged = dict(values)
     for key, value in overrides.items():
         path = key.split(".")
@@ -59,14 +65,31 @@ def apply_overrides(values: dict[str, Any], overrides: dict[str, Any]) -> dict[s
     return merged
 
 
-def _set(values: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
+def add_plain_errors(values: object, errors: Errors) -> None:
+    """Add the lines of `plain_errors` for keys that have no error yet."""
+    said = {line.partition(":")[0] for line in errors}
+    errors.extend(line for line in plain_errors(values) if line.partition(":")[0] not in said)
+
+
+def plain_errors(values: object) -> Errors:
+    r"""Return one line for every text, number and path that cannot be used, at any depth and under any key.
+
+    >>> plain_errors({"data": {"path": "mail\0.csv"}})
+    ["data.path: got 'mail\\x00.csv', which holds the character '\\x00'"]
+    >>> plain_errors({"seeds": [float("nan")]})
+    ['seeds[0]: got nan, expected a number between -2^63 and 2^63']
+    """
+    return [f"{key}: {problem}" for key, value in _leaves(values, "") for problem in _problems(key, value)]
+
+
+def _set(values: object, path: Sequence[str], value: object) -> dict[str, Any]:
     group = dict(values) if isinstance(values, dict) else {"name": values} if isinstance(values, str) else {}
     first, *rest = path
     group[first] = _set(group.get(first), rest, value) if rest else value
     return group
 
 
-def _value(key: str, text: str) -> Any:
+def _value(key: str, text: str) -> object:
     try:
         return parse_yaml(text)
     except yaml.YAMLError as error:
@@ -75,3 +98,33 @@ def _value(key: str, text: str) -> Any:
 
 def _one_line(error: yaml.YAMLError) -> str:
     return cut(" ".join(str(error).split()), 300)
+
+
+def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            at = f"{key}.{name}" if key else str(name)
+            yield from _leaves(item, cut(printable(at), _LONGEST_NAME))
+            if isinstance(name, str) and _UNUSABLE.search(name):
+                yield cut(printable(at), _LONGEST_NAME), name
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{key}[{index}]")
+    else:
+        yield key, value
+
+
+def _problems(key: str, value: object) -> Iterator[str]:
+    if isinstance(value, int | float) and not is_usable(value):
+        yield f"got {quoted(value)}, expected a number between -2^63 and 2^63"
+    if isinstance(value, str):
+        found = _UNUSABLE.search(value)
+        if found:
+            yield f"got {quoted(value)}, which holds the character {found[0]!r}"
+        elif key in _PATHS and _is_too_long(value):
+            yield f"got {quoted(value)}, which is longer than a path or a name in it can be"
+
+
+def _is_too_long(path: str) -> bool:
+    raw = path.encode()
+    return len(raw) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in raw.split(b"/"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from foretoken.data.options import DataOptions
 from foretoken.errors import ConfigError, RecipeError
@@ -19,9 +19,8 @@ from foretoken.limits import (
     MOST_TOKENS,
 )
 from foretoken.names import check_name, plain_name
-from foretoken.options import Errors, build, option, to_dict
-from foretoken.training.recipe.plain_values import add_plain_errors
-from foretoken.training.recipe.reading import apply_overrides, parse_overrides, read_yaml
+from foretoken.options import Errors, Values, build, option, to_dict
+from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 AUTO = "auto"
 
@@ -150,7 +149,7 @@ class Recipe:
 
     model: str = option("folder or hub name of a pretrained model, or `minilm` (the demo weights)")
     data: DataOptions = option("the documents and their labels")
-    method: Mapping[str, Any] = option("`name` (see `foretoken methods`) and the options of its config")
+    method: Values = option("`name` (see `foretoken methods`) and the options of its config")
     lengthen: LengthenOptions | None = option("lengthen the model first", None)
     max_length: int | None = option(
         "tokens per document; default: the model's maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
@@ -164,6 +163,7 @@ class Recipe:
     output: str = option("folder that holds the runs", "runs")
     name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>", None)
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
+    _is_checked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse a name that would lead out of the folder of the runs."""
@@ -187,63 +187,53 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     return build_recipe(apply_overrides(read_yaml(Path(path)), chosen), source=str(path))
 
 
-def build_recipe(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
+def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     """Build a recipe from nested data; raise one RecipeError that lists every problem."""
+    from foretoken.training.problems.metrics import default_metric  # imports torch, as do the checks of names
+
     errors: Errors = []
-    values = _with_method_group(values)
+    values = with_method_group(values)
     recipe = build(Recipe, values, errors)
-    errors.extend(_method_errors(values.get("method")))
-    errors.extend(_metric_errors(values.get("training")))
-    errors.extend(_engine_errors(values.get("training")))
+    errors.extend(_name_errors(values))
     add_plain_errors(values, errors)
     if errors or recipe is None:
         raise RecipeError.of(source, errors)
-    return _with_metric(recipe if recipe.name else replace(recipe, name=recipe.default_name))
+    metric = default_metric(recipe.data) if recipe.training.metric == AUTO else recipe.training.metric
+    training = replace(recipe.training, metric=metric)
+    found = replace(recipe, training=training, name=recipe.name or recipe.default_name)
+    object.__setattr__(found, "_is_checked", True)  # a changed copy, as of `replace`, has to be checked again
+    return found
 
 
 def checked(recipe: Recipe) -> Recipe:
-    """Return the recipe with its defaults filled in, validated as one read from a file is."""
-    return build_recipe(to_dict(recipe))
+    """Return a recipe that :func:`build_recipe` made as it is; another one with its defaults, validated."""
+    return recipe if recipe._is_checked else build_recipe(to_dict(recipe))
 
 
-def _with_method_group(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_method_group(values: Values) -> dict[str, Any]:
     """Accept ``method: lora`` for ``method: {name: lora}``."""
     method = values.get("method")
     return dict(values) | ({"method": {"name": method}} if isinstance(method, str) else {})
 
 
-def _with_metric(recipe: Recipe) -> Recipe:
-    if recipe.training.metric != AUTO:
-        return recipe
-    from foretoken.training.problems.metrics import default_metric
-
-    return replace(recipe, training=replace(recipe.training, metric=default_metric(recipe.data)))
-
-
-def _method_errors(method: Any) -> Errors:
-    if not isinstance(method, Mapping):
-        return []
+def _name_errors(values: Values) -> Errors:
+    """Check the task and its options, those of the method, and the names of metric and attention engine."""
+    from foretoken.data.tasks.table import task_errors
     from foretoken.training.model.adapter import method_errors
-
-    return method_errors(method)
-
-
-def _metric_errors(training: Any) -> Errors:
-    name = training.get("metric") if isinstance(training, Mapping) else None
-    if not isinstance(name, str) or name == AUTO:
-        return []
+    from foretoken.training.model.engine import engine_errors
     from foretoken.training.problems.metrics import metric_errors
 
-    return metric_errors(name)
-
-
-def _engine_errors(training: Any) -> Errors:
-    name = training.get("attention_engine") if isinstance(training, Mapping) else None
-    if not isinstance(name, str):
-        return []
-    from foretoken.training.model.engine import engine_errors
-
-    return engine_errors(name)
+    errors: Errors = []
+    data, method, training = values.get("data"), values.get("method"), values.get("training")
+    if isinstance(data, Mapping):
+        errors += [f"data: {error}" for error in task_errors(data)]
+    if isinstance(method, Mapping):
+        errors += method_errors(method)
+    if isinstance(training, Mapping):
+        metric, engine = training.get("metric"), training.get("attention_engine")
+        errors += metric_errors(metric) if isinstance(metric, str) and metric != AUTO else []
+        errors += engine_errors(engine) if isinstance(engine, str) else []
+    return errors
 
 
 def _data_name(data: DataOptions) -> str:

@@ -1,7 +1,7 @@
-"""YAML as the core schema of YAML 1.2 reads it: texts, numbers, true, false, null, lists, groups whose keys are texts.
+"""YAML with the core schema of YAML 1.2: texts, numbers, true, false, null, lists, and groups with texts as keys.
 
-PyYAML reads YAML 1.1, in which ``10:30`` is 630, ``010`` is 8, ``yes`` is true and ``2024-01-01`` a date. What a text
-stands for is counted while it is read: ten levels of ten aliases each are 10^10 values in half a kilobyte.
+PyYAML reads YAML 1.1, in which ``10:30`` is 630, ``010`` is 8, ``yes`` is true and ``2024-01-01`` a date. Values are
+counted while they are read, because ten levels of ten aliases each stand for 10^10 values in half a kilobyte.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what a text says.
+    """Return the values of a YAML text.
 
     Raises:
         yaml.YAMLError: it is not YAML, or stands for more than the limits above.
@@ -43,7 +43,7 @@ def parse_yaml(text: str) -> Any:
 
 @dataclass
 class _Extent:
-    """What a part of a text stands for."""
+    """The size of a part of a document, its aliases expanded."""
 
     values: int = 0
     characters: int = 0
@@ -51,10 +51,10 @@ class _Extent:
 
 
 class _Loader(yaml.SafeLoader):
-    """Counts while it composes; an alias counts as what it stands for."""
+    """Counts values while it composes them; an alias counts as the values that it stands for."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - so PyYAML declares it
-    yaml_constructors: ClassVar[dict[Any, Any]] = {
+    yaml_constructors: ClassVar[dict[str | None, object]] = {
         f"{_TAG}map": yaml.SafeLoader.construct_yaml_map,
         f"{_TAG}seq": yaml.SafeLoader.construct_yaml_seq,
         f"{_TAG}str": yaml.SafeLoader.construct_yaml_str,
@@ -67,7 +67,7 @@ class _Loader(yaml.SafeLoader):
         self.level = 0
         self.anchored: dict[int, _Extent] = {}  # by the id of a node that is complete
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a value, a list or a group, and count what is in it."""
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent):
@@ -84,8 +84,8 @@ class _Loader(yaml.SafeLoader):
         self.anchored[id(node)] = extent
         return node
 
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Make every key a text, and refuse one that is given twice."""
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """Turn every key into a text, and refuse duplicates."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         keys = [key for key, _ in node.value]
         for key in keys:
@@ -99,7 +99,7 @@ class _Loader(yaml.SafeLoader):
 
     @contextmanager
     def _measured(self) -> Iterator[_Extent]:
-        """Fill in what was read within the block."""
+        """Yield an extent that is filled in when the ``with`` block ends."""
         extent, before = _Extent(), _Extent(**vars(self.read))
         self.read.depth = self.level
         yield extent
@@ -142,10 +142,10 @@ def _float(text: str) -> float:
     return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
-def _add_scalar(name: str, pattern: str, begins: str, convert: Callable[[str], Any]) -> None:
+def _add_scalar(name: str, pattern: str, begins: str, convert: Callable[[str], object]) -> None:
     looks = re.compile(rf"(?:{pattern})\Z")
 
-    def construct(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    def construct(loader: _Loader, node: yaml.ScalarNode) -> object:
         text = loader.construct_scalar(node)
         if not looks.match(text):  # of a value with a tag, such as `!!int x`
             _refuse(f"{quoted(text)} is no {name}", node)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from foretoken.data.examples import OUTSIDE
 from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
-from foretoken.data.tags import OUTSIDE
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import read_object
 from foretoken.metrics.scaling import Scaling

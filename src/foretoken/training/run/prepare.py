@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from foretoken.data.load import load_data
+from foretoken.data.documents import SPLITS
+from foretoken.data.load import Loaded, load_data
+from foretoken.data.options import DataOptions
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
 from foretoken.metrics.table import check_metric
@@ -23,10 +25,12 @@ from foretoken.training.model.adapter import attach
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
-from foretoken.training.problems import EncodeSettings, Problem, make_problem
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.problems import Problem, make_problem
+from foretoken.training.recipe.recipe import GenerationOptions, Recipe
 from foretoken.training.run.fingerprint import of_data, of_model
-from foretoken.training.tokens.encode import Truncation, describe, token_rules
+from foretoken.training.tokens.cache import Content, cached
+from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
+from foretoken.training.tokens.ingredients import of_encoding, of_source
 from foretoken.training.tokens.new_tokens import add_new_tokens
 
 log = logging.getLogger(__name__)
@@ -52,7 +56,7 @@ def prepare(recipe: Recipe) -> Prepared:
     """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
     if recipe.training.num_threads is not None:
         torch.set_num_threads(_threads(recipe.training.num_threads))
-    data = load_data(recipe.data)
+    data, fingerprint = read_data(recipe.data)
     problem = make_problem(
         data.problem,
         data.labels,
@@ -70,13 +74,14 @@ def prepare(recipe: Recipe) -> Prepared:
     model = load_model(source, problem, attention_dropout=recipe.training.attention_dropout)
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
-    fingerprint = of_data(data.splits) | of_model(model, tokenizer)  # before the one is adapted and the other used
-    max_length = problem.longest(recipe.max_length, model.config, tokenizer)
+    contents = dict(fingerprint)
+    fingerprint |= of_model(model, tokenizer)  # before the one is adapted and the other used
+    max_length = problem.max_length(recipe.max_length, model.config, tokenizer)
     problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
     settings = EncodeSettings(tokenizer, max_length, token_rules(model.config), recipe.chunks)
-    tables, truncations = _tables(data.splits, problem, settings)
+    tables, truncations = _tokens(data.splits, problem, settings, contents, _named(recipe.data))
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
     _say(recipe, adapted, problem)
     _set_precision(recipe, adapted)
@@ -110,7 +115,57 @@ def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
         )
 
 
-def _tables(
+def read_data(options: DataOptions) -> tuple[Loaded, dict[str, str]]:
+    """Return the data of a run and their fingerprint, from the cache if the same files were read before.
+
+    Raises:
+        DataError: the data are not usable.
+        ConfigError: an option does not fit the data.
+    """
+
+    def make() -> Content:
+        data = load_data(options)
+        facts = {name: getattr(data, name) for name in ("problem", "labels", "grouped")}
+        return Content(dict(data.splits), {"data": facts, "fingerprint": of_data(data.splits)})
+
+    content = cached(lambda: of_source(options), make, kind="documents", name=_named(options))
+    splits = DatasetDict({name: content.tables[name] for name in SPLITS})
+    return Loaded(splits=splits, **content.facts["data"]), dict(content.facts["fingerprint"])
+
+
+def _named(options: DataOptions) -> str:
+    """Return what `foretoken cache` calls the data."""
+    return str(options.task or options.path or options.train)
+
+
+def _tokens(
+    splits: Mapping[str, Dataset],
+    problem: Problem,
+    settings: EncodeSettings,
+    contents: Mapping[str, str],
+    name: str,
+) -> tuple[dict[str, Dataset], dict[str, Truncation]]:
+    """Return the tokens of every split and what was cut, from the cache if the same texts were tokenised before."""
+
+    def ingredients() -> dict[str, Any]:
+        return {"contents": dict(contents), "problem": _options_of(problem), **of_encoding(settings)}
+
+    def make() -> Content:
+        tables, truncations = _tokenised(splits, problem, settings)
+        return Content(tables, {name: asdict(counts) for name, counts in truncations.items()})
+
+    content = cached(ingredients, make, kind="tokens", name=name)
+    return dict(content.tables), {name: Truncation.of(counts) for name, counts in content.facts.items()}
+
+
+def _options_of(problem: Problem) -> dict[str, Any]:
+    """Return a problem's name and fields, without the tokenizer of the model that it is posed to."""
+    values = {item.name: getattr(problem, item.name) for item in fields(problem) if item.name != "tokenizer"}
+    plain = {name: asdict(value) if isinstance(value, GenerationOptions) else value for name, value in values.items()}
+    return {"name": problem.name, **plain}
+
+
+def _tokenised(
     splits: Mapping[str, Dataset], problem: Problem, settings: EncodeSettings
 ) -> tuple[dict[str, Dataset], dict[str, Truncation]]:
     """Tokenise; what is only measured is sorted by length, so that its batches need little padding."""
@@ -126,7 +181,7 @@ def _tables(
     return tables, truncations
 
 
-def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple[dict[str, list[Any]], Truncation]:
+def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
     """Return a split's tokens with the labels, ids, parts and groups that it has."""
     columns, truncation = problem.encode(split, settings)
     columns |= {name: list(split[name]) for name in SHARED if name in split.column_names and name not in columns}

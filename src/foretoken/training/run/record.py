@@ -22,6 +22,8 @@ from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import write_json
 from foretoken.malloc import malloc_is_tuned
 from foretoken.options import flatten, to_dict
+from foretoken.processes import is_main_process as is_main_process
+from foretoken.processes import num_processes as processes
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.folder import RECORD as FILE
 
@@ -45,16 +47,6 @@ _ABSENT = object()
 
 class Pruned(Exception):  # noqa: N818 - no error: a sweep gives up a run that has no hope
     """Raised by a callback of a run to end it early."""
-
-
-def is_main_process() -> bool:
-    """Tell whether this process is the one that writes (`torchrun` starts several)."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def processes() -> int:
-    """Return how many processes share the work."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @dataclass

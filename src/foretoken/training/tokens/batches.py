@@ -1,13 +1,16 @@
-"""The order in which documents are trained on: random, but batches hold documents of like length."""
+"""Which documents are in a batch, and in which order: batches by a number of documents, or by a budget of tokens."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch.utils.data import Sampler
 
-_POOL = 50  # batches whose documents are sorted together
+from foretoken.errors import ConfigError
+
+_POOL = 50  # batches whose documents are sorted together, or that a stratum is cut into
 
 
 class BucketSampler(Sampler[int]):
@@ -65,3 +68,131 @@ class ShuffleSampler(BucketSampler):
 
 def _chunks(items: list[int], size: int) -> list[list[int]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def by_length(lengths: Sequence[int]) -> list[int]:
+    """Return the documents from the longest to the shortest.
+
+    >>> by_length([3, 9, 5])
+    [1, 2, 0]
+    """
+    return sorted(range(len(lengths)), key=lambda index: -lengths[index])
+
+
+def cut(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cut documents in falling order of length into batches with ``documents x longest <= budget``, one at least.
+
+    >>> cut([0, 1, 2, 3, 4], [9, 4, 4, 2, 1], budget=8)
+    [[0], [1, 2], [3, 4]]
+    """
+    batches, start = [], 0
+    while start < len(order):
+        size = max(1, budget // lengths[order[start]])
+        batches.append(list(order[start : start + size]))
+        start += size
+    return batches
+
+
+class FixedBatches(Sampler[list[int]]):
+    """Batches in the order of a list: of what is measured, from the longest documents to the shortest."""
+
+    def __init__(self, batches: Sequence[list[int]]) -> None:
+        self.batches = list(batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self.batches
+
+
+class TokenBatches(Sampler[list[int]]):
+    """Batches of like length by a budget of tokens, another composition and order in every epoch.
+
+    The documents, sorted by length, are cut into strata of ``pools`` documents, and a batch takes one document at
+    random of each of consecutive strata; the longest document of the first one says of how many. So the sizes and the
+    number of batches are the same in every epoch, which steps, warmup and going on from a checkpoint count on.
+
+    Of several processes each gets its share of the batches; some are halved where the shares would be unequal.
+
+    Args:
+        lengths: tokens of every document.
+        budget: bound on ``documents x longest``; a longer document goes alone.
+        seed: with the epoch it gives the order.
+        processes: how many share the batches.
+        rank: which of them this one is.
+
+    Raises:
+        ConfigError: the documents cannot be shared out evenly.
+    """
+
+    def __init__(self, lengths: Sequence[int], *, budget: int, seed: int, processes: int = 1, rank: int = 0) -> None:
+        self.lengths = list(lengths)
+        self.budget, self.seed = budget, seed
+        self.processes, self.rank = processes, rank
+        self.epoch = 0
+        order = by_length(self.lengths)
+        self.alone = [index for index in order if self.lengths[index] > budget]
+        self.rest = order[len(self.alone) :]
+        self.pools = self._pools()
+        self.total = len(self._epoch(torch.Generator().manual_seed(seed)))
+
+    @property
+    def sampler(self) -> TokenBatches:
+        """Itself: where batches are skipped, accelerate looks for ``set_epoch`` on a batch sampler's sampler."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the batches of an epoch; the same seed and epoch always give the same ones."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.total // self.processes
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        yield from self._epoch(generator)[self.rank :: self.processes]
+
+    def _pools(self) -> int:
+        """Few documents: four pools, so that epochs still differ."""
+        batches = len(cut(self.rest, self.lengths, self.budget))
+        return math.ceil(batches / max(1, min(_POOL, batches // 4))) if batches else 1
+
+    def _epoch(self, generator: torch.Generator) -> list[list[int]]:
+        batches = [[index] for index in self.alone]
+        start = 0
+        while start < len(self.rest):
+            size = self.budget // self.lengths[self.rest[start]]
+            group = self.rest[start : start + size * self.pools]
+            batches += self._drawn(group, size, generator)
+            start += len(group)
+        shuffled = _permuted(batches, generator)
+        return _divisible(shuffled, self.processes)
+
+    def _drawn(self, group: list[int], size: int, generator: torch.Generator) -> list[list[int]]:
+        """Cut the documents of `size` strata into one batch per pool; too few for that are shuffled and cut."""
+        if len(group) < size * self.pools:
+            mixed = _permuted(group, generator)
+            return [mixed[start : start + size] for start in range(0, len(mixed), size)]
+        strata = [group[start : start + self.pools] for start in range(0, len(group), self.pools)]
+        return [list(batch) for batch in zip(*(_permuted(stratum, generator) for stratum in strata), strict=True)]
+
+
+def _permuted(items: list, generator: torch.Generator) -> list:
+    return [items[index] for index in torch.randperm(len(items), generator=generator).tolist()]
+
+
+def _divisible(batches: list[list[int]], processes: int) -> list[list[int]]:
+    """Halve the batches of most documents until every process gets as many as the others."""
+    batches = list(batches)
+    while len(batches) % processes:
+        largest = max(range(len(batches)), key=lambda index: len(batches[index]))
+        batch = batches[largest]
+        if len(batch) < 2:
+            raise ConfigError(
+                f"training.tokens_per_batch: {len(batches)} documents, one per batch, cannot be shared out evenly "
+                f"between {processes} processes; raise it"
+            )
+        half = len(batch) // 2
+        batches[largest : largest + 1] = [batch[:half], batch[half:]]
+    return batches

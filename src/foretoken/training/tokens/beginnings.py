@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 LONG = 1_000_000  # characters; to tokenise many more takes minutes and gigabytes
+_CHARACTERS_PER_TOKEN = 8  # more than most languages need
 _WHITE_SPACE = " \n\t\r"
 
 
@@ -43,11 +44,23 @@ def _beginning(text: str, tokenizer: PreTrainedTokenizerBase, wanted: int, end_t
     size = LONG
     while size < len(text):
         part = text[: _place_to_cut(text, size)]
-        ids = tokenizer(part, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
-        if sum(token != end_token for token in ids) >= 2 * wanted:
+        if _has_tokens(part, tokenizer, 2 * wanted, end_token):
             return part
         size *= 8
     return text
+
+
+def _has_tokens(text: str, tokenizer: PreTrainedTokenizerBase, wanted: int, end_token: int | None) -> bool:
+    """Tell whether a text has so many tokens; mostly its first characters have them, and only these are tokenised."""
+    size = min(len(text), _CHARACTERS_PER_TOKEN * wanted)
+    while True:
+        part = text if size >= len(text) else text[: _place_to_cut(text, size)]
+        ids = tokenizer(part, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        if sum(token != end_token for token in ids) >= wanted:
+            return True
+        if size >= len(text):
+            return False
+        size *= 8
 
 
 def _place_to_cut(text: str, size: int) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretoken.training.tokens.encode import PaddingCollator, label_tensor
+from foretoken.training.tokens.encode import PaddingCollator, TableRow, label_tensor
 
 
 def spans(length: int, size: int, overlap: int, at_most: int | None = None) -> list[tuple[int, int]]:
@@ -45,7 +44,7 @@ class ChunkCollator:
 
     padding: PaddingCollator
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
         """Return what the model reads, [S, N], ``owner`` [S], and labels [B] where there are any."""
         sequences = [dict(sequence) for row in rows for sequence in row["sequences"]]
         owner = [number for number, row in enumerate(rows) for _ in row["sequences"]]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.backbones import position_offset
 from foretoken.errors import BackboneError, ConfigError, DataError
+from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.beginnings import beginnings
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from foretoken.training.problems.base import EncodeSettings
-
 log = logging.getLogger(__name__)
+TableRow: TypeAlias = Mapping[str, Any]  # of a table of tokens: what its problem has put there
+TokenColumns: TypeAlias = dict[str, list[Any]]  # of such a table
+TokenRow: TypeAlias = dict[str, list[int]]  # input_ids, and token_type_ids of pairs where the model reads them
 PER_TOKEN = ("token_type_ids", "global_attention_mask")  # inputs of some models beside the ids
 _NO_LIMIT = 10**9  # tokenizers that know no maximum report a huge number
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1000, 4_000_000
@@ -44,6 +43,11 @@ class Truncation:
     longest: int
     length_quantiles: tuple[int, ...] = ()
     partly: int = 0
+
+    @classmethod
+    def of(cls, counts: Mapping[str, Any]) -> Truncation:
+        """Return the counts that were written as JSON."""
+        return cls(**{**counts, "length_quantiles": tuple(counts["length_quantiles"])})
 
 
 def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) -> Truncation:
@@ -70,6 +74,16 @@ class TokenRules:
 
     end_token: int | None = None
     vocab_size: int | None = None
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    """How documents become tokens: whose tokens, how many at most, what is done with longer ones."""
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    rules: TokenRules
+    chunks: ChunkOptions | None = None
 
 
 def token_rules(config: PretrainedConfig) -> TokenRules:
@@ -136,45 +150,128 @@ def encode(
         BackboneError: a token has no embedding in the model.
     """
     rules = rules or TokenRules()
-    whole, cut = [], []
+    kept: list[list[int]] = []
+    lengths: list[int] = []
     begun = beginnings(texts, tokenizer, max_length, rules.end_token)
     for place in _batches(begun.texts):
         batch = begun.texts[place]
-        kept = _token_ids(batch, tokenizer, rules, max_length)
-        _refuse_without_tokens(batch, kept)
-        refuse_without_embedding(kept, rules)
-        cut.extend(kept)
-        whole.extend(_full_lengths(batch, kept, tokenizer, rules, max_length))
-    return Encoded(cut, count_lengths(whole, max_length, len(begun.cut)))
+        found = _tokens(tokenizer, batch)
+        whole = found["input_ids"]
+        cut = [row["input_ids"] for row in cut_rows(found, tokenizer, batch, max_length=max_length)]
+        lengths.extend(len(_ended(ids, rules.end_token) if _is_odd(ids, rules) else ids) for ids in whole)
+        ids_kept = [
+            _ended(ids, rules.end_token, max_length) if _is_odd(short, rules) else short
+            for ids, short in zip(whole, cut, strict=True)
+        ]
+        _refuse_without_tokens(batch, ids_kept)
+        refuse_without_embedding(ids_kept, rules)
+        kept.extend(ids_kept)
+    return Encoded(kept, count_lengths(lengths, max_length, len(begun.cut)))
 
 
-def token_sequences(
-    texts: Sequence[str],
-    settings: EncodeSettings,
-    *,
-    pairs: Sequence[str] | None = None,
-    special: bool = True,
-    truncate: bool = False,
-) -> list[dict[str, list[int]]]:
-    """Return for every text, or pair of texts, its ``input_ids``, and its ``token_type_ids`` if the model reads them.
+def token_sequences(texts: Sequence[str], settings: EncodeSettings) -> list[list[int]]:
+    """Return the tokens of every text, without special ones.
 
     Raises:
         DataError: a text has no tokens.
         BackboneError: a token has no embedding in the model.
     """
-    given: dict[str, Any] = {"add_special_tokens": special, "return_attention_mask": False, "verbose": False}
-    if truncate:
-        given |= {"truncation": "longest_first", "max_length": settings.max_length}
-    rows = []
-    for place in _batches(texts, pairs):
+    rows: list[list[int]] = []
+    for place in _batches(texts):
         batch = list(texts[place])
-        second = None if pairs is None else list(pairs[place])
-        found = settings.tokenizer(batch, second, **given)
-        kept = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in found else [])]
-        _refuse_without_tokens(batch, found["input_ids"])
-        refuse_without_embedding(found["input_ids"], settings.rules)
-        rows += [{name: list(found[name][row]) for name in kept} for row in range(len(batch))]
+        ids = _tokens(settings.tokenizer, batch, special=False)["input_ids"]
+        _refuse_without_tokens(batch, ids)
+        refuse_without_embedding(ids, settings.rules)
+        rows += ids
     return rows
+
+
+def pair_sequences(
+    texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
+) -> tuple[list[TokenRow], list[int]]:
+    """Return the tokens of pairs of texts, cut to the length, and how many each had.
+
+    Raises:
+        DataError: a pair has no tokens.
+        BackboneError: a token has no embedding in the model.
+    """
+    rows: list[TokenRow] = []
+    lengths: list[int] = []
+    for place in _batches(texts, pairs):
+        sides = list(texts[place]), list(pairs[place])
+        found = _tokens(settings.tokenizer, *sides)
+        _refuse_without_tokens(sides[0], found["input_ids"])
+        refuse_without_embedding(found["input_ids"], settings.rules)
+        lengths += map(len, found["input_ids"])
+        rows += cut_rows(found, settings.tokenizer, *sides, max_length=settings.max_length)
+    return rows, lengths
+
+
+def cut_rows(
+    found: BatchEncoding,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    *,
+    max_length: int,
+) -> list[TokenRow]:
+    """Return the tokens of every row as the tokenizer would cut them, which does not say how many there were.
+
+    Tokenizers in Python do not know which text a token is of; what is too long is tokenised once more by them.
+    """
+    names = ["input_ids", *(["token_type_ids"] if pairs is not None and "token_type_ids" in found else [])]
+    rows = [{name: list(found[name][row]) for name in names} for row in range(len(texts))]
+    long = [row for row, values in enumerate(rows) if len(values["input_ids"]) > max_length]
+    again = []
+    for row in long:
+        places = kept_places(found.sequence_ids(row), max_length, tokenizer.truncation_side) if found.is_fast else None
+        if places is None:
+            again.append(row)
+        else:
+            rows[row] = {name: [values[place] for place in places] for name, values in rows[row].items()}
+    if again:
+        sides = [None if side is None else [side[row] for row in again] for side in (texts, pairs)]
+        short = _tokens(tokenizer, *sides, truncation="longest_first", max_length=max_length)
+        for number, row in enumerate(again):
+            rows[row] = {name: list(short[name][number]) for name in names}
+    return rows
+
+
+def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> list[int] | None:
+    """Return which tokens of a text, or a pair, are kept; None where there is no room beside the special ones.
+
+    A pair loses tokens of its longer text until both are of one length, then of both.
+
+    Args:
+        owners: the number of the text that each token is of, 0 or 1; None for special tokens.
+        max_length: how many tokens are kept.
+        side: at which side of a text tokens go.
+
+    >>> kept_places([None, 0, 0, 0, None, 1, None], 6, "right")
+    [0, 1, 2, 4, 5, 6]
+    >>> kept_places([None, 0, 0, 0, None, 1, None], 5, "left")
+    [0, 3, 4, 5, 6]
+    """
+    counts = [owners.count(0), owners.count(1)]
+    room = max_length - owners.count(None)
+    if room < 1:
+        return None
+    if counts[1]:
+        few = min(counts)
+        many = max(few, room - few) if few <= room else few
+        if few + many > room:
+            few, many = room // 2, room - room // 2
+        kept = [many, few] if counts[0] > counts[1] else [few, many]
+    else:
+        kept = [room, 0]
+    first = [count - left if side == "left" else 0 for count, left in zip(counts, kept, strict=True)]
+    seen, places = [0, 0], []
+    for place, owner in enumerate(owners):
+        if owner is None or first[owner] <= seen[owner] < first[owner] + kept[owner]:
+            places.append(place)
+        if owner is not None:
+            seen[owner] += 1
+    return places
 
 
 def describe(counts: Truncation, max_length: int) -> str:
@@ -196,7 +293,7 @@ class PaddingCollator:
 
     pad_token_id: int
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, torch.Tensor]:
         """Return input_ids, attention_mask and what else is one number per token [B, N], and labels [B] if any."""
         tensors = self._pad([row["input_ids"] for row in rows])
         for name in PER_TOKEN:
@@ -223,7 +320,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
     return filled
 
 
-def label_tensor(rows: Sequence[Mapping[str, Any]]) -> torch.Tensor:
+def label_tensor(rows: Sequence[TableRow]) -> torch.Tensor:
     """Return the labels of rows: class numbers, or floats for regression."""
     values = [row["labels"] for row in rows]
     return torch.tensor(values, dtype=torch.float32 if isinstance(values[0], float) else torch.long)
@@ -242,42 +339,27 @@ def _batches(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Iterat
         yield slice(start, len(sizes))
 
 
-def _token_ids(
-    texts: list[str], tokenizer: PreTrainedTokenizerBase, rules: TokenRules, max_length: int | None
-) -> list[list[int]]:
-    """Return the ids of documents, cut to a length if one is given."""
-    cut: dict[str, Any] = {} if max_length is None else {"truncation": True, "max_length": max_length}
-    found = tokenizer(texts, return_attention_mask=False, verbose=False, **cut)["input_ids"]
+def _tokens(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str] | None,
+    pairs: Sequence[str] | None = None,
+    *,
+    special: bool = True,
+    **more: Any,
+) -> BatchEncoding:
+    return tokenizer(texts, pairs, add_special_tokens=special, return_attention_mask=False, verbose=False, **more)
+
+
+def _is_odd(ids: Sequence[int], rules: TokenRules) -> bool:
+    """Tell whether a document does not end with the end token, or has it elsewhere too."""
     end = rules.end_token
-    odd = [index for index, ids in enumerate(found) if end is not None and (ids[-1:] != [end] or ids.count(end) > 1)]
-    if odd:
-        whole = tokenizer([texts[index] for index in odd], return_attention_mask=False, verbose=False)["input_ids"]
-        for index, ids in zip(odd, whole, strict=True):
-            found[index] = _ended(ids, end, max_length)
-    return found
+    return end is not None and (ids[-1:] != [end] or ids.count(end) > 1)
 
 
-def _ended(ids: Sequence[int], end_token: int | None, max_length: int | None) -> list[Any]:
+def _ended(ids: Sequence[int], end_token: int | None, max_length: int | None = None) -> list[Any]:
     """Let a document end with the end token, whatever the tokenizer adds; written in the text it is left out."""
     kept = [token for token in ids if token != end_token]
     return [*(kept if max_length is None else kept[: max_length - 1]), end_token]
-
-
-def _full_lengths(
-    texts: Sequence[str],
-    kept: Sequence[Sequence[int]],
-    tokenizer: PreTrainedTokenizerBase,
-    rules: TokenRules,
-    max_length: int,
-) -> list[int]:
-    """Return every document's length before truncation; only those that were cut are tokenised again."""
-    lengths = [len(ids) for ids in kept]
-    cut = [index for index, length in enumerate(lengths) if length >= max_length]
-    if cut:
-        again = _token_ids([texts[index] for index in cut], tokenizer, rules, None)
-        for index, ids in zip(cut, again, strict=True):
-            lengths[index] = len(ids)
-    return lengths
 
 
 def _refuse_without_tokens(texts: Sequence[str], documents: Sequence[Sequence[int]]) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import ConfigError
 from foretoken.training.tokens.beginnings import Beginnings, beginnings
 from foretoken.training.tokens.chunks import spans
-from foretoken.training.tokens.encode import Truncation, count_lengths, encode, token_sequences
-
-if TYPE_CHECKING:
-    from foretoken.training.problems.base import EncodeSettings
+from foretoken.training.tokens.encode import (
+    EncodeSettings,
+    TokenColumns,
+    TokenRow,
+    Truncation,
+    count_lengths,
+    encode,
+    pair_sequences,
+    token_sequences,
+)
 
 
 def encode_texts(
     texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings
-) -> tuple[dict[str, list[Any]], Truncation]:
+) -> tuple[TokenColumns, Truncation]:
     """Return the columns of texts: ``input_ids`` (``token_type_ids``), or ``sequences`` of chunks, and ``length``.
 
     Raises:
@@ -34,36 +39,27 @@ def encode_texts(
 
 def cut_pairs(
     texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
-) -> tuple[list[dict[str, list[int]]], list[int], frozenset[int]]:
+) -> tuple[list[TokenRow], list[int], frozenset[int]]:
     """Return the tokens of pairs, how many each had, and for which that is only a lower bound.
 
     What is too long loses tokens of its longer text. Where both are of more than a million characters, either may keep
     the one token more that it has of an odd number.
     """
     first, second = (beginnings(side, settings.tokenizer, settings.max_length) for side in (texts, pairs))
-    whole = token_sequences(first.texts, settings, pairs=second.texts)
-    longest = [len(row["input_ids"]) for row in whole]
-    cut = [index for index, length in enumerate(longest) if length > settings.max_length]
-    if cut:
-        sides = ([side.texts[index] for index in cut] for side in (first, second))
-        short = token_sequences(next(sides), settings, pairs=next(sides), truncate=True)
-        for index, row in zip(cut, short, strict=True):
-            whole[index] = row
-    return whole, longest, first.cut | second.cut
+    rows, lengths = pair_sequences(first.texts, second.texts, settings)
+    return rows, lengths, first.cut | second.cut
 
 
-def _pairs(
-    texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings
-) -> tuple[dict[str, list[Any]], Truncation]:
-    rows, longest, partly = cut_pairs(texts, pairs, settings)
+def _pairs(texts: Sequence[str], pairs: Sequence[str], settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+    rows, lengths, partly = cut_pairs(texts, pairs, settings)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    counts = count_lengths(longest, settings.max_length, len(partly))
+    counts = count_lengths(lengths, settings.max_length, len(partly))
     return columns | {"length": [len(ids) for ids in columns["input_ids"]]}, counts
 
 
 def _in_chunks(
     texts: Sequence[str], pairs: Sequence[str] | None, settings: EncodeSettings
-) -> tuple[dict[str, list[Any]], Truncation]:
+) -> tuple[TokenColumns, Truncation]:
     options = settings.chunks
     assert options is not None
     before, after = special_frame(settings, texts[0])
@@ -78,13 +74,13 @@ def _in_chunks(
         )
     most = None if options.at_most is None else special + size + (options.at_most - 1) * (size - options.overlap)
     begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, settings.tokenizer, most)
-    bare = [row["input_ids"] for row in token_sequences(begun.texts, settings, special=False)]
+    bare = token_sequences(begun.texts, settings)
     cuts = [spans(len(ids), size, options.overlap, options.at_most) for ids in bare]
     sequences = [
         [{"input_ids": [*before, *ids[start:end], *after]} for start, end in places]
         for ids, places in zip(bare, cuts, strict=True)
     ]
-    columns: dict[str, list[Any]] = {
+    columns: TokenColumns = {
         "sequences": sequences,
         "length": [sum(len(chunk["input_ids"]) for chunk in row) for row in sequences],
     }

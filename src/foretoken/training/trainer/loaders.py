@@ -11,7 +11,7 @@ from transformers import Trainer
 
 from foretoken.errors import ConfigError
 from foretoken.training.recipe.recipe import TrainingOptions
-from foretoken.training.tokens.budget import FixedBatches, TokenBatches, by_length, cut
+from foretoken.training.tokens.batches import FixedBatches, TokenBatches, by_length, cut
 
 log = logging.getLogger(__name__)
 

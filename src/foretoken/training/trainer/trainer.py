@@ -41,7 +41,7 @@ from foretoken.training.trainer.average import DocumentMean
 from foretoken.training.trainer.loaders import measured_batches, training_batches
 from foretoken.training.trainer.offload import OffloadedActivations
 from foretoken.training.trainer.short_attention import Float32Attention
-from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
+from foretoken.tuner.auxiliary import AuxiliaryLossCallback
 
 
 def make_trainer(

@@ -1,6 +1,10 @@
 """What the adapters at work add to one attention: the tuner's side of a backbone's ``AttentionAdapter``.
 
-Shapes: B batch, N queries, M keys, P rows in front of the text, H heads, K head width, X extra columns, D model width.
+A backbone's attention module projects queries, keys and values and calls ``attend``. From there the way goes one step
+down at a time: the decomposition, if an adapter attends to its prefix separately; the score columns of all adapters;
+:func:`foretoken.attention.attend`.
+
+Shapes: B batch, N queries, M keys, P length of the prefix, H heads, K head width, X extra columns, D model width.
 """
 
 from __future__ import annotations
@@ -8,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Protocol
 
 import torch
 from peft.tuners.lora.layer import LoraLayer
@@ -18,16 +22,34 @@ from foretoken.attention import ExtraColumns, Mask, Weighting, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
-from foretoken.methods.base import SeparatePrefix
-from foretoken.tuner.attention.columns import Columns, Part, RowPart, attend_columns
-from foretoken.tuner.attention.decomposition import SeparateColumns, attend_apart
-from foretoken.tuner.attention.rotation import Rotation
-from foretoken.tuner.forward.plan import PassState, Phase, Plan
-from foretoken.tuner.forward.sites import NAME, AroundModule
+from foretoken.methods.base import ScoreColumns, SeparatePrefix
+from foretoken.tuner.attention.columns import AdapterColumns, PrefixKeys, Rotation, attend_columns
+from foretoken.tuner.attention.decomposition import attend_decomposed
+from foretoken.tuner.forward.plan import Arguments, Group, Keywords, PassState, Phase, Plan
+from foretoken.tuner.forward.sites import NAME, AroundModule, AttentionSite
 
 
-class AttentionAdapter:
-    """The adapters' part in one attention module."""
+class AttentionObserver(Protocol):
+    """Sees what each attention is given, and changes nothing."""
+
+    def note(
+        self, attention: TunedAttention, plan: Plan, query: Tensor, key: Tensor, *, scale: float, mask: Mask
+    ) -> None:
+        """Take note of queries (B, H, N, K) and keys (B, H_kv, M, K) that are about to attend."""
+
+
+class TunedAttention:
+    """One attention module with the adapters' part in it.
+
+    Attributes:
+        module: the attention module, which carries the adapters' site.
+        pass_state: the pass under way in the module's stack.
+        layer: the layer's number in that stack.
+        is_cross: the attention of a decoder to its encoder, whose keys hold no prefix.
+        delivered: the vector for after the output projection, between ``deliver`` and that projection.
+        rotation: how the queries of this call are rotated; None without rotary positions.
+        observer: sees every call. Documents are not packed for it, and keys are always computed.
+    """
 
     def __init__(self, module: nn.Module, pass_state: PassState, layer: int, *, is_cross: bool) -> None:
         self.pass_state = pass_state
@@ -35,6 +57,7 @@ class AttentionAdapter:
         self.is_cross = is_cross
         self.delivered: Tensor | None = None
         self.rotation: Rotation | None = None
+        self.observer: AttentionObserver | None = None
         self.module = module
         ADAPTER.set(module, self)
 
@@ -45,48 +68,54 @@ class AttentionAdapter:
 
     @property
     def acts(self) -> bool:
-        """Tell whether the attention must do anything else than without adapters."""
+        """Whether the attention must do anything else than without adapters."""
         return self.prefix_mask is not None or self.has_part
 
     @property
     def rests(self) -> bool:
-        """Tell whether the model is to compute as transformers made it."""
+        """Whether the model computes as transformers made it."""
         return self.pass_state.rests
 
     @property
     def has_part(self) -> bool:
-        """Tell whether ``attend`` differs from plain attention."""
+        """Whether ``attend`` differs from plain attention, or is to be seen."""
         plan = self.plan
         if plan is None:
             return False
-        rows = not self.is_cross and plan.phase in (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
-        return rows or next(self.parts(plan), None) is not None
+        # where the prefix runs alone its keys and values are kept; afterwards every query of the text sees them
+        has_prefix = not self.is_cross and plan.phase in (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
+        is_seen = self.observer is not None and not self.is_cross and plan.prefix_here > 0
+        return has_prefix or is_seen or next(self.members(), None) is not None
 
     @property
     def prefix_mask(self) -> PrefixMask | None:
-        """Rows for which the attention must extend its masks itself."""
+        """The prefix for which the attention must extend its masks itself."""
         plan = self.plan
-        if plan is None or self.is_cross or not plan.late or plan.phase is not Phase.JOINT:
+        if plan is None or self.is_cross or not plan.is_late or plan.phase is not Phase.JOINT:
             return None
-        return PrefixMask(plan.row_mask(), plan.text_mask, plan.memo)
+        return PrefixMask(plan.prefix_mask(), plan.text_mask, plan.memo)
 
     @property
     def prefix_length(self) -> int:
-        """How many of the hidden states, from the front, are rows."""
-        return 0 if self.plan is None else self.plan.rows_here
+        """How many of the hidden states, from the front, are the prefix."""
+        return 0 if self.plan is None else self.plan.prefix_here
 
     @property
     def mixed_size(self) -> int | None:
-        """B where each document names its adapter, else None."""
-        return self.plan.batch_size if self.plan is not None and self.plan.is_mixed else None
+        """B where each document names its adapter, or is to be seen by itself; else None."""
+        plan = self.plan
+        return plan.batch_size if plan is not None and (plan.is_mixed or self.observer is not None) else None
 
     @property
     def needs_keys(self) -> bool:
-        """Tell whether a part attends to rows and text apart."""
-        return self.plan is not None and any(isinstance(part, SeparateColumns) for part in self.parts(self.plan))
+        """Whether the keys and values themselves are needed: an adapter divides them into prefix and text."""
+        return self.observer is not None or bool(self.separate())
 
     def idle(self, module: nn.Module) -> nn.Module | None:
-        """Return the frozen module inside the LoRA of adapters that do not act now; None where something does."""
+        """Return the frozen module inside the LoRA of adapters that do not act now; None where something does.
+
+        What is frozen may be folded into cheaper products (:mod:`foretoken.attention.engines.projected`).
+        """
         acting = {group.adapter for group in self.plan.groups} if self.plan is not None else set()
         while True:
             if not all(is_idle(hook, acting) for hook in hooks_of(module)):
@@ -100,61 +129,71 @@ class AttentionAdapter:
 
     @property
     def text_is_frozen(self) -> bool:
-        """Tell whether the text that enters this attention depends on nothing that is trained."""
+        """Whether the text that enters this attention depends on nothing that is trained."""
         return self.layer == 0 and self.pass_state.text_is_frozen
 
     @contextmanager
     def packed(self, stream: PackedBatch) -> Iterator[None]:
         """Let the plan know that the hidden states are packed."""
         plan = self.plan
-        with self.pass_state.using(None if plan is None else replace(plan, stream=stream)):
+        with self.pass_state.using(None if plan is None else replace(plan, packed=stream)):
             yield
 
-    def parts(self, plan: Plan) -> Iterator[Part | SeparateColumns]:
-        """Yield the members at work here."""
-        site: Any = getattr(self.module, NAME, {})
-        for group in plan.groups:
-            if group.adapter in site:
-                for branch in site[group.adapter].members():
-                    if isinstance(branch, SeparatePrefix):
-                        yield SeparateColumns(group, branch)
-                    else:
-                        yield Part(group, branch, self.rotation if branch.position_free else None)
+    def members(self) -> Iterator[tuple[Group, ScoreColumns | SeparatePrefix]]:
+        """Yield what the adapters at work do here, each with the documents that use it."""
+        site: AttentionSite | None = getattr(self.module, NAME, None)
+        for group, edit in () if site is None else site.at_work():
+            for member in edit.members():
+                yield group, member
 
-    def row_part(self, plan: Plan) -> RowPart | None:
-        """Return the rows that ran before the text."""
+    def columns(self) -> list[AdapterColumns]:
+        """Return the score columns of the adapters at work."""
+        return [
+            AdapterColumns(group, member, self.rotation if member.position_free else None)
+            for group, member in self.members()
+            if isinstance(member, ScoreColumns)
+        ]
+
+    def separate(self) -> list[tuple[Group, SeparatePrefix]]:
+        """Return what attends to the prefix separately, with the documents that use it."""
+        return [(group, member) for group, member in self.members() if isinstance(member, SeparatePrefix)]
+
+    def cached_prefix(self, plan: Plan) -> PrefixKeys | None:
+        """Return the keys and values of a prefix that ran before the text."""
         if self.is_cross or plan.phase is not Phase.PREFIX_CACHED:
             return None
-        key, value = plan.row_states[self.layer]
-        hidden, free = None if plan.all_rows_everywhere else ~plan.row_mask(), plan.position_free()
+        key, value = plan.prefix_kv[self.layer]
+        mask = None if plan.is_prefix_shared else plan.prefix_mask()[:, None, None]
+        free = plan.position_free_documents()
         if self.rotation is None or free is False:
-            return RowPart(key, value, hidden)
-        return RowPart(key, value, hidden, self.rotation if free is True else replace(self.rotation, documents=free))
+            return PrefixKeys(key, value, mask)
+        return PrefixKeys(key, value, mask, self.rotation if free is True else replace(self.rotation, documents=free))
 
     def attend(
         self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention with every part's columns in one softmax; see ``AttentionAdapter`` in backbones."""
+        """Attention with all adapters' columns in its softmax; see the protocol in ``foretoken.backbones.base``."""
         plan = self.plan
         assert plan is not None
         if plan.phase is Phase.PREFIX_ONLY and not self.is_cross:
             assert key is not None
             assert value is not None
-            plan.row_states[self.layer] = (key, value)
-        found, rows = list(self.parts(plan)), self.row_part(plan)
-        parts = [part for part in found if isinstance(part, Part)]
-        apart = [part for part in found if isinstance(part, SeparateColumns)]
+            plan.prefix_kv[self.layer] = (key, value)
+        if self.observer is not None and plan.phase is not Phase.PREFIX_ONLY:
+            assert key is not None
+            self.observer.note(self, plan, query, key, scale=scale, mask=mask)
+        cached, columns, separate = self.cached_prefix(plan), self.columns(), self.separate()
         weighting = Weighting(dropout=dropout)
-        if apart:
+        if separate:
             assert key is not None
             assert value is not None
-            return attend_apart(
-                plan, rows, parts, apart, query, key, value, scale=scale, mask=mask, weighting=weighting
+            return attend_decomposed(
+                plan, cached, columns, separate, query, key, value, scale=scale, mask=mask, weighting=weighting
             )
-        columns: list[Columns] = [*([] if rows is None else [rows]), *parts]
-        return attend_columns(columns, query, key, value, scale=scale, mask=mask, weighting=weighting)
+        everything = [*([] if cached is None else [cached]), *columns]
+        return attend_columns(everything, query, key, value, scale=scale, mask=mask, weighting=weighting)
 
-    def note_rotation(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_rotation(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Note how queries are about to be rotated: a forward pre-hook of attention with rotary positions."""
         self.rotation = Rotation(*kwargs["position_embeddings"])
 
@@ -167,7 +206,7 @@ class AttentionAdapter:
         if self.delivered is not None:
             self.delivered = change(self.delivered)
 
-    def after_projection(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def after_projection(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
         """Add the delivered vector: a forward hook of the output projection."""
         vector, self.delivered = self.delivered, None
         return output if vector is None else output + vector.to(output.dtype)
@@ -176,20 +215,18 @@ class AttentionAdapter:
         """Return the (B, H, N, M) weights of the own keys: the attention of one-hot values, columns included."""
         plan = self.plan
         assert plan is not None
-        rows = self.row_part(plan)
-        parts = [part for part in self.parts(plan) if isinstance(part, Part) and not part.outside_softmax]
-        columns = [part.scores(query, scale) for part in ([] if rows is None else [rows])]
-        columns += [part.scores(query, scale) for part in parts]
-        extra = ExtraColumns(torch.cat(columns, dim=-1) if columns else None)
+        cached, columns = self.cached_prefix(plan), self.columns()
+        inside = [*([] if cached is None else [cached]), *(one for one in columns if not one.outside_softmax)]
+        extra = ExtraColumns(torch.cat([one.scores(query, scale) for one in inside], dim=-1) if inside else None)
         return own_weights(query, key, scale=scale, mask=mask, columns=extra)
 
 
-def hooks_of(module: nn.Module) -> Iterable[Any]:
+def hooks_of(module: nn.Module) -> Iterable[Callable[..., object]]:
     """Return what runs before and after a module."""
     return (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
 
 
-def is_idle(hook: Any, adapters: Collection[str]) -> bool:
+def is_idle(hook: Callable[..., object], adapters: Collection[str]) -> bool:
     """Tell whether a hook is that of an edit by none of these adapters."""
     edit = getattr(hook, "__self__", None)
     return isinstance(edit, AroundModule) and not edit.acts(adapters)

@@ -1,7 +1,7 @@
 """Checkpoints of peft's own prompt learning (PREFIX_TUNING, PROMPT_TUNING, P_TUNING) read as adapters of foretoken's.
 
 peft puts a prefix at the positions 0..P-1 and the text after it; here the text keeps its positions. Where positions
-rotate, distances are all that counts, and turning the keys by P positions makes the two equal. Elsewhere they are
+rotate, distances are all that counts, and rotating the keys by P positions makes the two equal. Elsewhere they are
 equal where positions say nothing.
 
 Shapes: P prefix length, L layers, D model width, H_kv key-value heads, K head width, W = H_kv K.
@@ -21,16 +21,14 @@ from foretoken.backbones import find_backbone
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError
 from foretoken.files import PathLike
-from foretoken.methods.base import ForetokenConfig
+from foretoken.methods import METHODS
+from foretoken.methods.base import ForetokenConfig, FrozenStates
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix_propagation import PropagatedRows
-from foretoken.methods.prefix_tuning import PrefixBranch, PrefixTuningConfig
-from foretoken.methods.prompt_tuning import PromptTuningConfig
 from foretoken.methods.require import require_choice
 from foretoken.tuner.checkpoints.files import TENSORS, find, read_config, read_tensors
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.model_hooks import ModelHooks
-from foretoken.tuner.prefix_init import model_hooks_of, write
+from foretoken.tuner.prefix_init import model_hooks_of, write_states
 from foretoken.tuner.probe import frozen_states, rotations
 
 Method: TypeAlias = Literal["prefix-tuning", "prompt-tuning"]
@@ -78,7 +76,7 @@ def from_peft(
     check_heads(heads, base)
     wanted = method or usual_method(kind, fields.get("task_type"), backbone.stacks_of(body))
     check_method(wanted, kind, several=len(backbone.stacks_of(body)) > 1)
-    config_class = PrefixTuningConfig if wanted == "prefix-tuning" else PromptTuningConfig
+    config_class: Any = METHODS[wanted].config
     config = config_class(
         task_type=fields.get("task_type"),
         num_virtual_tokens=prompts.shape[0],
@@ -87,13 +85,13 @@ def from_peft(
         base_model_name_or_path=fields.get("base_model_name_or_path"),
     )
     adapted = attached(model, config, adapter_name)
-    fill(model_hooks_of(adapted, adapter_name), adapter_name, kind, prompts)
+    write_prompts(model_hooks_of(adapted, adapter_name), adapter_name, kind, prompts)
     state = get_peft_model_state_dict(adapted, adapter_name=adapter_name, save_embedding_layers=False)
     set_peft_model_state_dict(adapted, state | heads, adapter_name)
     return adapted if is_trainable else adapted.eval()
 
 
-def checked_kind(fields: Mapping[str, Any], folder: PathLike) -> str:
+def checked_kind(fields: Mapping[str, object], folder: PathLike) -> str:
     """Return the kind of prompt learning.
 
     Raises:
@@ -139,11 +137,11 @@ def check_heads(heads: Mapping[str, Tensor], base: nn.Module) -> None:
     """Raise AdapterError where a saved head's tensors do not fit the model, before any weight moves."""
     shapes = {key.replace(".original_module.", "."): tensor.shape for key, tensor in base.state_dict().items()}
     for key, tensor in heads.items():
-        expected = shapes.get(below(key))
+        expected = shapes.get(name_in_model(key))
         if expected != tensor.shape:
             has = "has no such tensor" if expected is None else f"has {tuple(expected)} there"
             raise AdapterError(
-                f"the checkpoint's {below(key)} is {tuple(tensor.shape)}, and the model {has}; "
+                f"the checkpoint's {name_in_model(key)} is {tuple(tensor.shape)}, and the model {has}; "
                 "load it on a model with the same head (task and number of labels)"
             )
 
@@ -189,24 +187,18 @@ def attached(model: nn.Module, config: ForetokenConfig, adapter_name: str) -> Pe
     return model
 
 
-def fill(model_hooks: ModelHooks, adapter_name: str, kind: str, prompts: Tensor) -> None:
+def write_prompts(model_hooks: ModelHooks, adapter_name: str, kind: str, prompts: Tensor) -> None:
     """Write what peft trained into a new adapter."""
-    sites = model_hooks.built[adapter_name][1]
     if kind == "PREFIX_TUNING":
-        parts, rows = turned(prompts, model_hooks, back=True), {}
+        keys_and_values = split_by_layer(prompts, model_hooks, rotate_back=True)
+        states = FrozenStates(entering={}, attentions=keys_and_values, free=keys_and_values)
     else:
         states = frozen_states(model_hooks, prompts)
-        parts, rows = states.attentions, states.entering
-    for layer, entry in sites.layers.items():
-        assert isinstance(entry, PropagatedRows)
-        write(entry.prefix, rows[layer])
-    for index, branch in sites.attention.items():
-        assert isinstance(branch, PrefixBranch)
-        write(branch.prefix, parts[index])
+    write_states(model_hooks.built[adapter_name][1], states)
 
 
-def turned(prompts: Tensor, model_hooks: ModelHooks, *, back: bool) -> list[Tensor]:
-    """(P, L 2 W) -> every layer's (P, 2 W), the keys turned by P positions, ahead or back, where positions rotate."""
+def split_by_layer(prompts: Tensor, model_hooks: ModelHooks, *, rotate_back: bool) -> list[Tensor]:
+    """(P, L 2 W) -> every layer's (P, 2 W), the keys rotated by P positions, ahead or back, where positions rotate."""
     length, shapes = prompts.shape[0], model_hooks.dimensions.attentions
     parts = list(prompts.split([2 * shape.num_key_value_heads * shape.head_dim for shape in shapes], dim=-1))
     if not model_hooks.stacks[0].stack.attention.is_rotary:
@@ -214,11 +206,11 @@ def turned(prompts: Tensor, model_hooks: ModelHooks, *, back: bool) -> list[Tens
     for index, (cosine, sine) in enumerate(rotations(model_hooks, length)):
         keys, values = parts[index].chunk(2, dim=-1)
         heads = keys.unflatten(-1, (-1, shapes[index].head_dim)).transpose(0, 1)[None]
-        heads = unrotated(heads, *(x.to(heads.device) for x in (cosine, sine if back else -sine)))
+        heads = unrotated(heads, *(x.to(heads.device) for x in (cosine, sine if rotate_back else -sine)))
         parts[index] = torch.cat([heads[0].transpose(0, 1).flatten(1), values], dim=-1)
     return parts
 
 
-def below(key: str) -> str:
+def name_in_model(key: str) -> str:
     """Return a tensor's name in one of our files as the model itself calls it."""
     return key.removeprefix("base_model.model.")

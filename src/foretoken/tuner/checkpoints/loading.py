@@ -9,7 +9,7 @@ these places, so the calls are wrapped. For methods that are not foretoken's the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from functools import wraps
@@ -27,6 +27,7 @@ from transformers.integrations.peft import PeftAdapterMixin
 from transformers.utils.loading_report import LoadStateDictInfo
 
 from foretoken.errors import AdapterError
+from foretoken.files import PathLike
 from foretoken.methods.base import ForetokenConfig
 from foretoken.tuner.checkpoints.files import TENSORS, find
 from foretoken.tuner.checks import PREFIX
@@ -52,7 +53,7 @@ def wrap_loading() -> None:
 
 
 @wraps(PEFTS_FROM_PRETRAINED)
-def from_pretrained(cls: type[PeftModel], model: nn.Module, model_id: Any, *args: Any, **kwargs: Any) -> PeftModel:
+def from_pretrained(cls: type[PeftModel], model: nn.Module, model_id: PathLike, *args: Any, **kwargs: Any) -> PeftModel:
     """Load as peft does, and leave the model as it was where that fails."""
     given = arguments(PEFTS_FROM_PRETRAINED, cls, model, model_id, *args, **kwargs)
     config_class = type(given["config"]) if given.get("config") else config_class_of(model_id, given)
@@ -67,7 +68,7 @@ def load_beside(self: PeftModel, model_id: Any, adapter_name: str, *args: Any, *
     """Load as peft does, and leave the model and its other adapters as they were where that fails."""
     if not isinstance(self.base_model, ForetokenModel):
         return PEFTS_LOAD(self, model_id, adapter_name, *args, **kwargs)
-    with unchanged_on_error(self), clearly(model_id):
+    with unchanged_on_error(self), readable_errors(model_id):
         check_tensors(model_id, kwargs.get("subfolder"))
         return PEFTS_LOAD(self, model_id, adapter_name, *args, **kwargs)
 
@@ -89,7 +90,7 @@ def load_plain(self: Any, *args: Any, **kwargs: Any) -> LoadStateDictInfo:
     name, tensors = given.get("adapter_name") or "default", given.get("adapter_state_dict")
     config.inference_mode = not given.get("is_trainable", False)
     lean = given.get("low_cpu_mem_usage", False)
-    with unchanged_on_error(self), clearly(source):
+    with unchanged_on_error(self), readable_errors(source):
         if tensors is None:
             check_tensors(source, options.get("subfolder"))
             tensors = load_peft_weights(str(source), device="cpu", **options)
@@ -121,13 +122,13 @@ def set_plain(self: Any, adapter_name: list[str] | str) -> None:
         TRANSFORMERS_SET(self, adapter_name)
 
 
-def arguments(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def arguments(function: Callable[..., object], *args: object, **kwargs: object) -> dict[str, Any]:
     """Return what a function is given, by name, with the rest of its keyword arguments among it."""
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     return {**given, **given.pop("kwargs", {})}
 
 
-def config_class_of(source: Any, options: Mapping[str, Any]) -> type[Any]:
+def config_class_of(source: PathLike, options: Mapping[str, Any]) -> type[PeftConfig]:
     """Return the class of a saved adapter's config; where there is none to read, the library says so itself."""
     try:
         options = {name: value for name, value in options.items() if name in OF_THE_HUB}
@@ -153,7 +154,7 @@ def check_tensors(source: Any, subfolder: str | None) -> None:
 
 
 @contextmanager
-def clearly(source: Any) -> Iterator[None]:
+def readable_errors(source: object) -> Iterator[None]:
     """Say in one line what is wrong with an adapter's file.
 
     Raises:

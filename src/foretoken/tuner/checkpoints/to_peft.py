@@ -17,15 +17,10 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
 from foretoken.files import PathLike, atomic_file, write_json
-from foretoken.methods.base import Sites
+from foretoken.methods.base import ForetokenConfig, ScoreColumns, Sites, plain
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import PrefixConfig
-from foretoken.methods.prefix_propagation import PrefixPropagationConfig, PropagatedRows
-from foretoken.methods.prefix_tuning import PrefixBranch, PrefixTuningConfig
-from foretoken.methods.prompt_tuning import PromptTuningConfig
-from foretoken.methods.stack import plain
 from foretoken.tuner.checkpoints.files import CONFIG, TENSORS
-from foretoken.tuner.checkpoints.from_peft import ONE_STACK, PROMPTS, below, turned
+from foretoken.tuner.checkpoints.from_peft import ONE_STACK, PROMPTS, name_in_model, split_by_layer
 from foretoken.tuner.forward.model_hooks import ModelHooks
 from foretoken.tuner.forward.plan import Group, Plan
 from foretoken.tuner.forward.sites import NAME
@@ -51,12 +46,13 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
     """
     model_hooks = model_hooks_of(model, adapter_name)
     config, sites = model_hooks.built[adapter_name]
-    if not isinstance(config, PrefixTuningConfig | PrefixPropagationConfig | PromptTuningConfig):
+    start = config.prefix_start()
+    if start is None or not config.peft_types:
         raise AdapterError(
             f"peft has nothing like this adapter ({type(config).__name__}); it takes prefix-tuning, prompt tuning, and "
             "prefix-propagation of causal decoders"
         )
-    if config.position_free:
+    if not config.is_cache():
         raise AdapterError("with position_free queries meet the prefix in a way that peft's methods do not have")
     if config.trained_tokens:
         raise AdapterError("peft's prompt learning has no place for trained token embeddings (trainable_token_indices)")
@@ -69,28 +65,27 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
         kind, prompts = as_prompts(model_hooks, adapter_name, config, sites)
     state = get_peft_model_state_dict(model, adapter_name=adapter_name, save_embedding_layers=False)
     heads = {key: tensor for key, tensor in state.items() if f".{NAME}." not in key}
-    tensors = {PROMPTS: prompts} | {f"base_model.{below(key)}": tensor for key, tensor in heads.items()}
+    tensors = {PROMPTS: prompts} | {f"base_model.{name_in_model(key)}": tensor for key, tensor in heads.items()}
     wanted = [name for name in config.modules_to_save or [] if any(f".{name}." in key for key in heads)]
     folder = Path(folder)
-    write_json(folder / CONFIG, peft_fields(kind, config, model_hooks.dimensions, modules_to_save=wanted or None))
+    write_json(folder / CONFIG, peft_fields(kind, config, start.length, model_hooks.dimensions, wanted or None))
     with atomic_file(folder / TENSORS) as file:
         save_file({key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, file, {"format": "pt"})
 
 
-def as_prompts(model_hooks: ModelHooks, adapter_name: str, config: PrefixConfig, sites: Sites) -> tuple[str, Tensor]:
+def as_prompts(model_hooks: ModelHooks, adapter_name: str, config: ForetokenConfig, sites: Sites) -> tuple[str, Tensor]:
     """Return the kind of peft's prompt learning that does what this adapter does, and its ``prompt_embeddings``.
 
     Raises:
         AdapterError: there is none.
     """
-    stack = model_hooks.stacks[0].stack
-    if isinstance(config, PrefixTuningConfig):
+    stack, takes_embeddings = model_hooks.stacks[0].stack, "PROMPT_TUNING" in config.peft_types
+    if sites.attention:
         check_cache(model_hooks)
-        branches = [branch for branch in sites.attention.values() if isinstance(branch, PrefixBranch)]
-        return "PREFIX_TUNING", prefix_of([branch.prefix() for branch in branches], model_hooks)
-    if stack.is_causal and (stack.attention.is_rotary or isinstance(config, PrefixPropagationConfig)):
-        return "PREFIX_TUNING", prefix_of(row_states(model_hooks, adapter_name, sites), model_hooks)
-    if isinstance(config, PrefixPropagationConfig):
+        return "PREFIX_TUNING", joined_layers(trained_states(sites), model_hooks)
+    if stack.is_causal and (stack.attention.is_rotary or not takes_embeddings):
+        return "PREFIX_TUNING", joined_layers(prefix_states(model_hooks, adapter_name, sites), model_hooks)
+    if not takes_embeddings:
         raise AdapterError(
             f"in {model_hooks.dimensions.model_type} models the rows of prefix-propagation read the text, which "
             "those of peft's methods do not; keep the adapter as it is"
@@ -100,9 +95,8 @@ def as_prompts(model_hooks: ModelHooks, adapter_name: str, config: PrefixConfig,
             "peft lets the decoder read the rows at the encoder's end, here they are removed before; "
             "keep the adapter as it is"
         )
-    entry = sites.layers[0]
-    assert isinstance(entry, PropagatedRows)
-    return "PROMPT_TUNING", before_embeddings(entry.prefix(), model_hooks)
+    (prefix,) = sites.layers[0].new_prefix(1)
+    return "PROMPT_TUNING", before_embeddings(prefix, model_hooks)
 
 
 def check_cache(model_hooks: ModelHooks) -> None:
@@ -116,32 +110,43 @@ def check_cache(model_hooks: ModelHooks) -> None:
         )
 
 
-def row_states(model_hooks: ModelHooks, adapter_name: str, sites: Sites) -> list[Tensor]:
-    """Return every layer's keys and values (P, 2 W) of the rows in front, which in a causal stack see no text."""
-    rows, device = sites.layers[0].num_rows, next(sites.layers[0].parameters()).device
-    plan = Plan((Group(adapter_name, None, 0, rows),), rows, 1, device)
-    states = model_hooks.stacks[0].run_rows(plan, {})
+def trained_states(sites: Sites) -> list[Tensor]:
+    """Return every layer's trained keys and values (P, 2 W)."""
+    states = []
+    for branch in sites.attention.values():
+        assert isinstance(branch, ScoreColumns)
+        pair = branch.keys(next(branch.parameters()).new_zeros(1, 1, 1, 1), 1)
+        assert pair is not None
+        states.append(torch.cat([x[0].transpose(0, 1).flatten(1) for x in pair], dim=-1))
+    return states
+
+
+def prefix_states(model_hooks: ModelHooks, adapter_name: str, sites: Sites) -> list[Tensor]:
+    """Return every layer's keys and values (P, 2 W) of the prefix in front, which in a causal stack sees no text."""
+    length, device = sites.layers[0].prefix_length, next(sites.layers[0].parameters()).device
+    plan = Plan((Group(adapter_name, None, 0, length),), length, 1, device)
+    states = model_hooks.stacks[0].run_prefix(plan, {})
     both = (states[layer] for layer in sorted(states))
     return [torch.cat([x[0].transpose(0, 1).flatten(1) for x in pair], dim=-1) for pair in both]
 
 
-def prefix_of(parts: list[Tensor], model_hooks: ModelHooks) -> Tensor:
+def joined_layers(parts: list[Tensor], model_hooks: ModelHooks) -> Tensor:
     """Return the (P, L 2 W) ``prompt_embeddings`` of (P, 2 W) keys and values per layer."""
-    return torch.cat(turned(torch.cat(parts, dim=-1), model_hooks, back=False), dim=-1)
+    return torch.cat(split_by_layer(torch.cat(parts, dim=-1), model_hooks, rotate_back=False), dim=-1)
 
 
-def before_embeddings(rows: Tensor, model_hooks: ModelHooks) -> Tensor:
-    """Return (P, D) embeddings that enter the first layer as ``rows``.
+def before_embeddings(prefix: Tensor, model_hooks: ModelHooks) -> Tensor:
+    """Return (P, D) embeddings that enter the first layer as ``prefix``.
 
     Raises:
         AdapterError: there are none: the family does not only add to its embeddings.
     """
     embedding = model_hooks.dimensions.embedding
-    if embedding is not None and embedding.embedding_dim == rows.shape[-1]:
-        shift = frozen_states(model_hooks, torch.zeros_like(rows)).entering[0]
-        embeddings = rows - shift.to(rows)
-        entering = frozen_states(model_hooks, embeddings).entering[0].to(rows)
-        if torch.allclose(entering, rows, atol=1e-4 * float(rows.abs().max()), rtol=0):
+    if embedding is not None and embedding.embedding_dim == prefix.shape[-1]:
+        shift = frozen_states(model_hooks, torch.zeros_like(prefix)).entering[0]
+        embeddings = prefix - shift.to(prefix)
+        entering = frozen_states(model_hooks, embeddings).entering[0].to(prefix)
+        if torch.allclose(entering, prefix, atol=1e-4 * float(prefix.abs().max()), rtol=0):
             return embeddings
     raise AdapterError(
         f"peft's rows pass the embeddings of {type(model_hooks.body).__name__}, which do more than add to them; "
@@ -150,13 +155,13 @@ def before_embeddings(rows: Tensor, model_hooks: ModelHooks) -> Tensor:
 
 
 def peft_fields(
-    kind: str, config: PrefixConfig, dimensions: Dimensions, *, modules_to_save: list[str] | None
+    kind: str, config: ForetokenConfig, length: int, dimensions: Dimensions, modules_to_save: list[str] | None
 ) -> dict[str, Any]:
     """Return the fields of peft's own config."""
     shape, is_prefix = dimensions.attentions[0], kind == "PREFIX_TUNING"
     given: dict[str, Any] = {
         "task_type": config.task_type,
-        "num_virtual_tokens": config.num_virtual_tokens,
+        "num_virtual_tokens": length,
         "num_layers": dimensions.num_layers,
         "num_transformer_submodules": 1,
         "inference_mode": True,

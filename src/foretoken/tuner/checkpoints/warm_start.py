@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
 from foretoken.methods import METHODS
-from foretoken.methods.base import Sites
+from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.prefix import PrefixConfig
 from foretoken.tuner.checkpoints.files import read_config, read_tensors
 from foretoken.tuner.checks import check_same_backbone
 from foretoken.tuner.forward.model_hooks import ModelHooks
@@ -23,7 +22,7 @@ from foretoken.tuner.forward.sites import NAME
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedAdapter:
     """The tensors of a saved adapter by their names below the body, and the length of its prefix."""
 
     source: str
@@ -31,28 +30,29 @@ class Saved:
     length: int
 
 
-def saved_adapter(config: PrefixConfig, body: nn.Module, dimensions: Dimensions) -> Saved:
+def saved_adapter(config: ForetokenConfig, source: str, body: nn.Module, dimensions: Dimensions) -> SavedAdapter:
     """Return the tensors of the adapter that a new one of the same method starts from.
 
     Raises:
         AdapterError: there is no such adapter, or it is of another method.
         BackboneError: it was made for another backbone.
     """
-    source = str(config.prefix_init_adapter)
     saved = saved_config(source, config)
+    start = saved.prefix_start()
+    assert start is not None
     check_same_backbone(saved, dimensions)
     given = read_tensors(source).items()
-    tensors = {below(body, key): tensor for key, tensor in given if f"{NAME}." in key}
-    return Saved(source, tensors, saved.num_virtual_tokens)
+    tensors = {name_in_body(body, key): tensor for key, tensor in given if f"{NAME}." in key}
+    return SavedAdapter(source, tensors, start.length)
 
 
-def below(body: nn.Module, key: str) -> str:
+def name_in_body(body: nn.Module, key: str) -> str:
     """Return a tensor's name in a file, as seen from the body: models of several tasks have the same body."""
     return key.removeprefix("base_model.model.").removeprefix(f"{body.base_model_prefix}.")
 
 
-def copy_adapter(saved: Saved, config: PrefixConfig, sites: Sites, model_hooks: ModelHooks) -> None:
-    """Copy every tensor of a saved adapter of the same method; prefixes are repeated or cut to their new length.
+def copy_adapter(saved: SavedAdapter, length: int, sites: Sites, model_hooks: ModelHooks) -> None:
+    """Copy every tensor of a saved adapter of the same method; prefixes are repeated or cut to the new length.
 
     Raises:
         AdapterError: the two adapters' options differ.
@@ -65,11 +65,11 @@ def copy_adapter(saved: Saved, config: PrefixConfig, sites: Sites, model_hooks: 
         )
     with torch.no_grad():
         for name, parameter in wanted.items():
-            given, shown = saved.tensors[name], f"{saved.source}: {name}"
-            parameter.copy_(fitted(given, parameter.shape, saved.length, config.num_virtual_tokens, name=shown))
+            given, label = saved.tensors[name], f"{saved.source}: {name}"
+            parameter.copy_(fitted(given, parameter.shape, saved.length, length, name=label))
 
 
-def saved_config(source: str, config: PrefixConfig) -> PrefixConfig:
+def saved_config(source: str, config: ForetokenConfig) -> ForetokenConfig:
     """Return the config of a saved adapter of the same method as ``config``.
 
     Raises:
@@ -84,7 +84,7 @@ def saved_config(source: str, config: PrefixConfig) -> PrefixConfig:
 
 
 def fitted(x: Tensor, shape: Sequence[int], length: int, wanted: int, *, name: str) -> Tensor:
-    """Return a tensor in this shape, the rows of a prefix repeated or cut.
+    """Return a tensor in this shape, the vectors of a prefix repeated or cut.
 
     Raises:
         AdapterError: the shapes differ in anything else.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from foretoken.tuner.forward.plan import Arguments
 
 
 class ThroughHooks:
@@ -19,19 +22,19 @@ class ThroughHooks:
         self.module = module
         self.instead_of = module.__dict__.get("forward")  # accelerate's, where it has wrapped the module
         self.is_called = False
-        self.handle: Any = module.register_forward_pre_hook(self.note)
+        self.handle: RemovableHandle | None = module.register_forward_pre_hook(self.note)
         module.forward = self  # type: ignore[assignment]
 
     @property
-    def __wrapped__(self) -> Any:
+    def __wrapped__(self) -> Callable[..., object]:
         """The forward method behind this one: what ``inspect.signature`` describes."""
         return partial(type(self.module).forward, self.module) if self.instead_of is None else self.instead_of
 
-    def note(self, module: nn.Module, args: Any) -> None:
+    def note(self, module: nn.Module, args: Arguments) -> None:
         """Note that the module was called, so that its hooks have run."""
         self.is_called = True
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Run the forward method, or the whole module if it was not called."""
         if not self.is_called and self.handle is not None:
             return self.module(*args, **kwargs)
@@ -40,8 +43,9 @@ class ThroughHooks:
 
     def remove(self) -> None:
         """Give the module its own forward back."""
-        self.handle.remove()
-        self.handle = None
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
         if self.module.__dict__.get("forward") is not self:  # wrapped since
             return
         if self.instead_of is None:
@@ -57,11 +61,11 @@ def follow_class(body: nn.Module) -> None:
     theirs.
     """
     for module in body.modules():
-        kept = module.__dict__.get("_old_forward")
+        kept = getattr(module, "_old_forward", None)
         if getattr(kept, "__func__", None) is type(module).forward:
             module._old_forward = partial(forward_of_class, module)  # type: ignore[assignment]
 
 
-def forward_of_class(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def forward_of_class(module: nn.Module, *args: object, **kwargs: object) -> object:
     """Call the forward method of the module's present class."""
     return type(module).forward(module, *args, **kwargs)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from peft.tuners.lora.layer import LoraLayer
 from peft.utils.other import ModulesToSaveWrapper, TrainableTokensWrapper
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from foretoken.tuner.forward.plan import index_of, spread
+from foretoken.tuner.forward.plan import Arguments, Keywords, index_of, spread
 
 
 def hook_names(module: nn.Module, names: list[str]) -> RemovableHandle | None:
@@ -20,21 +19,21 @@ def hook_names(module: nn.Module, names: list[str]) -> RemovableHandle | None:
     if isinstance(module, ModulesToSaveWrapper):
         return module.register_forward_hook(partial(head_by_names, names=names), with_kwargs=True)
     if isinstance(module, TrainableTokensWrapper):
-        return module.register_forward_hook(partial(rows_by_names, names=names))
+        return module.register_forward_hook(partial(embeddings_by_names, names=names))
     return None
 
 
 def lora_by_names(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, names: list[str]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    module: nn.Module, args: Arguments, kwargs: Keywords, *, names: list[str]
+) -> tuple[Arguments, Keywords]:
     """Tell a LoRA layer which document uses which adapter."""
     return args, {**kwargs, "adapter_names": spread(names, args[0].shape[0])}
 
 
 def head_by_names(
     module: ModulesToSaveWrapper,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Arguments,
+    kwargs: Keywords,
     output: Tensor,
     *,
     names: list[str],
@@ -50,7 +49,7 @@ def head_by_names(
     return output
 
 
-def rows_by_names(module: TrainableTokensWrapper, args: tuple[Any, ...], output: Tensor, *, names: list[str]) -> Tensor:
+def embeddings_by_names(module: TrainableTokensWrapper, args: Arguments, output: Tensor, *, names: list[str]) -> Tensor:
     """Give each document the embeddings of new tokens of its own adapter."""
     names = spread(names, output.shape[0])
     layer = module.token_adapter

@@ -1,30 +1,27 @@
 """Where sites are put, and the hooks that call them: one :class:`ModelHooks` per model.
 
-Shapes: B batch, N text tokens, P rows in front of the text, D model width.
+Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
+from foretoken.backbones.module_value import ModuleValue
 from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
-from foretoken.tuner.attention.adapter import AttentionAdapter
-from foretoken.tuner.auxiliary import summed
+from foretoken.tuner.attention.adapter import TunedAttention
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
-from foretoken.tuner.forward.plan import FAST
+from foretoken.tuner.forward.plan import FAST, Arguments, Keywords
 from foretoken.tuner.forward.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
-from foretoken.tuner.forward.stack_hooks import StackHooks
-
-HOOKS = "_foretoken_hooks"
+from foretoken.tuner.forward.stack_hooks import ModelState, StackHooks
 
 
 @dataclass(frozen=True)
@@ -44,34 +41,24 @@ class ModelHooks:
         self.body = body
         self.backbone = backbone
         self.dimensions = dimensions
-        self.names: Sequence[str] | None = None
         self.sites: list[Site] = []
+        self.state = ModelState(body, backbone, dimensions, sites=self.sites)
         self.built: dict[str, tuple[ForetokenConfig, Sites]] = {}
         self.targets: list[nn.Module] = []
-        self.stacks = [StackHooks(self, stack) for stack in backbone.stacks_of(body)]
-        self.handles = [handle for place in backbone.attentions(body) for handle in self.open_port(*place)]
+        self.stacks = [StackHooks(self.state, stack) for stack in backbone.stacks_of(body)]
+        self.handles = [handle for place in backbone.attentions(body) for handle in self.tune_attention(*place)]
         follow_class(body)
         backbone.attach_attention(body, backbone.attention_modules(body))
         self.forward = ThroughHooks(body)
 
-    def stay_attached(self) -> None:
-        """Attach again where the user has chosen another attention implementation since.
-
-        Raises:
-            BackboneError: one that takes no masks.
-        """
-        if not self.backbone.is_attached(self.body):
-            self.backbone.dimensions(self.body.config)  # type: ignore[arg-type]
-            self.backbone.attach_attention(self.body, self.backbone.attention_modules(self.body))
-
-    def open_port(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[Any]:
-        """Give one attention its port, and let its output projection add what the port delivers."""
-        wired = next(wired for wired in self.stacks if wired.stack is stack)
-        module = layer.get_submodule(attention.module)
-        port = AttentionAdapter(module, wired.pass_state, wired.layers.index(layer), is_cross=attention is stack.cross)
-        handles: list[Any] = [layer.get_submodule(attention.output).register_forward_hook(port.after_projection)]
+    def tune_attention(self, stack: Stack, attention: Attention, layer: nn.Module) -> list[RemovableHandle]:
+        """Put a ``TunedAttention`` on one attention module, and let the output projection add what it delivers."""
+        stack_hooks = next(hooks for hooks in self.stacks if hooks.stack is stack)
+        module, number = layer.get_submodule(attention.module), stack_hooks.layers.index(layer)
+        tuned = TunedAttention(module, stack_hooks.pass_state, number, is_cross=attention is stack.cross)
+        handles = [layer.get_submodule(attention.output).register_forward_hook(tuned.after_projection)]
         if attention.is_rotary:
-            handles.append(module.register_forward_pre_hook(port.note_rotation, with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(tuned.note_rotation, with_kwargs=True))
         return handles
 
     def target(self, key: int | str | Place, module: nn.Module) -> Target:
@@ -108,7 +95,7 @@ class ModelHooks:
     def stack_of(self, module: nn.Module) -> int:
         """Return the number of the stack that a module belongs to; what lies outside of all goes with the first."""
         # asked anew each time: peft puts its LoRA in the places of modules
-        return next((number for number, wired in enumerate(self.stacks) if wired.contains(module)), 0)
+        return next((number for number, hooks in enumerate(self.stacks) if hooks.contains(module)), 0)
 
     def attach(self, target: Target, module: nn.Module, adapter: str) -> None:
         """Put an adapter's module where it belongs.
@@ -130,13 +117,13 @@ class ModelHooks:
 
     def new_site(self, target: Target, module: nn.Module) -> Site:
         """Register a site, and the hook that calls it before its module runs."""
-        wired = self.stacks[target.stack]
-        site = site_class(module)(wired.pass_state)
+        stack_hooks = self.stacks[target.stack]
+        site = site_class(module)(stack_hooks.pass_state)
         target.holder.add_module(NAME, site)
         self.sites.append(site)
         self.targets.append(target.holder)
         if isinstance(site, EntrySite):
-            site.is_first = target.holder is wired.layers[0]
+            site.is_first = target.holder is stack_hooks.layers[0]
             hook = BeforeLayer(site)
             self.handles.append(target.holder.register_forward_pre_hook(hook, with_kwargs=True))
         return site
@@ -157,33 +144,31 @@ class ModelHooks:
         site = next((site for site in self.sites if len(site)), None)
         if site is None or site.disable_adapters:
             return []
-        return list(dict.fromkeys(self.names or site.active_adapters))
-
-    def auxiliary_loss(self) -> Tensor | None:
-        """Return what the adapters at work add to the task's loss in training; None for nothing."""
-        built = [self.built[name] for name in self.at_work() if name in self.built]
-        return summed(config.auxiliary_loss(sites) for config, sites in built)
+        return list(dict.fromkeys(self.state.names or site.active_adapters))
 
     def remove(self) -> None:
         """Give back the model as it was."""
         self.forward.remove()
-        for handle in [*self.handles, *(handle for wired in self.stacks for handle in wired.handles)]:
+        for handle in [*self.handles, *(handle for stack_hooks in self.stacks for handle in stack_hooks.handles)]:
             handle.remove()
-        for wired in self.stacks:
-            wired.forget_checkpoints()
+        for stack_hooks in self.stacks:
+            stack_hooks.forget_checkpoints()
         for target in self.targets:
             delattr(target, NAME)
         attentions = self.backbone.attention_modules(self.body)
         for attention in attentions:
             ADAPTER.pop(attention)
-        if FAST not in self.body.__dict__:
+        if FAST.get(self.body) is None:
             self.backbone.detach_attention(self.body, attentions)
 
 
+HOOKS = ModuleValue[ModelHooks]("_foretoken_hooks")  # of a model's body
+
+
 def find_model_hooks(model: nn.Module) -> ModelHooks | None:
-    """Return the model_hooks of a model; None for one without an adapter of foretoken's."""
+    """Return the hooks of a model; None for one without an adapter of foretoken's."""
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    return body_of(base).__dict__.get(HOOKS)
+    return HOOKS.get(body_of(base))
 
 
 class BeforeLayer:
@@ -192,7 +177,7 @@ class BeforeLayer:
     def __init__(self, site: EntrySite) -> None:
         self.site = site
 
-    def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
         """Edit the hidden states, however they are passed."""
         if args:
             return (self.site(args[0]), *args[1:]), kwargs

@@ -1,4 +1,4 @@
-"""Which rows of the current batch belong to which adapter, during one forward pass and its recomputation."""
+"""Which documents of the current batch use which adapter, during one forward pass and its recomputation."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.module_value import ModuleValue
 from foretoken.errors import AdapterError, did_you_mean
 
-FAST = "_foretoken_fast"  # where a body that was sped up without an adapter keeps its hooks
+FAST = ModuleValue[list[RemovableHandle]]("_foretoken_fast")  # the hooks of a body that was sped up without an adapter
 BASE = "__base__"  # peft's name for "no adapter" in adapter_names
+Arguments: TypeAlias = tuple[Any, ...]  # what torch hands to a module's hooks: the arguments of its forward method
+Keywords: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -24,14 +29,14 @@ class Group:
     Attributes:
         adapter: its name.
         index: (b,) positions of the documents in the batch; None for all of them.
-        offset: where the adapter's rows begin among the rows in front of the text.
-        num_rows: how many rows it has.
+        offset: where the adapter's prefix begins among the prefixes of all adapters.
+        prefix_length: the length of the adapter's prefix.
     """
 
     adapter: str
     index: Tensor | None
     offset: int
-    num_rows: int
+    prefix_length: int
 
     def take(self, x: Tensor) -> Tensor:
         """Return this group's documents of (B, ...)."""
@@ -43,12 +48,12 @@ class Group:
 
 
 class Phase(Enum):
-    """Where the rows in front of the text are during a pass."""
+    """Where the prefix is during a pass."""
 
-    NONE = auto()  # there are none
+    NONE = auto()  # there is none
     JOINT = auto()  # before the text, in the same hidden states
-    PREFIX_ONLY = auto()  # by themselves: the pass that yields their keys and values
-    PREFIX_CACHED = auto()  # their keys and values are known; the hidden states hold the text alone
+    PREFIX_ONLY = auto()  # alone: the pass that computes its keys and values
+    PREFIX_CACHED = auto()  # its keys and values are known; the hidden states hold the text alone
 
 
 @dataclass(frozen=True)
@@ -57,39 +62,39 @@ class Plan:
 
     Attributes:
         groups: which documents use which adapter.
-        num_rows: P, the rows in front of the text.
+        prefix_length: P, the prefixes of all adapters together.
         batch_size: B.
         device: where the pass runs.
-        phase: where the rows are.
+        phase: where the prefix is.
         token_ids: (B, N), or None when the model was given embeddings.
         text_mask: (B, N) mask as the user gave it, where attention must extend it itself.
-        late: masks are extended by attention, as the rows enter after they were made.
-        row_states: in phase BEFORE, each layer's keys and values (B or 1, H_kv, P, K) of the rows, by layer.
+        is_late: the prefix enters after the masks were made, so that attention extends them.
+        prefix_kv: in phase PREFIX_CACHED, the prefix's keys and values (B or 1, H_kv, P, K), by layer.
         memo: masks extended in this pass.
         is_mixed: each document names its adapter.
-        stream: how the hidden states are packed; None where they are padded.
-        free: the adapters whose rows are met by queries without their rotation.
+        packed: how the hidden states are packed; None where they are padded.
+        position_free: the adapters whose prefix is scored with queries that are not rotated.
     """
 
     groups: tuple[Group, ...]
-    num_rows: int
+    prefix_length: int
     batch_size: int
     device: torch.device
     phase: Phase = Phase.NONE
     token_ids: Tensor | None = None
     text_mask: Tensor | None = None
-    late: bool = False
-    row_states: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    is_late: bool = False
+    prefix_kv: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     is_mixed: bool = False
-    stream: PackedBatch | None = None
-    free: frozenset[str] = frozenset()
+    packed: PackedBatch | None = None
+    position_free: frozenset[str] = frozenset()
 
     def ids_for(self, text: Tensor) -> Tensor | None:
         """Return the token ids of the (B, N, D) text. LED pads it after its embeddings; any id will do for those."""
         ids = self.token_ids
-        if ids is not None and self.stream is not None:
-            return self.remembered(ids, self.stream.pack_text)
+        if ids is not None and self.packed is not None:
+            return self.remembered(ids, self.packed.pack_text)
         missing = 0 if ids is None else text.shape[1] - ids.shape[1]
         if ids is None or not missing:
             return ids
@@ -103,34 +108,35 @@ class Plan:
         return known[1]
 
     @property
-    def rows_here(self) -> int:
-        """How many rows the hidden states hold."""
-        return self.num_rows if self.phase in (Phase.JOINT, Phase.PREFIX_ONLY) else 0
+    def prefix_here(self) -> int:
+        """How many of the hidden states, from the front, are the prefix."""
+        return self.prefix_length if self.phase in (Phase.JOINT, Phase.PREFIX_ONLY) else 0
 
-    def row_mask(self) -> Tensor:
-        """Return (B, P) bool, True where a document has a row (adapters of one batch may have different P)."""
-        mask = torch.zeros(self.batch_size, self.num_rows, dtype=torch.bool, device=self.device)
+    def prefix_mask(self) -> Tensor:
+        """Return (B, P) bool, False where a document's own prefix is shorter than P."""
+        mask = torch.zeros(self.batch_size, self.prefix_length, dtype=torch.bool, device=self.device)
         for group in self.groups:
             part = group.take(mask).clone()
-            part[:, group.offset : group.offset + group.num_rows] = True
+            part[:, group.offset : group.offset + group.prefix_length] = True
             mask = group.put(mask, part)
         return mask
 
-    def position_free(self) -> Tensor | bool:
-        """Tell whose rows are met by queries without their rotation: everybody's, nobody's, or (B,) bool."""
-        groups = [group for group in self.groups if group.num_rows]
-        if len({group.adapter in self.free for group in groups}) < 2:
-            return any(group.adapter in self.free for group in groups)
+    def position_free_documents(self) -> Tensor | bool:
+        """Return which documents have a position-free prefix: True for all, False for none, or (B,) bool."""
+        groups = [group for group in self.groups if group.prefix_length]
+        if len({group.adapter in self.position_free for group in groups}) < 2:
+            return any(group.adapter in self.position_free for group in groups)
         documents = torch.zeros(self.batch_size, dtype=torch.bool, device=self.device)
         for group in groups:
-            documents = group.put(documents, torch.full_like(group.take(documents), group.adapter in self.free))
+            is_free = group.adapter in self.position_free
+            documents = group.put(documents, torch.full_like(group.take(documents), is_free))
         return documents
 
     @property
-    def all_rows_everywhere(self) -> bool:
-        """Tell whether every document has every row."""
-        rows = sum([group.num_rows for group in self.groups])
-        return rows == self.num_rows and all(group.index is None for group in self.groups)
+    def is_prefix_shared(self) -> bool:
+        """Whether every document has the whole prefix."""
+        length = sum([group.prefix_length for group in self.groups])
+        return length == self.prefix_length and all(group.index is None for group in self.groups)
 
 
 class PassState:
@@ -139,7 +145,7 @@ class PassState:
     Attributes:
         body: the model's body.
         plan: the plan, or None between passes.
-        text_is_frozen: rows that are trained were put before a text that depends on nothing trained.
+        text_is_frozen: a trained prefix was put before a text that depends on nothing trained.
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -149,8 +155,8 @@ class PassState:
 
     @property
     def rests(self) -> bool:
-        """Tell whether the stack computes as transformers made it: nothing acts, and nobody has sped the model up."""
-        return self.plan is None and FAST not in self.body.__dict__
+        """Whether the stack computes as transformers made it: no adapter acts, and ``speed_up`` was not called."""
+        return self.plan is None and FAST.get(self.body) is None
 
     @contextmanager
     def using(self, plan: Plan | None) -> Iterator[None]:
@@ -165,7 +171,7 @@ class PassState:
 def make_groups(
     names: Sequence[str] | None,
     active: Sequence[str],
-    num_rows: Callable[[str], int],
+    prefix_length: Callable[[str], int],
     batch_size: int,
     device: torch.device,
 ) -> tuple[Group, ...]:
@@ -177,12 +183,14 @@ def make_groups(
     if names is None:
         groups, offset = [], 0
         for name in active:
-            groups.append(Group(name, None, offset, num_rows(name)))
-            offset += groups[-1].num_rows
+            groups.append(Group(name, None, offset, prefix_length(name)))
+            offset += groups[-1].prefix_length
         return tuple(groups)
     names = spread(names, batch_size)
     return tuple(
-        Group(name, index_of(name, names, device), 0, num_rows(name)) for name in dict.fromkeys(names) if name != BASE
+        Group(name, index_of(name, names, device), 0, prefix_length(name))
+        for name in dict.fromkeys(names)
+        if name != BASE
     )
 
 
@@ -192,7 +200,7 @@ def index_of(name: str, names: Sequence[str], device: torch.device) -> Tensor:
 
 
 def spread(names: Sequence[str], batch_size: int) -> list[str]:
-    """Repeat each document's name for its rows in the body (multiple choice: one row per choice).
+    """Repeat each document's name for its sequences in the body (multiple choice: one per choice).
 
     >>> spread(["a", "b"], 4)
     ['a', 'a', 'b', 'b']

@@ -4,12 +4,12 @@ A site is a small module registered under the name ``foretoken`` on a module of 
 as ``...layer.3.foretoken.<adapter>...`` while classes, names and state dict of the frozen model stay as they
 are. The hooks that let sites act are in :mod:`foretoken.tuner.forward.model_hooks`.
 
-Shapes: B batch, N text tokens, P rows in front of the text, D model width.
+Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
-from foretoken.methods.base import LayerEntry, ScoreColumnsPart
-from foretoken.tuner.forward.plan import PassState, Plan
+from foretoken.methods.base import AttentionEdit, LayerEntry
+from foretoken.tuner.forward.plan import Arguments, Group, Keywords, PassState, Plan
 
 NAME = "foretoken"
 
@@ -41,7 +41,7 @@ class Site(nn.ModuleDict, BaseTunerLayer):
         """The modules by adapter name, as peft asks for them."""
         return self
 
-    def parts(self) -> Iterable[tuple[Any, Any]]:
+    def at_work(self) -> Iterator[tuple[Group, Any]]:
         """Yield (group, module) for the adapters at work here in the current pass."""
         plan = self.pass_state.plan
         for group in () if plan is None else plan.groups:
@@ -50,61 +50,67 @@ class Site(nn.ModuleDict, BaseTunerLayer):
 
 
 class EntrySite(Site):
-    """A layer entry: edits the rows in front of the text, and the text."""
+    """A layer entry: puts the prefix before the text (first layer of a stack), then edits prefix and text."""
 
-    is_first = False  # of its stack: its rows are what the adapters bring, whatever stands there
+    is_first = False  # of its stack
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D); P = 0 where the rows are not in the hidden states."""
+        """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D); P = 0 where the hidden states hold the text alone.
+
+        Equation 1 of prefix-propagation (Li et al. 2023): the input of layer 0 is ``cat(P^(0), C)``; before layer l > 0
+        the first P hidden states get ``+ P^(l)``.
+        """
         plan = self.pass_state.plan
-        parts = list(self.parts())
-        if plan is None or not parts:
+        at_work = list(self.at_work())
+        if plan is None or not at_work:
             return hidden
-        here, stream = plan.rows_here, plan.stream
-        rows, text = (hidden[:, :here], hidden[:, here:]) if stream is None else stream.split(hidden)
+        here, packed = plan.prefix_here, plan.packed
+        prefix, text = (hidden[:, :here], hidden[:, here:]) if packed is None else packed.split(hidden)
         if here and self.is_first:
-            rows = self.first_rows(plan, hidden)
-        for group, entry in parts:
-            if here and group.num_rows:
-                rows = self.with_rows(rows, group, entry)
+            # P^(0): the zeros that StackHooks.reserve_prefix put here only kept its place. It is made inside layer 0
+            # because sharding, offloading and checkpointing have the layer's parameters at hand here alone.
+            prefix = self.new_prefix(plan, hidden)
+        for group, entry in at_work:
+            if here and group.prefix_length:
+                prefix = self.edit_prefix(prefix, group, entry)  # + P^(l) in layers l > 0
             if text.shape[1]:
                 ids = plan.ids_for(text)
                 ids = None if ids is None else group.take(ids)
                 text = group.put(text, entry.on_text(group.take(text), ids))
         if self.is_first:
             self.pass_state.text_is_frozen = bool(here) and not text.requires_grad
-        if stream is not None:
-            return stream.join(rows, text)
-        return torch.cat([rows, text], dim=1) if here else text
+        if packed is not None:
+            return packed.join(prefix, text)
+        return torch.cat([prefix, text], dim=1) if here else text  # the cat of equation 1
 
-    def with_rows(self, rows: Tensor, group: Any, entry: LayerEntry) -> Tensor:
-        """Let one adapter edit its own rows among all rows."""
-        mine = group.take(rows)
+    def edit_prefix(self, prefix: Tensor, group: Group, entry: LayerEntry) -> Tensor:
+        """Let one adapter edit its own part of the (B, P, D) prefix."""
+        mine = group.take(prefix)
         before, own, after = mine.split(
-            [group.offset, group.num_rows, mine.shape[1] - group.offset - group.num_rows], 1
+            [group.offset, group.prefix_length, mine.shape[1] - group.offset - group.prefix_length], 1
         )
-        edited = entry.on_rows(own).to(rows.dtype)
+        edited = entry.on_prefix(own).to(prefix.dtype)
         if own.shape[1] == mine.shape[1]:
-            return group.put(rows, edited)
-        return group.put(rows, torch.cat([before, edited, after], dim=1))
+            return group.put(prefix, edited)
+        return group.put(prefix, torch.cat([before, edited, after], dim=1))
 
-    def first_rows(self, plan: Plan, like: Tensor) -> Tensor:
-        """Return the (B, P, D) rows that go in front of the text."""
-        rows = like.new_zeros(plan.batch_size, plan.num_rows, like.shape[-1])
-        for group, entry in self.parts():
-            if not group.num_rows:
+    def new_prefix(self, plan: Plan, like: Tensor) -> Tensor:
+        """Return the adapters' prefixes side by side, (B, P, D); zeros where a document has a shorter one."""
+        prefix = like.new_zeros(plan.batch_size, plan.prefix_length, like.shape[-1])
+        for group, entry in self.at_work():
+            if not group.prefix_length:
                 continue
             size = plan.batch_size if group.index is None else group.index.shape[0]
-            new = entry.first_rows(size).to(dtype=like.dtype, device=like.device)
-            if group.num_rows < plan.num_rows:
-                padding = (0, 0, group.offset, plan.num_rows - group.offset - group.num_rows)
-                new = group.take(rows) + nn.functional.pad(new, padding)
-            rows = group.put(rows, new)
-        return rows
+            new = entry.new_prefix(size).to(dtype=like.dtype, device=like.device)
+            if group.prefix_length < plan.prefix_length:
+                padding = (0, 0, group.offset, plan.prefix_length - group.offset - group.prefix_length)
+                new = group.take(prefix) + nn.functional.pad(new, padding)
+            prefix = group.put(prefix, new)
+        return prefix
 
 
 class AttentionSite(Site):
-    """The score columns of the adapters in one attention, asked by its ``AttentionAdapter``."""
+    """The edits of the adapters in one attention, asked by its ``TunedAttention``."""
 
 
 class OutputSite(Site):
@@ -123,7 +129,7 @@ class OutputSite(Site):
 
     def forward(self, output: Tensor, given: Tensor, around: AroundModule) -> Tensor:
         """Output (B, ..., D_out) and input (B, ..., D_in), the hooks that have them -> new output."""
-        for group, edit in self.parts():
+        for group, edit in self.at_work():
             if self.edit_of[group.adapter] is around:
                 output = group.put(output, edit(group.take(output), group.take(given)))
         return output
@@ -138,11 +144,11 @@ class AroundModule:
         self.width = width
         self.given: Tensor | None = None
 
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Note the input."""
         self.given = args[0] if args else next(iter(kwargs.values()))
 
-    def after(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def after(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
         """Edit the output, or the part of it that is the query's."""
         given, self.given = self.given, None
         assert given is not None
@@ -166,4 +172,4 @@ def site_class(module: nn.Module) -> type[Site]:
     """Return the class of site that carries a method's module."""
     if isinstance(module, LayerEntry):
         return EntrySite
-    return AttentionSite if isinstance(module, ScoreColumnsPart) else OutputSite
+    return AttentionSite if isinstance(module, AttentionEdit) else OutputSite

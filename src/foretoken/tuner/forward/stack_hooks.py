@@ -1,52 +1,90 @@
-"""One forward pass of one stack of layers: its plan, its rows in front of the text, and the hooks around it.
+"""One forward pass of one stack of layers: its plan, the prefix before the text, and the hooks around it.
 
-Shapes: B batch, N text tokens, P rows in front of the text, D model width.
+A pass goes through the hooks in this order: ``before_stack`` plans it, ``reserve_prefix`` makes room in front of the
+embedding output, the first layer's site fills that room (:class:`foretoken.tuner.forward.sites.EntrySite`),
+``strip_prefix`` and ``after_stack`` take the prefix away. A causal stack runs its prefix alone before the text instead.
+
+Shapes: B batch, N text tokens, P length of the prefix, D model width.
 """
 
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers.utils import ModelOutput
 
-from foretoken.backbones.base import Stack, unchanged
+from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
+from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.checks import check_positions_agree
-from foretoken.tuner.forward.plan import PassState, Phase, Plan, make_groups
-from foretoken.tuner.forward.replay import CheckpointReplay
-from foretoken.tuner.forward.sites import NAME
+from foretoken.tuner.forward.mixed_batch import hook_names
+from foretoken.tuner.forward.plan import Arguments, Keywords, PassState, Phase, Plan, make_groups
+from foretoken.tuner.forward.sites import NAME, Site
 from foretoken.tuner.quantised import compute_type
 
-if TYPE_CHECKING:
-    from foretoken.tuner.forward.model_hooks import ModelHooks
+PREFIX = "_foretoken_prefix"  # where a key-value cache remembers the prefix that it was begun with
+Output: TypeAlias = Tensor | tuple[Any, ...] | ModelOutput  # of a stack, or of a module in it
+KeyValues: TypeAlias = dict[int, tuple[Tensor, Tensor]]  # by layer: (B or 1, H_kv, P, K) each
 
-ROWS = "_foretoken_rows"  # where a key-value cache remembers the rows that it was begun with
+
+@dataclass
+class ModelState:
+    """What the stacks of one model share.
+
+    Attributes:
+        body: the model's body.
+        backbone: its declaration.
+        dimensions: its numbers.
+        names: the adapter of each document, in a batch that names them.
+        sites: the sites of all stacks.
+    """
+
+    body: nn.Module
+    backbone: Backbone
+    dimensions: Dimensions
+    names: Sequence[str] | None = None
+    sites: list[Site] = field(default_factory=list)
+
+    def attach_attention_again(self) -> None:
+        """Attach the attention again where the user has chosen another attention implementation since.
+
+        Raises:
+            BackboneError: one that takes no masks.
+        """
+        if not self.backbone.is_attached(self.body):
+            self.backbone.dimensions(self.body.config)  # type: ignore[arg-type]
+            self.backbone.attach_attention(self.body, self.backbone.attention_modules(self.body))
 
 
 class StackHooks:
     """The hooks of one stack."""
 
-    def __init__(self, model_hooks: ModelHooks, stack: Stack) -> None:
-        self.model_hooks = model_hooks
+    def __init__(self, model: ModelState, stack: Stack) -> None:
+        self.model = model
         self.stack = stack
-        self.module = stack.module(model_hooks.body)
-        self.layers = stack.layer_modules(model_hooks.body)
-        self.pass_state = PassState(model_hooks.body)
+        self.module = stack.module(model.body)
+        self.layers = stack.layer_modules(model.body)
+        self.pass_state = PassState(model.body)
         self.is_padding = False
         self.argument_names = list(inspect.signature(type(self.module).forward).parameters)[1:]
         self.handles = [
             self.module.register_forward_pre_hook(self.before_stack, with_kwargs=True),
             self.module.register_forward_hook(self.after_stack),
-            *([] if stack.is_causal else self.rows_enter_and_leave()),
+            *([] if stack.is_causal else self.prefix_enters_and_leaves()),
         ]
 
-    def rows_enter_and_leave(self) -> list[Any]:
-        """Register hooks where rows enter and leave the hidden states."""
-        handles: list[Any] = []
-        entry = self.stack.entry_modules(self.model_hooks.body)
+    def prefix_enters_and_leaves(self) -> list[RemovableHandle]:
+        """Register hooks where the prefix enters and leaves the hidden states."""
+        handles: list[RemovableHandle] = []
+        entry = self.stack.entry_modules(self.model.body)
         if entry is not None:
             last, embeddings = entry
             handles.append(embeddings.register_forward_pre_hook(self.before_embeddings, with_kwargs=True))
@@ -58,7 +96,7 @@ class StackHooks:
             handles.extend(hooks)
         if self.stack.end:
             end = self.module.get_submodule(self.stack.end)
-            handles.append(end.register_forward_hook(self.strip_rows))
+            handles.append(end.register_forward_hook(self.strip_prefix))
         return handles
 
     def contains(self, module: nn.Module) -> bool:
@@ -70,109 +108,112 @@ class StackHooks:
         """The pass that is under way."""
         return self.pass_state.plan
 
-    def before_stack(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Plan the pass; run the rows by themselves, or let masks allow for them."""
-        if self.is_alone():
+    @property
+    def prefix_here(self) -> int:
+        """How many of the hidden states, from the front, are the prefix."""
+        return 0 if self.plan is None else self.plan.prefix_here
+
+    def before_stack(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords] | None:
+        """Plan the pass; run the prefix alone, or let masks allow for it."""
+        if self.is_prefix_only():
             return None
         kwargs = {**kwargs, **dict(zip(self.argument_names, args, strict=False))}
         plan = self.pass_state.plan = self.make_plan(kwargs)
         self.pass_state.text_is_frozen = False
-        self.model_hooks.stay_attached()
+        self.model.attach_attention_again()
         self.replay_checkpoints()
         if plan is not None and self.stack.takes_positions:
             kwargs = with_positions(kwargs)
-        if plan is None or not plan.num_rows:
+        if plan is None or not plan.prefix_length:
             return (), kwargs
         if self.stack.is_causal:
-            self.pass_state.plan = replace(plan, phase=Phase.PREFIX_CACHED, row_states=self.row_states(plan, kwargs))
+            # the prefix sees no text: one short pass gives the keys and values that every text then sees
+            self.pass_state.plan = replace(plan, phase=Phase.PREFIX_CACHED, prefix_kv=self.prefix_kv(plan, kwargs))
             return (), kwargs
         mask = kwargs.get("attention_mask")
         self.pass_state.plan = replace(
             plan,
             phase=Phase.JOINT,
-            late=not self.stack.entry,
+            is_late=not self.stack.entry,
             text_mask=mask if isinstance(mask, Tensor) and mask.dim() == 2 else None,
         )
-        return (), self.stack.extend_inputs(kwargs, plan.row_mask())
+        return (), self.stack.extend_inputs(kwargs, plan.prefix_mask())
 
-    def is_alone(self) -> bool:
-        """Tell whether the rows are running by themselves."""
+    def is_prefix_only(self) -> bool:
+        """Tell whether the prefix is running alone."""
         return self.plan is not None and self.plan.phase is Phase.PREFIX_ONLY
 
-    def make_plan(self, kwargs: dict[str, Any]) -> Plan | None:
-        """Return who uses which adapter in this pass; None when adapters are disabled."""
+    def make_plan(self, kwargs: Keywords) -> Plan | None:
+        """Return which document uses which adapter in this pass; None when adapters are disabled."""
         token_ids, embeddings = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
-        site = next((site for site in self.model_hooks.sites if len(site)), None)
         text = embeddings if token_ids is None else token_ids
-        model_hooks, is_mixed = (
-            self.model_hooks,
-            self.model_hooks.names is not None,
-        )  # without a site of ours: LoRA's names
+        site = next((site for site in self.model.sites if len(site)), None)
+        is_mixed = self.model.names is not None
+        # without a site of ours only LoRA acts, and a plan matters for the names of its adapters alone
         if text is None or (not is_mixed if site is None else site.disable_adapters):
             return None
         size, active = text.shape[0], [] if site is None else site.active_adapters
-        groups = make_groups(model_hooks.names, active, self.num_rows_of, size, text.device)
-        num_rows = max([group.offset + group.num_rows for group in groups], default=0)
+        groups = make_groups(self.model.names, active, self.prefix_length_of, size, text.device)
+        length = max([group.offset + group.prefix_length for group in groups], default=0)
         free = frozenset(group.adapter for group in groups if self.is_position_free(group.adapter))
-        plan = Plan(groups, num_rows, size, text.device, token_ids=token_ids, is_mixed=is_mixed, free=free)
+        plan = Plan(groups, length, size, text.device, token_ids=token_ids, is_mixed=is_mixed, position_free=free)
         check_positions_agree(plan)
         return plan
 
-    def num_rows_of(self, adapter: str) -> int:
-        """Return how many rows an adapter puts in front of this stack's text."""
+    def prefix_length_of(self, adapter: str) -> int:
+        """Return the length of the prefix that an adapter puts before this stack's text."""
         site = getattr(self.layers[0], NAME, None)
-        return site[adapter].num_rows if site is not None and adapter in site else 0
+        return site[adapter].prefix_length if site is not None and adapter in site else 0
 
     def is_position_free(self, adapter: str) -> bool:
-        """Tell whether an adapter's rows are met by queries without their rotation."""
+        """Tell whether an adapter's prefix is scored with queries that are not rotated."""
         site = getattr(self.layers[0], NAME, None)
         return site is not None and adapter in site and site[adapter].position_free
 
-    def row_states(self, plan: Plan, kwargs: dict[str, Any]) -> dict[int, tuple[Tensor, Tensor]]:
-        """Return each layer's keys and values of the rows; a key-value cache keeps those it was begun with."""
+    def prefix_kv(self, plan: Plan, kwargs: Keywords) -> KeyValues:
+        """Return each layer's keys and values of the prefix; a key-value cache keeps those it was begun with."""
         cache = kwargs.get("past_key_values")
         if cache is None:
-            return self.run_rows(plan, kwargs)
-        who, state, known = self.users(plan), self.state(plan), cache.__dict__.get(ROWS)
-        # where rows see an encoder, a cache that begins anew may do so with other documents
+            return self.run_prefix(plan, kwargs)
+        who, state, known = self.users(plan), self.parameter_state(plan), getattr(cache, PREFIX, None)
+        # where the prefix sees an encoder, a cache that begins anew may do so with other documents
         lasts = self.stack.cross is None or cache.get_seq_length() > 0
         if known and lasts and known[0] == who and (known[1] == state or torch.compiler.is_compiling()):
             return known[2]
-        states = self.run_rows(plan, kwargs)
+        states = self.run_prefix(plan, kwargs)
         if not torch.is_grad_enabled():
-            cache.__dict__[ROWS] = (who, state, states)
+            setattr(cache, PREFIX, (who, state, states))
         return states
 
-    def users(self, plan: Plan) -> tuple[Any, ...]:
-        """Return who uses which adapter."""
-        return tuple(self.model_hooks.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size
+    def users(self, plan: Plan) -> Hashable:
+        """Return which document uses which adapter."""
+        return tuple(self.model.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size
 
-    def state(self, plan: Plan) -> tuple[Any, ...]:
-        """Return what tells whether the adapters' parameters are as they were."""
+    def parameter_state(self, plan: Plan) -> tuple[tuple[int, int | None], ...]:
+        """Return what changes whenever a parameter of the adapters at work is written or replaced."""
         if torch.compiler.is_compiling():
             return ()
-        modules = [
-            site[group.adapter] for site in self.model_hooks.sites for group in plan.groups if group.adapter in site
-        ]
+        modules = [site[group.adapter] for site in self.model.sites for group in plan.groups if group.adapter in site]
         parameters = (p for module in modules for p in module.parameters())
         return tuple((id(p), None if p.is_inference() else p._version) for p in parameters)
 
-    def run_rows(self, plan: Plan, kwargs: dict[str, Any]) -> dict[int, tuple[Tensor, Tensor]]:
-        """Run the rows alone: once for all documents where nothing distinguishes these."""
-        alike = plan.all_rows_everywhere and not self.module.training and self.stack.cross is None
-        size = 1 if alike else plan.batch_size
+    def run_prefix(self, plan: Plan, kwargs: Keywords) -> KeyValues:
+        """Run the prefix alone: once for all documents where nothing distinguishes these."""
+        is_alike = plan.is_prefix_shared and not self.module.training and self.stack.cross is None
+        size = 1 if is_alike else plan.batch_size
         dtype = compute_type(self.layers[0])
-        shape = (size, plan.num_rows, self.model_hooks.dimensions.hidden_size)
+        shape = (size, plan.prefix_length, self.model.dimensions.hidden_size)
+        # zeros, as the first layer's site puts the prefix in their place
         given = {"inputs_embeds": torch.zeros(shape, dtype=dtype, device=plan.device), "use_cache": False}
         if self.stack.takes_positions:
-            given |= prefix_without_positions(size, plan.num_rows, plan.device)
+            given |= prefix_without_positions(size, plan.prefix_length, plan.device)
         for name in ("encoder_hidden_states", "encoder_attention_mask"):
             if kwargs.get(name) is not None:
                 given[name] = kwargs[name]
-        alone = replace(plan, phase=Phase.PREFIX_ONLY, batch_size=size, token_ids=None, row_states={}, memo={})
+        alone = replace(plan, phase=Phase.PREFIX_ONLY, batch_size=size, token_ids=None, prefix_kv={}, memo={})
         with self.pass_state.using(alone):
             self.module(**given)
-        return alone.row_states
+        return alone.prefix_kv
 
     def replay_checkpoints(self) -> None:
         """Recompute checkpointed layers under the plan of their forward pass."""
@@ -190,7 +231,7 @@ class StackHooks:
             if isinstance(checkpoint, CheckpointReplay):
                 layer._gradient_checkpointing_func = checkpoint.checkpoint  # type: ignore[assignment]
 
-    def before_embeddings(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before_embeddings(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Note the token ids as the stack will see them: Longformer pads them to its window on the way."""
         plan = self.plan
         ids = kwargs.get("input_ids", args[0] if args else None)
@@ -198,60 +239,120 @@ class StackHooks:
         if plan is not None and plan.token_ids is not None and ids is not None:
             self.pass_state.plan = replace(plan, token_ids=ids)
 
-    def after_embeddings(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        """Make room for the rows, unless this is padding for embeddings; the first layer's site fills the room."""
-        return output if self.is_padding else self.with_room(output)
+    def after_embeddings(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
+        """Make room for the prefix, unless Longformer embeds the padding of a text that was given as embeddings."""
+        return output if self.is_padding else self.reserve_prefix(output)
 
-    def before_first_layer(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make room for the rows right before the first layer."""
+    def before_first_layer(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
+        """Make room for the prefix right before the first layer."""
         if args:
-            return (self.with_room(args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": self.with_room(kwargs["hidden_states"])}
+            return (self.reserve_prefix(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": self.reserve_prefix(kwargs["hidden_states"])}
 
-    def before_layer(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Let a layer's other arguments allow for the rows."""
+    def before_layer(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
+        """Let a layer's other arguments allow for the prefix."""
         plan = self.plan
-        if plan is None or not plan.rows_here:
+        if plan is None or not plan.prefix_here:
             return args, kwargs
-        return args, self.stack.extend_layer(kwargs, plan.row_mask())
+        return args, self.stack.extend_layer(kwargs, plan.prefix_mask())
 
-    def with_room(self, hidden: Tensor) -> Tensor:
-        """(B, N, D) -> (B, P + N, D)."""
-        rows = 0 if self.plan is None else self.plan.rows_here
-        return nn.functional.pad(hidden, (0, 0, rows, 0)) if rows else hidden
+    def reserve_prefix(self, hidden: Tensor) -> Tensor:
+        """(B, N, D) -> (B, P + N, D), zeros where the prefix will be.
 
-    def strip_rows(self, end: nn.Module, args: Any, output: Any) -> Any:
-        """Take the rows away again, before pooler, heads and decoder."""
-        rows = 0 if self.plan is None else self.plan.rows_here
-        return stripped(output, rows) if rows else output
+        What the model computes from the length of its hidden states before layer 0 (masks, positions, blocks) has to
+        count P + N already. The first layer's site then replaces the zeros by P^(0): it holds the cat of equation 1.
+        """
+        length = self.prefix_here
+        return nn.functional.pad(hidden, (0, 0, length, 0)) if length else hidden
 
-    def after_stack(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Take the rows away from what the stack gives back and from recorded hidden states; end the pass."""
-        if self.is_alone():
+    def strip_prefix(self, end: nn.Module, args: Arguments, output: Output) -> Output:
+        """Take the prefix away again, before pooler, heads and decoder."""
+        length = self.prefix_here
+        return without_prefix(output, length) if length else output
+
+    def after_stack(self, module: nn.Module, args: Arguments, output: Output) -> Output:
+        """Take the prefix away from the stack's output and from recorded hidden states; end the pass."""
+        if self.is_prefix_only():
             return output
         plan, self.pass_state.plan = self.plan, None
-        if plan is None or not plan.rows_here:
+        if plan is None or not plan.prefix_here:
             return output
         if not self.stack.end:
-            output = stripped(output, plan.num_rows)
+            output = without_prefix(output, plan.prefix_length)
         text = output[0].shape[1]
         if isinstance(output, tuple):
-            return tuple(to_text(x, plan.num_rows, text) if isinstance(x, tuple) else x for x in output)
-        if output.get("hidden_states") is not None:
-            output["hidden_states"] = to_text(output["hidden_states"], plan.num_rows, text)
+            return tuple(to_text(x, plan.prefix_length, text) if isinstance(x, tuple) else x for x in output)
+        if not isinstance(output, Tensor) and output.get("hidden_states") is not None:
+            output["hidden_states"] = to_text(output["hidden_states"], plan.prefix_length, text)
         return output
 
 
-def stripped(output: Any, num_rows: int) -> Any:
-    """Take ``num_rows`` rows from the front of a stack's output: a tensor, a tuple, or a ModelOutput."""
+class CheckpointReplay:
+    """A gradient-checkpointing function that recomputes a layer under the plan of its own forward pass.
+
+    When the backward pass recomputes a layer, the pass that had a plan is over, or another one is under way. The keys
+    and values of a prefix that ran before the text go in as arguments: a checkpoint that recomputes under reentrant
+    autograd passes gradients to its arguments only. In a batch of several adapters the layer's LoRA is told their
+    names again, as peft tells it in the forward pass alone.
+    """
+
+    def __init__(self, checkpoint: Callable[..., object], hooks: StackHooks, layer: int) -> None:
+        self.checkpoint = checkpoint
+        self.hooks = hooks
+        self.layer = layer
+
+    def __call__(self, function: Callable[..., object], *args: object, **kwargs: object) -> object:
+        """Checkpoint ``function``, remembering today's plan; the short pass of the prefix is not worth it."""
+        plan = self.hooks.plan
+        if plan is not None and plan.phase is Phase.PREFIX_ONLY:
+            return function(*args)
+        pair = () if plan is None else plan.prefix_kv.get(self.layer, ())
+        run = partial(self.run, plan, self.hooks.model.names, function, len(pair))
+        return self.checkpoint(run, *pair, *args, **kwargs)
+
+    def run(
+        self,
+        plan: Plan | None,
+        names: Sequence[str] | None,
+        function: Callable[..., object],
+        count: int,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        """Call ``function`` under the plan."""
+        if plan is not None and count:
+            key, value = args[:count]
+            assert isinstance(key, Tensor)
+            assert isinstance(value, Tensor)
+            plan = replace(plan, prefix_kv={**plan.prefix_kv, self.layer: (key, value)})
+        with self.hooks.pass_state.using(plan), self.telling(names):
+            return function(*args[count:], **kwargs)
+
+    @contextmanager
+    def telling(self, names: Sequence[str] | None) -> Iterator[None]:
+        """Tell the layer's LoRA which document uses which adapter, where nobody else does."""
+        if names is None or self.hooks.model.names is not None:
+            yield
+            return
+        inner = self.hooks.layers[self.layer].modules()
+        handles = [handle for module in inner if (handle := hook_names(module, list(names))) is not None]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def without_prefix(output: Output, length: int) -> Output:
+    """Take the prefix from the front of a stack's output: a tensor, a tuple, or a ModelOutput."""
     if isinstance(output, Tensor):
-        return output[:, num_rows:]
+        return output[:, length:]
     if isinstance(output, tuple):
-        return (output[0][:, num_rows:], *output[1:])
-    output["last_hidden_state"] = output["last_hidden_state"][:, num_rows:]
+        return (output[0][:, length:], *output[1:])
+    output["last_hidden_state"] = output["last_hidden_state"][:, length:]
     return output
 
 
-def to_text(states: tuple[Tensor, ...], rows: int, length: int) -> tuple[Tensor, ...]:
-    """Take the rows from the front of (B, P + N, D) states, N >= length (BigBird's are padded); keep anything else."""
-    return tuple(x[:, rows:] if x.dim() == 3 and x.shape[1] >= rows + length else x for x in states)
+def to_text(states: tuple[Tensor, ...], length: int, text: int) -> tuple[Tensor, ...]:
+    """Take the prefix from the front of (B, P + N, D) states, N >= ``text`` (BigBird pads them); keep anything else."""
+    return tuple(x[:, length:] if x.dim() == 3 and x.shape[1] >= length + text else x for x in states)

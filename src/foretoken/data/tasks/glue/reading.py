@@ -1,27 +1,18 @@
-"""Reading the tasks of GLUE (Wang et al. 2019): their official files, and their copy on the hub.
-
-Most tasks have no public test labels: :func:`foretoken.data.readers.raw_files.dev_as_test` says what is measured then.
-"""
+"""Reading the tasks of GLUE (Wang et al. 2019): their official files, and their copy on the hub."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from foretoken.data.documents import Corpus, Document, is_empty
-from foretoken.data.problems import CLASSIFICATION, REGRESSION
-from foretoken.data.readers.hub_tables import hub_rows
-from foretoken.data.readers.raw_files import dev_as_test, raw_file
-from foretoken.data.readers.rows import Row, label_value, names_of_labels
-from foretoken.data.tasks.base import OFFICIAL
-from foretoken.data.tasks.glue.files import tsv_rows
+from foretoken.data.documents import Document, Splits, is_empty
+from foretoken.data.readers.files import is_there, read_text
+from foretoken.data.readers.hub import hub_rows
+from foretoken.data.readers.rows import Row, check_columns, label_value, names_of_labels
+from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import DataError
-
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
 
 HUB = "nyu-mll/glue"
 _log = logging.getLogger(__name__)
@@ -68,7 +59,7 @@ class Layout:
         return tuple(dict.fromkeys(self.labels.values()))
 
 
-def read_folder(path: Path | None, options: DataOptions, layout: Layout) -> Corpus:
+def read_folder(path: Path, layout: Layout) -> Splits:
     """Return the sentences, or pairs of them, of a task's folder with ``train.tsv`` and its dev files.
 
     Raises:
@@ -80,10 +71,10 @@ def read_folder(path: Path | None, options: DataOptions, layout: Layout) -> Corp
         for file, part in layout.dev.items()
         for document in _read(raw_file(path, [file], layout.name), layout, part)
     ]
-    return arrange(layout, options, train, dev)
+    return {"train": train, "validation": dev}
 
 
-def read_mrpc(path: Path | None, options: DataOptions, layout: Layout) -> Corpus:
+def read_mrpc(path: Path, layout: Layout) -> Splits:
     """Return MRPC from Microsoft's own files and GLUE's ``dev_ids.tsv``, which have the test labels, or from GLUE's.
 
     GLUE's dev set is the 408 pairs of ``msr_paraphrase_train.txt`` that ``dev_ids.tsv`` names.
@@ -91,38 +82,35 @@ def read_mrpc(path: Path | None, options: DataOptions, layout: Layout) -> Corpus
     Raises:
         DataError: as for :func:`read_folder`.
     """
-    assert path is not None
-    folder = path if path.is_dir() else path.parent
-    if not (folder / "msr_paraphrase_train.txt").is_file():
-        return read_folder(path, options, layout)
+    train = raw_folder(path) / "msr_paraphrase_train.txt"
+    if not is_there(train):
+        return read_folder(path, layout)
     ids = raw_file(path, ["dev_ids.tsv"], layout.name)
     chosen = {(row["one"], row["other"]) for _, row in tsv_rows(ids, ("one", "other"), header=("one", "other"))}
     rows: dict[bool, list[Row]] = {False: [], True: []}
-    for row in tsv_rows(folder / "msr_paraphrase_train.txt", (*layout.needed, "#1 ID", "#2 ID")):
+    for row in tsv_rows(train, (*layout.needed, "#1 ID", "#2 ID")):
         rows[(row[1]["#1 ID"], row[1]["#2 ID"]) in chosen].append(row)
-    train, dev = (_documents(rows[in_dev], layout) for in_dev in (False, True))
-    return arrange(layout, options, train, dev, _read(raw_file(path, ["msr_paraphrase_test.txt"], layout.name), layout))
+    test = _read(raw_file(path, ["msr_paraphrase_test.txt"], layout.name), layout)
+    return {"train": _documents(rows[False], layout), "validation": _documents(rows[True], layout), "test": test}
 
 
-def read_stsb(path: Path | None, options: DataOptions, layout: Layout) -> Corpus:
+def read_stsb(path: Path, layout: Layout) -> Splits:
     """Return STS-B from the files of its authors, which have the test scores (``original/sts-*.tsv``), or from GLUE's.
 
     Raises:
         DataError: as for :func:`read_folder`.
     """
-    assert path is not None
-    folder = path if path.is_dir() else path.parent
+    folder = raw_folder(path)
+    header = ("genre", "filename", "year", "old_index", "score", "sentence1", "sentence2")
     for place in (folder / "original", folder):
-        if (place / "sts-train.tsv").is_file():
-            header = ("genre", "filename", "year", "old_index", "score", "sentence1", "sentence2")
+        if is_there(place / "sts-train.tsv"):
+            names = {"train": "sts-train.tsv", "validation": "sts-dev.tsv", "test": "sts-test.tsv"}
             own = replace(layout, header=header)
-            names = ("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv")
-            train, dev, test = (_read(raw_file(place, [name], layout.name), own) for name in names)
-            return arrange(layout, options, train, dev, test)
-    return read_folder(path, options, layout)
+            return {split: _read(raw_file(place, [name], layout.name), own) for split, name in names.items()}
+    return read_folder(path, layout)
 
 
-def read_hub(layout: Layout, options: DataOptions) -> Corpus:
+def read_hub(layout: Layout) -> Splits:
     """Return what the files of a task hold, from its copy on the hub.
 
     Raises:
@@ -136,24 +124,40 @@ def read_hub(layout: Layout, options: DataOptions) -> Corpus:
         for part, tables in (parts or {None: splits}).items()
         for document in _from_hub(tables["validation"], layout, part)
     ]
+    found = {"train": _from_hub(splits["train"], layout), "validation": dev}
     labelled = [row for row in splits.get("test", []) if row[1]["label"] not in (-1, -1.0)]
-    return arrange(layout, options, _from_hub(splits["train"], layout), dev, _from_hub(labelled, layout) or None)
+    return found | ({"test": _from_hub(labelled, layout)} if labelled else {})
 
 
-def arrange(
-    layout: Layout,
-    options: DataOptions,
-    train: list[Document],
-    dev: list[Document],
-    test: list[Document] | None = None,
-) -> Corpus:
-    """Return the corpus with the splits that the option ``split`` asks for."""
-    if test is None or options.split == OFFICIAL:
-        splits = dev_as_test(layout.name, train, dev, options)
-    else:
-        splits = {"train": train, "validation": dev, "test": test}
-    problem = CLASSIFICATION if layout.labels else REGRESSION
-    return Corpus(dict(splits), list(layout.classes) or None, problem)
+def tsv_rows(
+    path: Path, needed: Sequence[str], *, header: Sequence[str] | None = None, skip_broken: bool = False
+) -> Iterator[Row]:
+    """Yield the rows of a file, each by its column names.
+
+    A ``header`` names the columns of a file that has none; such rows may go on with more. ``skip_broken`` leaves out
+    rows with another number of fields than the header, and the log counts them.
+
+    Raises:
+        DataError: a column is missing, or a row has too many or too few fields; the message names file and line.
+    """
+    lines = [(number, line.rstrip("\r")) for number, line in enumerate(read_text(path).split("\n"), start=1)]
+    lines = [(number, line) for number, line in lines if line]
+    names = header or (lines.pop(0)[1].split("\t") if lines else [])
+    check_columns(f"{path}:1", names, needed)
+    broken = 0
+    for number, line in lines:
+        fields = line.split("\t")
+        if len(fields) == len(names) or (header and len(fields) > len(names)):
+            yield f"{path}:{number}", dict(zip(names, fields, strict=False))
+        elif skip_broken:
+            broken += 1
+        else:
+            raise DataError(
+                f"{path}:{number}: the row has {len(fields)} fields, expected {len(names)} ({', '.join(names)}), "
+                "with a tab between two of them and without quotes; fetch the file again"
+            )
+    if broken:
+        _log.info("%s: left out %d of %d rows, which are broken in the published file", path, broken, len(lines))
 
 
 def _read(path: Path, layout: Layout, part: str | None = None) -> list[Document]:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from foretoken.data.documents import Corpus
+from foretoken.data.documents import Splits
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.data.tasks.base import CLEAN, OFFICIAL, HubSource, Task
 from foretoken.data.tasks.glue.reading import HUB, Layout, read_folder, read_hub, read_mrpc, read_stsb
 
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-
 _FILES = "https://dl.fbaipublicfiles.com/glue/data"
 _ENTAILMENT = {"not_entailment": "not_entailment", "entailment": "entailment"}
 _RTE_ON_HUB = ("entailment", "not_entailment")
-_Reader = Callable[["Path | None", "DataOptions", Layout], Corpus]
 
 
 def _task(
@@ -30,7 +25,7 @@ def _task(
     folder: str,
     source: str,
     licence: str,
-    reader: _Reader = read_folder,
+    reader: Callable[[Path, Layout], Splits] = read_folder,
 ) -> Task:
     return Task(
         name=layout.name,
@@ -40,8 +35,8 @@ def _task(
         labels=layout.classes,
         source=source,
         licence=licence,
-        hub=HubSource(HUB, lambda _, options: read_hub(layout, options)),
-        reader=lambda path, options: reader(path, options, layout),
+        hub=HubSource(HUB, lambda _: read_hub(layout)),
+        reader=lambda path, _: reader(path, layout),
         problem=CLASSIFICATION if layout.labels else REGRESSION,
         sizes=sizes,
         folder=f"glue/{folder}",

@@ -7,26 +7,20 @@ import os
 from pathlib import Path
 
 from foretoken.data.documents import Document
+from foretoken.data.splits import digest
 from foretoken.data.tasks.pydocs.sources import PACKAGES
+from foretoken.files import cache_folder
 
-CACHE_VARIABLE = "FORETOKEN_CACHE"
 FORMAT = 1  # raise it whenever the documents change for the same installed versions
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 _COLUMNS = ("id", "text", "label", "where", "group")
 _log = logging.getLogger(__name__)
 
 
-def cache_folder() -> Path:
-    """Return the folder for files that can be made again: $FORETOKEN_CACHE, or ~/.cache/foretoken."""
-    named = os.environ.get(CACHE_VARIABLE)
-    return Path(named).expanduser() if named else Path("~/.cache/foretoken").expanduser()
-
-
-def cache_file() -> Path:
-    """Return the file for the documents of the installed versions."""
-    from foretoken.data.splits import digest
-
-    return cache_folder() / f"pydocs-{digest(FORMAT, *_versions())[:16]}.parquet"
+def cache_file() -> Path | None:
+    """Return the file for the documents of the installed versions; None where nothing is cached."""
+    folder = cache_folder()
+    return None if folder is None else folder / f"pydocs-{digest(FORMAT, *_versions())[:16]}.parquet"
 
 
 def _versions() -> list[str]:
@@ -47,6 +41,8 @@ def read_cached() -> list[Document] | None:
     from pyarrow import parquet
 
     path = cache_file()
+    if path is None:
+        return None
     try:
         rows = parquet.read_table(path, columns=list(_COLUMNS)).to_pylist()
     except FileNotFoundError:
@@ -65,6 +61,8 @@ def write_cached(documents: list[Document]) -> None:
     from pyarrow import parquet
 
     path = cache_file()
+    if path is None:
+        return
     table = pyarrow.table({name: [getattr(document, name) for document in documents] for name in _COLUMNS})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -56,48 +56,12 @@ PACKAGES = tuple(sorted({path.split("/")[0] for paths in SOURCES.values() for pa
 MASK = "[name]"
 
 _ALIASES = (
-    *(
-        "np",
-        "sp",
-        "pd",
-        "pa",
-        "pc",
-        "pq",
-        "hf",
-        "xp",
-        "arrow",
-        "sympify",
-        "dataset",
-        "transformer",
-        "tokenizer",
-    ),
+    *("np", "sp", "pd", "pa", "pc", "pq", "hf", "xp", "arrow", "sympify", "dataset", "transformer", "tokenizer"),
     *("scikit-learn", "scikit learn", "scikit", "scikits", "pytorch", "hugging face", "huggingface"),
 )
 _MODULES = (
-    *(
-        "stats",
-        "distributions",
-        "random",
-        "linalg",
-        "sparse",
-        "matrixlib",
-        "matrices",
-        "lobpcg",
-        "optimize",
-        "optim",
-    ),
-    *(
-        "signal",
-        "ndimage",
-        "fft",
-        "fftpack",
-        "image",
-        "audio",
-        "classification",
-        "clustering",
-        "nn",
-        "generation",
-    ),
+    *("stats", "distributions", "random", "linalg", "sparse", "matrixlib", "matrices", "lobpcg", "optimize", "optim"),
+    *("signal", "ndimage", "fft", "fftpack", "image", "audio", "classification", "clustering", "nn", "generation"),
     *("text", "tokenization", "histograms"),
 )
 _TOPICS = (

@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from foretoken.data.documents import Corpus, Document
+from foretoken.data.documents import SPLITS, Document, Splits
+from foretoken.data.options import DataOptions
 from foretoken.data.splits import digest
+from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.pydocs.cache import read_cached, write_cached
 from foretoken.data.tasks.pydocs.sources import EXCLUDED_FOLDERS, PACKAGES, SOURCES
 from foretoken.data.tasks.pydocs.text import Piece, file_pieces, mask_new
 from foretoken.errors import DataError
-
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
 
 LABELS = tuple(sorted(SOURCES))
 SHORTEST, LONGEST = 300, 3000  # words per document, roughly
@@ -33,7 +31,7 @@ FEWEST = 8  # documents per topic, below which the task says nothing
 _Unit = tuple[str, list[str]]  # the first source file's path, and the documents made of it and its neighbours
 
 
-def read(path: Path | None, options: DataOptions) -> Corpus:
+def read(_: Path, __: DataOptions) -> Splits:
     """Return the documents of the installed packages, from the cache where they are there.
 
     Raises:
@@ -43,10 +41,7 @@ def read(path: Path | None, options: DataOptions) -> Corpus:
     if documents is None:
         documents = build()
         write_cached(documents)
-    return Corpus(
-        {split: [doc for doc in documents if doc.group == split] for split in ("train", "validation", "test")},
-        list(LABELS),
-    )
+    return {split: [document for document in documents if document.group == split] for split in SPLITS}
 
 
 def build(roots: dict[str, Path] | None = None) -> list[Document]:
@@ -168,7 +163,21 @@ def _refuse_small_topics(documents: list[Document], roots: dict[str, Path]) -> N
             absent = sorted(set(PACKAGES) - roots.keys())
             missing = f"; not installed: {', '.join(absent)}" if absent else ""
             raise DataError(
-                f"task 'pydocs': topic {topic!r} has {total} documents, expected at least {FEWEST} in "
-                "three splits"
+                f"task 'pydocs': topic {topic!r} has {total} documents, expected at least {FEWEST} in three splits"
                 f"{missing}; install foretoken's dependencies with their source files (.py)"
             )
+
+
+TASK = Task(
+    name="pydocs",
+    title="Documentation of scientific Python packages",
+    summary="Long documents made from installed docstrings, labelled by topic; names of packages, "
+    "modules and topics are masked. Needs no download; the documents follow the installed versions.",
+    metric="f1_macro",
+    sizes="by the installed versions",
+    source="the packages that foretoken depends on",
+    licence="the documentation's own: BSD-3-Clause and Apache-2.0",
+    reader=read,
+    labels=LABELS,
+    needs_raw=False,
+)

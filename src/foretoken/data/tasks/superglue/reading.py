@@ -1,34 +1,28 @@
 """Reading the tasks of SuperGLUE (Wang et al. 2019): their official files, and their copy on the hub.
 
-The texts are put together as in the release of P-tuning v2 (Liu et al. 2022), which the papers build on. The test
-labels are not public: :func:`foretoken.data.readers.raw_files.dev_as_test` says what is measured.
+The texts are put together as in the release of P-tuning v2 (Liu et al. 2022), which the papers build on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from foretoken.data.documents import Corpus, Document, refuse_empty
-from foretoken.data.examples import Choices
+from foretoken.data.documents import Document, Example, Splits, refuse_empty
+from foretoken.data.examples import ChoiceExample
+from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers.hub_tables import PARQUET, hub_rows
-from foretoken.data.readers.raw_files import dev_as_test, raw_file
+from foretoken.data.readers.hub import PARQUET
 from foretoken.data.readers.rows import Row, check_columns, text_value
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.splits import split_off
-from foretoken.data.tasks.base import OFFICIAL
+from foretoken.data.tasks.base import HubSource, Reader, from_files, from_hub
 from foretoken.errors import DataError
 
-if TYPE_CHECKING:
-    from foretoken.data.options import DataOptions
-
-HUB = "aps/super_glue"
 _JOINERS = {"cause": "because", "effect": "so"}
-Convert = Callable[["Format", Row, int], Iterable[Any]]
+Convert = Callable[["Format", Row, int], Iterable[Example]]
 
 
 @dataclass(frozen=True)
@@ -57,25 +51,23 @@ class Format:
         return tuple(dict.fromkeys(self.labels.values()))
 
 
-def read_folder(path: Path | None, options: DataOptions, task: Format) -> Corpus:
-    """Return the examples of a folder with ``train.jsonl`` and ``val.jsonl``.
-
-    Raises:
-        DataError: a file is missing, or a record is not usable; the message names file and line.
-    """
-    train, dev = (raw_file(path, [f"{split}.jsonl"], task.name) for split in ("train", "val"))
-    return _corpus(_file(train, task), _file(dev, task), options, task)
+def reader_of(task: Format) -> Reader:
+    """Return the reader of a folder with ``train.jsonl`` and ``val.jsonl``."""
+    files = {"train": ("train.jsonl",), "validation": ("val.jsonl",)}
+    return from_files(task.name, files, lambda path: _examples(read_rows(path, task.columns), task))
 
 
-def read_hub(task: Format, options: DataOptions) -> Corpus:
-    """Return what the files of a task hold, from its copy on the hub.
-
-    Raises:
-        DataError: the hub is out of reach, or has other columns.
-    """
-    splits = hub_rows(HUB, task.config, task.hub_columns or task.columns, PARQUET)
+def hub_of(task: Format) -> HubSource:
+    """Return the copy of a task on the hub; its test set has no labels there either."""
     own = replace(task, convert=task.convert_hub or task.convert)
-    return _corpus(_examples(splits["train"], own), _examples(splits["validation"], own), options, task)
+    return from_hub(
+        "aps/super_glue",
+        task.hub_columns or task.columns,
+        lambda _, rows: _examples(rows, own),
+        config=task.config,
+        revision=PARQUET,
+        splits=("train", "validation"),
+    )
 
 
 def pair(text: str, text_pair: str) -> Convert:
@@ -88,7 +80,7 @@ def pair(text: str, text_pair: str) -> Convert:
     return convert
 
 
-def choices_of_copa(task: Format, row: Row, number: int) -> Iterator[Choices]:
+def choices_of_copa(task: Format, row: Row, number: int) -> Iterator[ChoiceExample]:
     """Yield the premise, followed by ``because`` (which cause?) or ``so`` (which effect?), and the two choices."""
     where, values = row
     joiner = _JOINERS.get(values["question"])
@@ -97,7 +89,7 @@ def choices_of_copa(task: Format, row: Row, number: int) -> Iterator[Choices]:
     if values["label"] not in (0, 1):
         raise DataError(f"{where}: label {values['label']!r}, expected 0 or 1; records without one cannot be scored")
     premise, *choices = _texts(where, values, "premise", "choice1", "choice2")
-    yield Choices(str(number), f"{premise} {joiner}", tuple(choices), int(values["label"]), where)
+    yield ChoiceExample(str(number), f"{premise} {joiner}", tuple(choices), int(values["label"]), where)
 
 
 def words_in_context(task: Format, row: Row, number: int) -> Iterator[Document]:
@@ -138,7 +130,7 @@ def answer_of_multirc(task: Format, row: Row, _: int) -> Iterator[Document]:
 
 
 def _answer(
-    task: Format, where: str, numbers: tuple[Any, ...], text: str, question: str, answer: Mapping[str, Any]
+    task: Format, where: str, numbers: tuple[object, ...], text: str, question: str, answer: Mapping[str, object]
 ) -> Document:
     (answer_text,) = _texts(where, answer, "text")
     document = _document(task, where, 0, text, f"{question} {answer_text}", answer["label"])
@@ -146,8 +138,8 @@ def _answer(
     return replace(document, id=f"{paragraph}/{number}/{own}", group=f"{paragraph}/{number}")
 
 
-def _document(task: Format, where: str, number: int, text: Any, text_pair: Any, label: Any) -> Document:
-    if label not in task.labels:
+def _document(task: Format, where: str, number: int, text: object, text_pair: object, label: object) -> Document:
+    if not isinstance(label, (str, int)) or label not in task.labels:
         raise DataError(
             f"{where}: label {label!r}, expected one of {', '.join(map(repr, task.labels))}; records without a "
             "label can be neither trained on nor scored"
@@ -156,7 +148,7 @@ def _document(task: Format, where: str, number: int, text: Any, text_pair: Any, 
     return Document(str(number), texts[0], task.labels[label], where, text_pair=texts[1])
 
 
-def _texts(where: str, values: Mapping[str, Any], *names: str) -> list[str]:
+def _texts(where: str, values: Mapping[str, object], *names: str) -> list[str]:
     return [text_value(where, values[name], name) for name in names]
 
 
@@ -173,25 +165,13 @@ def _mark(where: str, text: str, pronoun: str, index: int) -> str:
     return f"{text[:start]}*{text[start:end]}*{text[end:]}"
 
 
-def _file(path: Path, task: Format) -> list[Any]:
-    return _examples(read_rows(path, task.columns), task)
+def _examples(rows: Iterable[Row], task: Format) -> list[Example]:
+    examples = [example for number, row in enumerate(rows) for example in task.convert(task, row, number)]
+    refuse_empty([example for example in examples if isinstance(example, Document)])
+    return examples
 
 
-def _examples(rows: Iterable[Row], task: Format) -> list[Any]:
-    return [example for number, row in enumerate(rows) for example in task.convert(task, row, number)]
-
-
-def _corpus(train: list[Any], dev: list[Any], options: DataOptions, task: Format) -> Corpus:
-    splits: dict[str, list[Any]] = dev_as_test(task.name, train, dev, options)
-    if task.problem == CLASSIFICATION:
-        refuse_empty([*train, *dev])
-    grouped = train[0].group is not None
-    if grouped and options.split != OFFICIAL:
-        splits = {**splits, **_by_paragraph(train, options)}
-    return Corpus(splits, list(task.classes) or None, task.problem, grouped)
-
-
-def _by_paragraph(train: list[Document], options: DataOptions) -> dict[str, list[Document]]:
+def by_paragraph(train: Sequence[Document], options: DataOptions) -> Splits:
     """Return train and a validation split of other paragraphs: their questions have much in common."""
     home = {document.id: document for document in train}
     whole = [replace(document, group=document.id.partition("/")[0]) for document in train]

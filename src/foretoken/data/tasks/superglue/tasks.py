@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from foretoken.data.problems import MULTIPLE_CHOICE
-from foretoken.data.tasks.base import CLEAN, OFFICIAL, HubSource, Task
+from foretoken.data.tasks.base import CLEAN, OFFICIAL, Task
 from foretoken.data.tasks.superglue.reading import (
-    HUB,
     Format,
     answer_of_multirc,
     answers_of_multirc,
+    by_paragraph,
     choices_of_copa,
+    hub_of,
     marked_pronoun,
     pair,
-    read_folder,
-    read_hub,
+    reader_of,
     words_in_context,
 )
 
@@ -27,7 +25,17 @@ _RTE = {_NOT_ENTAILMENT: _NOT_ENTAILMENT, 1: _NOT_ENTAILMENT, "entailment": "ent
 _CB = ("entailment", "contradiction", "neutral")
 
 
-def _task(own: Format, *, title: str, summary: str, metric: str, sizes: str, folder: str, licence: str) -> Task:
+def _task(
+    own: Format,
+    *,
+    title: str,
+    summary: str,
+    metric: str,
+    sizes: str,
+    folder: str,
+    licence: str,
+    grouped: bool = False,
+) -> Task:
     return Task(
         name=own.name,
         title=f"{title} (SuperGLUE)",
@@ -36,12 +44,14 @@ def _task(own: Format, *, title: str, summary: str, metric: str, sizes: str, fol
         labels=own.classes,
         source=f"{folder}.zip, {_FILES}/{folder}.zip",
         licence=licence,
-        hub=HubSource(HUB, lambda _, options: read_hub(own, options)),
-        reader=partial(read_folder, task=own),
+        hub=hub_of(own),
+        reader=reader_of(own),
         problem=own.problem,
         sizes=sizes,
         folder=f"superglue/{folder}",
         splits=(CLEAN, OFFICIAL),
+        grouped=grouped,
+        validation=by_paragraph if grouped else None,
     )
 
 
@@ -139,5 +149,6 @@ TASKS: tuple[Task, ...] = (
         sizes="24,458 / 2,785 / 4,848",
         folder="MultiRC",
         licence=_RESEARCH,
+        grouped=True,
     ),
 )

@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 
 from foretoken.errors import ConfigError
-from foretoken.training.tokens.budget import TokenBatches, by_length, cut
+from foretoken.training.tokens.batches import TokenBatches, by_length, cut
 
 
 def lengths(count=300, seed=0):

@@ -20,8 +20,8 @@ from foretoken import (
     StackConfig,
 )
 from foretoken.errors import ConfigError
-from foretoken.tuner import completed_lora, sizes
-from foretoken.tuner.sizes import check_lora, lora_numbers
+from foretoken.tuner import completed_lora, limits
+from foretoken.tuner.limits import check_lora, lora_numbers
 
 ENDLESS = r"([\w.]+)+!"
 HUGE = 10**9
@@ -37,7 +37,7 @@ def bert():
 def counted(monkeypatch):
     """What was counted, in bytes."""
     found = []
-    monkeypatch.setattr(sizes, "check_memory", lambda needed, **_: found.append(needed))
+    monkeypatch.setattr(limits, "check_memory", lambda needed, **_: found.append(needed))
     return found
 
 
@@ -126,7 +126,7 @@ def test_counting_draws_no_random_number(monkeypatch):
     ids=lambda options: list(options)[-1],
 )
 def test_a_regular_expression_without_end_is_refused(options, monkeypatch):
-    monkeypatch.setattr("foretoken.tuner.patterns.SECONDS", 0.5)
+    monkeypatch.setattr("foretoken.tuner.limits.SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"takes more than 0.5 seconds to match .*; give a list of plain names"):
         check_lora(LoraConfig(**options), bert())
@@ -140,7 +140,7 @@ def test_what_is_no_regular_expression_is_refused(pattern):
 
 
 def test_a_stacks_regular_expression_is_tried(monkeypatch):
-    monkeypatch.setattr("foretoken.tuner.patterns.SECONDS", 0.5)
+    monkeypatch.setattr("foretoken.tuner.limits.SECONDS", 0.5)
     stack = StackConfig(configs=[PrefixTuningConfig(), LoraConfig(target_modules=ENDLESS)])
     with pytest.raises(ConfigError, match="takes more than"):
         get_peft_model(bert(), stack)

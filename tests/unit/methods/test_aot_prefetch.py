@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from foretoken.methods.aot import prefetch as aot_ahead
+from foretoken.methods.aot import prefetch as aot_prefetch
 from foretoken.methods.aot import table as aot_table
 from foretoken.methods.aot.modules import FullyConnected, Fused, TokenEntry, TokensOfBatch
-from foretoken.methods.aot.prefetch import GAP, LARGEST, ReadAhead
+from foretoken.methods.aot.prefetch import GAP, LARGEST, Prefetcher
 from foretoken.methods.aot.table import FusedTable, write_table
 
 L, V, D = 3, 4000, 64
-pytestmark = pytest.mark.skipif(not aot_ahead.KNOWN, reason="this system does not know the calls")
+pytestmark = pytest.mark.skipif(not aot_prefetch.SUPPORTED, reason="this system does not know the calls")
 
 
 def values(layer, ids):
@@ -78,12 +78,12 @@ def expected(x, ids):
 
 
 def wait(table):
-    if table.ahead.worker is not None:
-        table.ahead.worker.join(10)
+    if table.prefetcher.worker is not None:
+        table.prefetcher.worker.join(10)
 
 
 def test_rows_are_found_in_the_file(table):
-    ahead = table.ahead
+    ahead = table.prefetcher
     for layer, token_id in [(0, 0), (1, 7), (2, V - 1)]:
         stored = os.pread(ahead.file, ahead.row, ahead.place(layer, token_id))
         assert torch.equal(torch.frombuffer(bytearray(stored), dtype=torch.float32), table.values[layer, token_id])
@@ -92,7 +92,7 @@ def test_rows_are_found_in_the_file(table):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.sets(st.integers(0, 10**6), min_size=1, max_size=60), st.integers(1, 3000))
 def test_runs_hold_every_row_and_little_else(ids, row):
-    ahead = object.__new__(ReadAhead)
+    ahead = object.__new__(Prefetcher)
     ahead.row = row
     runs = list(ahead.runs(torch.tensor(list(ids))))
     covered = [range(offset, offset + size) for offset, size in runs]
@@ -111,7 +111,7 @@ def test_a_cold_table_is_asked_for_all_layers_at_once(table, asked, cold):
     wait(table)
     row = D * 4
     assert asked == [
-        (table.ahead.start + (layer * V + first) * row, count * row)
+        (table.prefetcher.start + (layer * V + first) * row, count * row)
         for layer in range(L)
         for first, count in [(5, 1), (2999, 2)]
     ]
@@ -124,7 +124,7 @@ def test_a_table_in_memory_is_asked_for_nothing(table, asked):
     table.values.sum()  # all pages are read
     run(layers_of(table), torch.zeros(1, 2, D), torch.tensor([[5, 3000]]))
     assert asked == []
-    assert table.ahead.worker is None
+    assert table.prefetcher.worker is None
 
 
 def test_a_file_system_that_cannot_tell_is_asked_for_nothing(table, asked, monkeypatch):
@@ -138,9 +138,9 @@ def test_a_file_system_that_cannot_tell_is_asked_for_nothing(table, asked, monke
 
 
 def test_a_system_without_the_calls_looks_up_all_the_same(path, monkeypatch):
-    monkeypatch.setattr(aot_table, "KNOWN", False)
+    monkeypatch.setattr(aot_table, "SUPPORTED", False)
     table, x, ids = FusedTable(path, (L, V, D)), torch.zeros(1, 2, D), torch.tensor([[5, 3000]])
-    assert table.ahead is None
+    assert table.prefetcher is None
     assert torch.equal(run(layers_of(table), x, ids), expected(x, ids))
 
 
@@ -168,18 +168,18 @@ def test_a_table_that_is_not_in_memory_is_read_ahead(tmp_path):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     table = FusedTable(path, shape)
     ids = torch.tensor([[17, 1800, 3999]])
-    if table.ahead.is_cached(1, 1800):
+    if table.prefetcher.is_cached(1, 1800):
         pytest.skip("this file system keeps its pages")
     layers_of(table)[0].on_text(torch.zeros(1, 3, 32 * D), ids)
     end = time.monotonic() + 10
-    while not all(table.ahead.is_cached(layer, i) for layer in range(L) for i in ids[0].tolist()):
+    while not all(table.prefetcher.is_cached(layer, i) for layer in range(L) for i in ids[0].tolist()):
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
 def test_the_file_is_closed_with_its_table(path):
     table = FusedTable(path, (L, V, D))
-    file = table.ahead.file
+    file = table.prefetcher.file
     os.fstat(file)
     del table
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -192,7 +192,7 @@ def test_copies_read_ahead_on_their_own(table, asked, cold):
     run(layers, x, ids)
     for twin in (deepcopy(layers), pickle.loads(pickle.dumps(layers))):
         assert twin[0].batch is twin[1].batch
-        assert twin[0].shift.table.ahead.file != table.ahead.file
+        assert twin[0].shift.table.prefetcher.file != table.prefetcher.file
         assert torch.equal(run(twin, x, ids), expected(x, ids))
 
 
@@ -205,18 +205,18 @@ from foretoken.methods.aot.table import FusedTable
 def slow(self, layers, runs):
     time.sleep(60 if len(layers) > 1 else 0)
 
-prefetch.ReadAhead.ask = slow
-prefetch.ReadAhead.in_memory = lambda self, layer, ids: False
+prefetch.Prefetcher.ask = slow
+prefetch.Prefetcher.in_memory = lambda self, layer, ids: False
 table = FusedTable(sys.argv[1], (3, 4000, 64))
 entry = TokenEntry(Fused(table, 0), TokensOfBatch(4000), dropout=0.0)
 entry.on_text(torch.zeros(1, 1, 64), torch.tensor([[7]]))
-busy = table.ahead.worker
+busy = table.prefetcher.worker
 assert busy.is_alive()
 child = os.fork()
 if child == 0:
     assert not busy.is_alive()
     assert entry.on_text(torch.zeros(1, 1, 64), torch.tensor([[9]]))[0, 0, 0] == 9
-    assert table.ahead.worker is not busy and table.ahead.worker.is_alive()
+    assert table.prefetcher.worker is not busy and table.prefetcher.worker.is_alive()
     os._exit(5)
 sys.exit(0 if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5 else 1)
 """

@@ -1,19 +1,63 @@
-"""A long JSON list read item by item: files of hundreds of megabytes, mostly on one line."""
+"""JSON read so that nothing is lost: whole files, and long lists item by item."""
 
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.readers.files import opened, refuse_binary
-from foretoken.data.readers.json_values import DECODER, reason
+from foretoken.data.readers.files import opened, read_text, refuse_binary
 from foretoken.data.readers.rows import Row
 from foretoken.errors import DataError
 
 _CHUNK = 1 << 22
 _LONGEST_ITEM = 1 << 26  # characters; what is still unfinished then is malformed
+
+
+class _RepeatedNameError(ValueError):
+    """An object has two values of one name."""
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in values if names.count(name) > 1)
+        raise _RepeatedNameError(f"an object names {repeated!r} more than once")
+    return values
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
+
+
+def read_json(path: Path) -> Any:
+    """Return the value that a file holds.
+
+    Raises:
+        DataError: the file cannot be read, or is malformed; the message names line and column.
+    """
+    text = read_text(path)
+    try:
+        return DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{malformed(path, error, 1)}; fetch the file again") from None
+
+
+def malformed(path: Path, error: Exception, line: int) -> str:
+    """Return place and reason; the decoder tells its own line where it was given more than one."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{path}:{max(line, error.lineno)}:{error.colno}: malformed JSON: {_reason(error)}"
+    return f"{path}:{line}: malformed JSON: {_reason(error)}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error) if isinstance(error, _RepeatedNameError) else "a number has more than 4,300 digits"
 
 
 def stream_objects(path: Path) -> Iterator[Row]:
@@ -74,7 +118,7 @@ class _Text:
                 unread = len(self._buffer) - self._start
                 if unread < _LONGEST_ITEM and self._more(at_least=unread):
                     continue
-                raise DataError(f"{where}: malformed JSON: {reason(error)}; fetch the file again") from None
+                raise DataError(f"{where}: malformed JSON: {_reason(error)}; fetch the file again") from None
             return value
 
     def separator(self, where: str) -> None:
