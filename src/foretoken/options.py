@@ -65,26 +65,32 @@ def build(cls: type[T], values: Values, errors: Errors, prefix: str = "") -> T |
 
 
 class OptionsError(ConfigError):
-    """A dataclass of options has one or more errors, one line each."""
+    """A dataclass of options has errors: some lines that begin with a field, and others about several fields."""
 
-    def __init__(self, errors: Errors) -> None:
-        self.errors = errors
-        super().__init__("; ".join(errors))
+    def __init__(self, errors: Errors, others: Errors) -> None:
+        self.errors, self.others = errors, others
+        super().__init__("; ".join([*errors, *others]))
 
 
-def check_fields(options: object) -> None:
-    """Check and convert the fields of a frozen dataclass that was constructed without :func:`build`.
+def check_fields(options: object, others: Callable[[], Errors] = list) -> None:
+    """Check and convert the fields of a frozen dataclass that may be constructed without :func:`build`.
+
+    `others` returns what is wrong beside that; it is called if all fields have their types.
 
     Raises:
-        OptionsError: a field is of another type, or out of its range.
+        OptionsError: a field is of another type, or out of its range, or there are others; all of them are named.
     """
     errors: Errors = []
     types = types_of(type(options))
     for item in fields(options):  # type: ignore[arg-type]
         value = _checked(getattr(options, item.name), types[item.name], item, item.name, errors)
-        object.__setattr__(options, item.name, value)
-    if errors:
-        raise OptionsError(errors)
+        if value is _BAD:
+            others = list
+        else:
+            object.__setattr__(options, item.name, value)
+    found = others()
+    if errors or found:
+        raise OptionsError(errors, found)
 
 
 def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
@@ -209,6 +215,8 @@ def _construct(cls: type[T], arguments: Values, errors: Errors, prefix: str) -> 
         return cls(**arguments)
     except OptionsError as error:
         errors.extend(line for line in (prefix + line for line in error.errors) if line not in errors)
+        if error.others:
+            errors.append(f"{prefix.rstrip('.')}: {'; '.join(error.others)}" if prefix else "; ".join(error.others))
         return None
     except (ConfigError, ValueError) as error:
         errors.append(f"{prefix.rstrip('.')}: {error}" if prefix else str(error))

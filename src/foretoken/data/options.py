@@ -14,7 +14,7 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.rows import CHOICES, ColumnNames
-from foretoken.errors import ConfigError, did_you_mean, quoted
+from foretoken.errors import did_you_mean, quoted
 from foretoken.options import check_fields, option
 
 CLEAN = "clean"  # nothing that is trained on, or selected by, is in the test
@@ -90,13 +90,13 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        check_fields(self)
-        problems = [*_source(self), *_unused(self), *_choices(self)]
-        if self.validation_fraction + self.test_fraction >= 1:
-            total = self.validation_fraction + self.test_fraction
-            problems.append(f"validation_fraction + test_fraction must be below 1, got {total:g}")
-        if problems:
-            raise ConfigError("; ".join(problems))
+        check_fields(self, lambda: [*_source(self), *_unused(self), *_choices(self), *_shares(self)])
+
+
+def _shares(options: DataOptions) -> list[str]:
+    total = options.validation_fraction + options.test_fraction
+    in_range = 0 < options.validation_fraction < 1 and 0 < options.test_fraction < 1
+    return [f"validation_fraction + test_fraction must be below 1, got {total:g}"] if in_range and total >= 1 else []
 
 
 def given_options(values: Mapping[str, object]) -> dict[str, object]:
