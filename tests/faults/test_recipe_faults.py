@@ -236,7 +236,7 @@ AXES = {f"{group}.k{n}": list(range(10)) for group, n in itertools.product(("dat
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"compare": AXES}, "combinations; expected at most 1,000 contestants"),
+        ({"compare": AXES}, "combinations; expected at most 1,000 variants"),
         ({"compare": {"max_length": list(range(2, 5000))}}, "got 4,998 values, expected at most 1,000"),
         ({"seeds": list(range(60_000))}, "2 variants x 60,000 seeds are 120,000 runs; expected at most 100,000"),
         ({"seeds": [-1]}, "seeds: got [-1], expected whole numbers from 0"),

@@ -31,7 +31,7 @@ def window(one_sided, globals_, lengths, size=N):
     """Build a Window from lists of positions per document, and the rule it stands for."""
     real = torch.tensor([[i < length for i in range(size)] for length in lengths])
     is_global = torch.tensor([[i in positions for i in range(size)] for positions in globals_])
-    found = GlobalTokens().of(is_global, ~real, one_sided)
+    found = GlobalTokens().window(is_global, ~real, one_sided)
 
     def sees(b):
         return lambda i, j: bool(real[b, j]) and (abs(i - j) <= one_sided or bool(is_global[b, j]))
@@ -168,7 +168,7 @@ def test_longformer_attention_equals_transformers(globals_):
     theirs = LongformerSelfAttention(config, layer_id=1)
     ours = LongformerSelfAttention(config, layer_id=1)
     ours.load_state_dict(theirs.state_dict())
-    ours.__class__, ours.found_globals = WindowedSelfAttention, GlobalTokens()
+    ours.__class__, ours.global_tokens = WindowedSelfAttention, GlobalTokens()
     hidden = torch.randn(2, 16, 32)
     masked = torch.tensor([[False] * 16, [False] * 11 + [True] * 5])
     is_global = torch.tensor([[i in positions for i in range(16)] for positions in globals_])

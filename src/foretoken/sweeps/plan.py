@@ -98,7 +98,7 @@ def _variants(config: SweepConfig, base: Params, errors: Errors) -> Iterator[Var
     axes = [_axis(field, values, errors) for field, values in config.compare.items()]
     if math.prod(map(len, axes)) > MOST_VARIANTS:
         sizes = " x ".join(f"{len(axis):,}" for axis in axes)
-        errors.append(f"compare: {sizes} combinations; expected at most {MOST_VARIANTS:,} contestants")
+        errors.append(f"compare: {sizes} combinations; expected at most {MOST_VARIANTS:,} variants")
         return
     shared = read_space(config.search.space, "search.space", errors, strategy=config.search.strategy)
     rules = [_rule_space(config, index, errors) for index in range(len(config.per))]
@@ -148,7 +148,7 @@ def _too_many_runs(config: SweepConfig, variants: Sequence[Variant]) -> Errors:
         return []
     largest = max(variants, key=lambda item: _most_candidates(config, item) * len(item.seeds))
     trials = [f"{config.search.trials:,} trials"] if config.search.trials else _sizes(largest)
-    product = " x ".join([f"{len(variants):,} contestants", *trials, f"{len(largest.seeds):,} seeds"])
+    product = " x ".join([f"{len(variants):,} variants", *trials, f"{len(largest.seeds):,} seeds"])
     return [f"{product} are {runs:,} runs; expected at most {MOST_RUNS:,}"]
 
 

@@ -239,7 +239,7 @@ def test_bfloat16_is_as_near_to_float32_as_transformers(longformer_config, globa
         module.load_state_dict(exact.state_dict())
         module = module.to(torch.float32 if name == "exact" else torch.bfloat16)
         if name == "ours":
-            module.__class__, module.found_globals = WindowedSelfAttention, GlobalTokens()
+            module.__class__, module.global_tokens = WindowedSelfAttention, GlobalTokens()
         x = hidden.to(module.query.weight.dtype).detach().clone().requires_grad_()
         out = module(
             x,

@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from foretoken.errors import BackboneError, ForetokenError, cut
+from foretoken.errors import BackboneError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.sizes import check_model_fits
@@ -97,6 +97,8 @@ def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTr
         # without a vocabulary file transformers makes up a tokenizer that knows the special tokens only
         if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
             raise BackboneError(f"{source} has no tokenizer; save one there with tokenizer.save_pretrained(...)")
+        if not isinstance(longest := tokenizer.model_max_length, int | float):
+            raise BackboneError(f"the tokenizer of {source} has model_max_length {quoted(longest)}; expected a number")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = _padding_of(tokenizer, config)
         if tokenizer.pad_token_id is None:

@@ -17,6 +17,7 @@ from foretoken.data.options import DataOptions
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.tasks.table import find_raw, get_task
 from foretoken.errors import DataError
+from foretoken.limits import free_memory
 from foretoken.training.tokens.encode import EncodeSettings
 
 _AT_ONCE = 2**20  # bytes of a file
@@ -69,8 +70,10 @@ def files_digest(path: Path) -> str:
     Raises:
         OSError: something cannot be read, or is no file: a pipe can be read only once.
     """
-    digest = hashlib.sha256()
+    digest, room = hashlib.sha256(), free_memory()
     for file in _files(path):
+        if room is not None and file.stat().st_size > room:  # no reader takes it, and hashing it could last for hours
+            raise OSError(f"{file} is larger than the memory")
         name = os.fsencode(file.relative_to(path))
         digest.update(b"%d %b %b\n" % (len(name), name, file_digest(file).encode()))
     return digest.hexdigest()
