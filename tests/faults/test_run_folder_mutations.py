@@ -160,7 +160,7 @@ def test_any_run_folder_is_reported_or_left_out(data, forked, report_without_fig
 
 
 @pytest.mark.slow
-@settings(max_examples=150, **QUICK)
+@settings(max_examples=400, **QUICK)
 @given(data=st.data())
 def test_any_run_folder_is_reported_or_left_out_at_length(data, forked, runs, tiny_files):
     check_runs(data, forked, partial(forked, "report", seconds=120), runs, tiny_files)
