@@ -242,6 +242,19 @@ def refuse_pickles(folder: PathLike) -> None:
             )
 
 
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a file's bytes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with file.open("rb") as handle:
+        while part := handle.read(2**20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
 def read_object(path: PathLike) -> JsonObject:
     """Return the JSON object in a file of a saved adapter or model.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -32,12 +33,10 @@ class Parser(argparse.ArgumentParser):
         group of which only one may be given.
         """
         types = types_of(options)
-        groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
+        groups: defaultdict[str, Any] = defaultdict(self.add_mutually_exclusive_group)  # by name
         for item in fields(options):
             if item.name not in without:
                 group = item.metadata.get("one_of")
-                if group and group not in groups:
-                    groups[group] = self.add_mutually_exclusive_group()
                 place = groups[group] if group else self
                 names, settings = _argument(item, types[item.name])
                 place.add_argument(*names, **settings)

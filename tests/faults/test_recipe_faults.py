@@ -6,7 +6,7 @@ import json
 import pytest
 import yaml
 
-from support.faults.forked import assert_done_or_refused
+from support.faults.forked import SCREENFUL, assert_done_or_refused
 
 LAUGHS = "a0: &a0 [x, x]\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))
 CHAIN = "a0: &a0 [x]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 80))
@@ -23,7 +23,7 @@ def refused(forked, tiny_files, tmp_path):
         if changes or not (tmp_path / "recipe.yaml").exists():
             tiny_files.recipe(tmp_path, **changes)
         ended = forked(verb, *words, cwd=tmp_path, seconds=QUICK)
-        assert not assert_done_or_refused(ended, lines=22), ended.out
+        assert not assert_done_or_refused(ended, lines=SCREENFUL), ended.out
         return ended.error
 
     return run

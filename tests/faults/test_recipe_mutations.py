@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.faults.forked import assert_done_or_refused
+from support.faults.forked import SCREENFUL, assert_done_or_refused
 from support.faults.mutations import files, overrides
 
 QUICK = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -61,7 +61,7 @@ def check_recipe(data, forked, tiny_files, fresh):
     words = data.draw(overrides(values))
     fixed = ["--training.max_steps", "2", "--output", "runs", "--name", "run"]  # bounds the time, and where it writes
     ended = forked("train", "recipe.yaml", *words, *fixed, cwd=folder, seconds=60)
-    if assert_done_or_refused(ended):
+    if assert_done_or_refused(ended, lines=SCREENFUL):
         record = json.loads((folder / "runs" / "run" / "run.json").read_text())
         assert record["status"] == "finished"
         assert all(value is None or math.isfinite(value) for value in numbers(record["test"]))
@@ -81,7 +81,7 @@ def check_sweep(data, forked, tiny_files, fresh):
     (folder / "sweep.yaml").write_bytes(data.draw(files(values)))
     words = data.draw(overrides(base))
     ended = forked("sweep", "sweep.yaml", "--dry-run", *words, cwd=folder, seconds=60)
-    if assert_done_or_refused(ended):
+    if assert_done_or_refused(ended, lines=SCREENFUL):
         assert "nothing was run" in ended.out or "usage:" in ended.out
     assert [path.name for path in folder.iterdir()] == ["sweep.yaml"]
 

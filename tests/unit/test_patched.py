@@ -94,8 +94,6 @@ def private_attributes():
     for path, tree in TREES.items():
         for node in ast.walk(tree):
             match node:
-                case ast.Attribute(value=ast.Name(id="argparse" | "hashlib")):
-                    continue  # types of the standard library that have no public name
                 case ast.Attribute(attr=name) if is_private(name):
                     yield name, f"{path}:{node.lineno}"
                 case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[_, ast.Constant(value=str(name)), *_]):

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import torch
 from datasets import Dataset
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from foretoken.data.load import load_data, load_inputs
 from foretoken.data.options import DataOptions
 from foretoken.errors import AdapterError
-from foretoken.files import check_writable, write_json
+from foretoken.files import JsonObject, check_writable, write_json
 from foretoken.inference.observe import SCORE_EDGES, Observed, Selected, Watch, observing
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.training.problems.base import Inputs
@@ -25,13 +24,14 @@ from foretoken.training.run.record import read_record
 from foretoken.training.tokens.encode import describe
 from foretoken.training.trainer.progress import progress_bar
 
-Json: TypeAlias = dict[str, Any]
 log = logging.getLogger(__name__)
 FILE = "analysis.json"
 STACKS = ("encoder", "decoder")
 
 
-def analyse_run(folder: Path, *, documents: int = 32, file: str | None = None, text_column: str | None = None) -> Json:
+def analyse_run(
+    folder: Path, *, documents: int = 32, file: str | None = None, text_column: str | None = None
+) -> JsonObject:
     """Measure the attention of a run's adapter, and write it to `analysis.json` in the run's folder.
 
     Args:
@@ -63,7 +63,7 @@ def analyse_run(folder: Path, *, documents: int = 32, file: str | None = None, t
 
 def analyse(
     model: nn.Module, documents: Sequence[Inputs], *, forward: Callable[[nn.Module, Inputs], object] | None = None
-) -> Json:
+) -> JsonObject:
     """Return what the prefix gets of every attention, as the mean over all tokens of the documents.
 
     ``attention_mass[a][h]`` is the mean, over the text's queries i of attention a, of ``sum_x p_ix``: the softmax
@@ -109,14 +109,14 @@ def names_of(seen: Sequence[Observed]) -> list[str]:
     return [f"{STACKS[stacks.index(one.stack)]} {one.layer}{' to encoder' if one.is_cross else ''}" for one in seen]
 
 
-def own_rows(record: Json) -> Dataset:
+def own_rows(record: JsonObject) -> Dataset:
     """Return the validation split that a run was trained with."""
     return load_data(build_recipe(record["recipe"]).data).splits["validation"]
 
 
 def rows_of(file: str, predictor: Predictor, text_column: str | None) -> Dataset:
     """Return the rows of a file or folder, with the columns that the run's problem has."""
-    columns: Json = dict(predictor.columns) | ({"text_column": text_column} if text_column else {})
+    columns: JsonObject = dict(predictor.columns) | ({"text_column": text_column} if text_column else {})
     return load_inputs(file, DataOptions(path=file, **columns), predictor.problem.name)
 
 
@@ -130,7 +130,7 @@ def spread(total: int, count: int) -> list[int]:
     return [index * total // count for index in range(count)]
 
 
-def _record(folder: Path) -> Json:
+def _record(folder: Path) -> JsonObject:
     record = read_record(folder)
     if record is None or not record.get("recipe"):
         raise AdapterError(
@@ -139,12 +139,12 @@ def _record(folder: Path) -> Json:
     return record
 
 
-def _method(record: Json) -> str:
+def _method(record: JsonObject) -> str:
     return str(record["recipe"].get("method", {}).get("name", "unknown"))
 
 
 @contextmanager
-def _named(record: Json) -> Iterator[None]:
+def _named(record: JsonObject) -> Iterator[None]:
     """Say of which method an error is."""
     try:
         yield
@@ -160,7 +160,7 @@ def _refuse_nothing(watch: Watch) -> None:
         )
 
 
-def _selective(selected: Sequence[Selected]) -> Json:
+def _selective(selected: Sequence[Selected]) -> JsonObject:
     return {
         "alpha": selected[0].mask.alpha,
         "gates": [_rounded(one.gates, one.entries) for one in selected],

@@ -8,8 +8,9 @@ from typing import Any
 from peft import LoraConfig, PeftConfig
 
 from foretoken.errors import ConfigError, did_you_mean
+from foretoken.files import JsonObject
 from foretoken.methods.aot.config import AoTPTuningConfig
-from foretoken.methods.base import ForetokenConfig, Values, plain
+from foretoken.methods.base import ForetokenConfig, plain
 from foretoken.methods.bitfit import BitFitConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
 from foretoken.methods.head_only import HeadOnlyConfig
@@ -154,7 +155,7 @@ def option_names(config: type[PeftConfig]) -> list[str]:
     ]
 
 
-def make_member(values: Values) -> PeftConfig:
+def make_member(values: JsonObject) -> PeftConfig:
     """Return a member of a stack from its fields: ``name`` as in a recipe, or ``peft_type`` as saved."""
     member = make_config(values.pop("name"), **values) if "name" in values else from_peft_type(values)
     if isinstance(member, StackConfig) or not isinstance(member, ForetokenConfig | LoraConfig):
@@ -162,7 +163,7 @@ def make_member(values: Values) -> PeftConfig:
     return member
 
 
-def from_peft_type(values: Values) -> PeftConfig:
+def from_peft_type(values: JsonObject) -> PeftConfig:
     """Return the config whose saved fields these are."""
     wanted = plain(values.pop("peft_type", None))
     configs = [row.config for row in METHODS.values() if row.config is not None]

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 from peft import LoraConfig, PeftConfig
@@ -229,9 +229,6 @@ class Sites:
     def modules(self) -> Iterator[nn.Module]:
         """Yield every module, in the order of :meth:`items`."""
         return (module for _, module in self.items())
-
-
-Values: TypeAlias = dict[str, Any]  # a config's fields, as JSON holds them
 
 
 class MethodName(str):

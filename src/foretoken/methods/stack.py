@@ -13,7 +13,7 @@ from peft import LoraConfig, PeftConfig
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
-from foretoken.files import PathLike
+from foretoken.files import JsonObject, PathLike
 from foretoken.methods.base import (
     AttentionEdit,
     ForetokenConfig,
@@ -23,7 +23,6 @@ from foretoken.methods.base import (
     SeparatePrefix,
     Sites,
     StackedEdit,
-    Values,
     plain,
 )
 from foretoken.methods.dimensions import Dimensions
@@ -56,7 +55,7 @@ class StackConfig(ForetokenConfig):
     configs: list[Any] = field(default_factory=list, metadata={"help": "the configs of the methods in the stack"})
 
     method_type: ClassVar[str] = "FORETOKEN_STACK"
-    make_member: ClassVar[Callable[[Values], PeftConfig]]  # set by the table of methods
+    make_member: ClassVar[Callable[[JsonObject], PeftConfig]]  # set by the table of methods
 
     def validate(self) -> None:
         """Raise ConfigError for members that cannot be stacked; hold the members as plain data."""
@@ -149,7 +148,7 @@ def check_stackable(lora: LoraConfig) -> None:
         raise ConfigError("a LoRA in a stack has layer_replication, which changes the frozen model; leave it out")
 
 
-def as_fields(member: PeftConfig | Values) -> Values:
+def as_fields(member: PeftConfig | JsonObject) -> JsonObject:
     """Return a member's fields as data that json can hold."""
     if isinstance(member, PeftConfig):
         member = member.to_dict()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
+SCREENFUL = 22  # lines: a head, what is wrong with each key, and how many more there are
 LONGEST_LINE = 500  # characters of an error's line
 
 
@@ -121,8 +122,8 @@ class Forked:
         return json.loads(line)
 
 
-def assert_done_or_refused(ended: Ended, *, lines: int = 22) -> bool:
-    """Assert success, or exit code 2 with a head and a screenful of short lines; tell whether it was a success."""
+def assert_done_or_refused(ended: Ended, *, lines: int = 12) -> bool:
+    """Assert success, or exit code 2 with an error of short lines; tell whether it was a success."""
     shown = f"exit code {ended.code} after {ended.seconds:.1f} s\n{ended.err[-3000:]}"
     assert not ended.timed_out, f"hangs: {shown}"
     assert "Traceback" not in ended.err, shown

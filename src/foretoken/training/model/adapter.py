@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, get_type_hints
 
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
@@ -16,7 +16,6 @@ from foretoken.options import Errors, Values, convert, is_number, unknown_keys
 from foretoken.training.tokens.new_tokens import with_trained_rows
 from foretoken.tuner import completed_lora, use_fast_attention  # registers our methods with peft on the way
 
-MethodGroup: TypeAlias = Mapping[str, Any]  # `name` and options, as a recipe has them
 MEMBERS = "configs"  # the option of a stack that holds methods
 NO_MEMBERS = ("stack", "full")
 

@@ -6,7 +6,6 @@ best checkpoint is the one of the step that the Trainer's state names, in the ru
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import pickle
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from foretoken.errors import SaveError
-from foretoken.files import JsonObject, readable_object, write_json
+from foretoken.files import JsonObject, file_digest, readable_object, write_json
 from foretoken.training.run.folder import remove_own_below
 
 log = logging.getLogger(__name__)
@@ -125,14 +124,10 @@ def _step(checkpoint: Path) -> int:
 
 
 def _sha256(file: Path) -> str | None:
-    digest = hashlib.sha256()
     try:
-        with file.open("rb") as handle:
-            while block := handle.read(2**20):
-                digest.update(block)
+        return file_digest(file)
     except OSError:
         return None
-    return digest.hexdigest()
 
 
 def _looks_whole(checkpoint: Path) -> bool:

@@ -31,7 +31,7 @@ def of_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, 
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(_some_bytes(tensor))
-    return {"model": _short(digest), "tokenizer": _of_tokenizer(tokenizer)}
+    return {"model": _short(digest.hexdigest()), "tokenizer": _of_tokenizer(tokenizer)}
 
 
 def refuse_changes(folder: Path, before: Mapping[str, object] | None, now: Mapping[str, str], *, accept: bool) -> None:
@@ -73,7 +73,7 @@ def _of_rows(split: Dataset) -> str:
     for start in range(0, len(split), _ROWS):
         batch = columns[start : start + _ROWS]
         digest.update(json.dumps(batch.to_pydict(), sort_keys=True, default=str).encode("utf-8", "surrogatepass"))
-    return _short(digest)
+    return _short(digest.hexdigest())
 
 
 def _some_bytes(x: Tensor) -> bytes:
@@ -87,8 +87,8 @@ def _some_bytes(x: Tensor) -> bytes:
 def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     text = json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else backend.to_str()
-    return _short(hashlib.sha256(text.encode()))
+    return _short(hashlib.sha256(text.encode()).hexdigest())
 
 
-def _short(digest: hashlib._Hash) -> str:
-    return digest.hexdigest()[:16]
+def _short(digest: str) -> str:
+    return digest[:16]

@@ -19,22 +19,28 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 from datasets import Dataset
 
 from foretoken import __version__
 from foretoken.errors import ConfigError, quoted
-from foretoken.files import CACHE_VARIABLE, cache_folder, remove, remove_strays, temporary_name
-from foretoken.training.tokens.ingredients import file_digest
+from foretoken.files import (
+    CACHE_VARIABLE,
+    JsonObject,
+    cache_folder,
+    file_digest,
+    remove,
+    remove_strays,
+    temporary_name,
+)
 
 log = logging.getLogger(__name__)
 LIMIT_VARIABLE = "FORETOKEN_CACHE_LIMIT"
 DEFAULT_LIMIT = 10 * 10**9  # bytes
 FORMAT = 1  # raise it whenever the files of an entry mean something else
 FOLDER, ENTRY = "data", "entry.json"
-Facts: TypeAlias = dict[str, Any]  # what JSON can say
 Message: TypeAlias = tuple[str, int, str]  # logger, level, text
 
 _LIBRARIES = ("datasets", "pyarrow", "scikit-learn", "tokenizers", "transformers")
@@ -51,7 +57,7 @@ class Content:
     """What an entry keeps: tables by split, and facts that JSON can say."""
 
     tables: Mapping[str, Dataset]
-    facts: Facts
+    facts: JsonObject
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,9 @@ class Entry:
         return max(0.0, time.time() - self.used) / 86400
 
 
-def cached(ingredients: Callable[[], Facts | None], make: Callable[[], Content], *, kind: str, name: str) -> Content:
+def cached(
+    ingredients: Callable[[], JsonObject | None], make: Callable[[], Content], *, kind: str, name: str
+) -> Content:
     """Return what ``make`` returns, from the cache where it has it; what was logged then is logged again.
 
     Args:
@@ -102,7 +110,7 @@ def cached(ingredients: Callable[[], Facts | None], make: Callable[[], Content],
     return content
 
 
-def key_of(ingredients: Facts) -> str:
+def key_of(ingredients: JsonObject) -> str:
     """Return the key of what is made of these ingredients by this version of the code."""
     made_by = {"format": FORMAT, "code": _code_digest(), **{name: version(name) for name in _LIBRARIES}}
     return hashlib.sha256(_plain_json({**made_by, "ingredients": ingredients}).encode()).hexdigest()
@@ -173,15 +181,15 @@ def _read(path: Path) -> Content | None:
     return Content(tables, values["facts"])
 
 
-def _checked(path: Path) -> Facts:
-    written: Facts = json.loads((path / ENTRY).read_text(encoding="utf-8"))
-    values: Facts = written["entry"]
+def _checked(path: Path) -> JsonObject:
+    written: JsonObject = json.loads((path / ENTRY).read_text(encoding="utf-8"))
+    values: JsonObject = written["entry"]
     if written["digest"] != _text_digest(_plain_json(values)):
         raise ValueError(f"{ENTRY} is not what was written")
     return values
 
 
-def _write(path: Path, content: Content, values: Facts) -> None:
+def _write(path: Path, content: Content, values: JsonObject) -> None:
     """Write an entry under a temporary name and rename it; of two processes the first one's stays."""
     temporary = path.with_name(temporary_name())
     try:
@@ -300,7 +308,7 @@ def _text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain_json(values: Facts) -> str:
+def _plain_json(values: JsonObject) -> str:
     return json.dumps(values, sort_keys=True)
 
 

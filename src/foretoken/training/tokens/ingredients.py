@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,13 +16,12 @@ from foretoken.data.options import DataOptions
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.tasks.table import find_raw, get_task
 from foretoken.errors import DataError
+from foretoken.files import JsonObject, file_digest
 from foretoken.limits import free_memory
 from foretoken.training.tokens.encode import EncodeSettings
 
-_AT_ONCE = 2**20  # bytes of a file
 
-
-def of_source(options: DataOptions) -> dict[str, Any] | None:
+def of_source(options: DataOptions) -> JsonObject | None:
     """Return the content of the files that the options name; None for what is no file: the hub, installed packages."""
     try:
         paths = _paths(options)
@@ -33,7 +31,7 @@ def of_source(options: DataOptions) -> dict[str, Any] | None:
     return {"files": digests, "options": asdict(options)} if digests else None
 
 
-def of_encoding(settings: EncodeSettings) -> dict[str, Any]:
+def of_encoding(settings: EncodeSettings) -> JsonObject:
     """Return what decides which tokens a text gets."""
     return {
         "tokenizer": tokenizer_digest(settings.tokenizer),
@@ -47,7 +45,7 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a digest of everything that a tokenizer would save, and of its class."""
     kind = type(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    parts: dict[str, Any] = {
+    parts: JsonObject = {
         "class": f"{kind.__module__}.{kind.__qualname__}",
         "special": [str(token) for token in tokenizer.all_special_tokens],
         "sides": [tokenizer.truncation_side, tokenizer.padding_side],
@@ -76,15 +74,6 @@ def files_digest(path: Path) -> str:
             raise OSError(f"{file} is larger than the memory")
         name = os.fsencode(file.relative_to(path))
         digest.update(b"%d %b %b\n" % (len(name), name, file_digest(file).encode()))
-    return digest.hexdigest()
-
-
-def file_digest(file: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with file.open("rb") as handle:
-        while part := handle.read(_AT_ONCE):
-            digest.update(part)
     return digest.hexdigest()
 
 

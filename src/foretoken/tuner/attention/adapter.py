@@ -22,10 +22,11 @@ from foretoken.attention import ExtraColumns, Mask, Weighting, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
+from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.methods.base import ScoreColumns, SeparatePrefix
 from foretoken.tuner.attention.columns import AdapterColumns, PrefixKeys, Rotation, attend_columns
 from foretoken.tuner.attention.decomposition import attend_decomposed
-from foretoken.tuner.forward.plan import Arguments, Group, Keywords, PassState, Phase, Plan
+from foretoken.tuner.forward.plan import Group, PassState, Phase, Plan
 from foretoken.tuner.forward.sites import NAME, AroundModule, AttentionSite
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from foretoken.tuner.forward.plan import Arguments
+from foretoken.backbones.module_value import Arguments
 
 
 class ThroughHooks:

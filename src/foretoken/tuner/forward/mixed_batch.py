@@ -9,7 +9,8 @@ from peft.utils.other import ModulesToSaveWrapper, TrainableTokensWrapper
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from foretoken.tuner.forward.plan import Arguments, Keywords, index_of, spread
+from foretoken.backbones.module_value import Arguments, Keywords
+from foretoken.tuner.forward.plan import index_of, spread
 
 
 def hook_names(module: nn.Module, names: list[str]) -> RemovableHandle | None:

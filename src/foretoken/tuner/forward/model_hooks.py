@@ -12,14 +12,14 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
-from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.tuner.attention.adapter import TunedAttention
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
-from foretoken.tuner.forward.plan import FAST, Arguments, Keywords
+from foretoken.tuner.forward.plan import FAST
 from foretoken.tuner.forward.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
 from foretoken.tuner.forward.stack_hooks import ModelState, StackHooks
 

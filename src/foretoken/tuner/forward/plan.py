@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +17,6 @@ from foretoken.errors import AdapterError, did_you_mean
 
 FAST = ModuleValue[list[RemovableHandle]]("_foretoken_fast")  # the hooks of a body that was sped up without an adapter
 BASE = "__base__"  # peft's name for "no adapter" in adapter_names
-Arguments: TypeAlias = tuple[Any, ...]  # what torch hands to a module's hooks: the arguments of its forward method
-Keywords: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
+from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.errors import AdapterError
 from foretoken.methods.base import AttentionEdit, LayerEntry
-from foretoken.tuner.forward.plan import Arguments, Group, Keywords, PassState, Plan
+from foretoken.tuner.forward.plan import Group, PassState, Plan
 
 NAME = "foretoken"
 

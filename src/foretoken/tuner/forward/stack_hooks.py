@@ -23,10 +23,11 @@ from transformers.utils import ModelOutput
 
 from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
+from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.checks import check_positions_agree
 from foretoken.tuner.forward.mixed_batch import hook_names
-from foretoken.tuner.forward.plan import Arguments, Keywords, PassState, Phase, Plan, make_groups
+from foretoken.tuner.forward.plan import PassState, Phase, Plan, make_groups
 from foretoken.tuner.forward.sites import NAME, Site
 from foretoken.tuner.quantised import compute_type
 
