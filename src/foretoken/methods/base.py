@@ -17,7 +17,7 @@ columns, L layers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,6 +30,13 @@ from foretoken.errors import AdapterError, ConfigError, quoted
 from foretoken.files import PathLike, refuse_pickles
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_token_numbers
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "tanh": torch.tanh,
+}
 
 
 @dataclass(frozen=True)
@@ -123,11 +130,14 @@ class ScoreColumns(AttentionEdit):
         outside_softmax: whether the columns stay outside the softmax of the others. If not, ``combine`` is given the
             sum over the softmax's other terms, ``(1 - sum_x p_x) f``; if so, ``f`` itself, the attention without
             these columns.
+        own_softmax: whether the columns have a softmax of their own, apart from everything else that is attended to:
+            their probabilities sum to 1, and ``combine`` is given the attention without these columns.
     """
 
     num_columns: int = 0
     position_free: bool = False
     outside_softmax: ClassVar[bool] = False
+    own_softmax: ClassVar[bool] = False
 
     @abstractmethod
     def scores(self, query: Tensor, scale: float) -> Tensor:
