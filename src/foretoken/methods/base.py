@@ -59,9 +59,10 @@ class PrefixStart:
     """What the prefix of a new adapter is at the start.
 
     Attributes:
-        source: ``random``, ``vocabulary``, ``text`` or ``adapter``.
+        source: ``random``, ``positions``, ``vocabulary``, ``text`` or ``adapter``.
         length: P.
         is_projected: the prefix is the output of a network.
+        std: standard deviation of random numbers.
         text: what the prefix starts from.
         tokenizer: folder or hub name of the text's tokenizer; None for the model's own.
         adapter: folder or hub name of the adapter that the prefix starts from.
@@ -70,6 +71,7 @@ class PrefixStart:
     source: str
     length: int
     is_projected: bool
+    std: float = 0.02
     text: str | None = None
     tokenizer: str | None = None
     adapter: str | None = None
@@ -261,8 +263,9 @@ class MethodName(str):
 class ForetokenConfig(PeftConfig, ABC):
     """What the configs of all methods share.
 
-    The metadata of a field has its ``help``; ``needs`` names options and the values without which it changes nothing,
-    ``rotary`` says that it does only on models that rotate by positions: a recipe that has it in vain is told so.
+    The metadata of a field has its ``help``; ``needs`` names options and the values without one of which it changes
+    nothing, ``rotary`` says that it does only on models that rotate by positions: a recipe that has it in vain is
+    told so.
 
     Args:
         modules_to_save: modules trained in full and saved with the adapter; default: the model's new head.

@@ -41,9 +41,7 @@ class DecoupledPrefixConfig(PrefixConfig):
     foretoken.errors.ConfigError: key_scale is 0; expected a number above 0
     """
 
-    gate: bool = field(
-        default=False, metadata={"help": "weigh the prefix by a gate per head that starts at zero"}
-    )
+    gate: bool = field(default=False, metadata={"help": "weigh the prefix by a gate per head that starts at zero"})
     key_scale: float = field(
         default=10.0, metadata={"help": "factor on the trained keys: their steps are larger by it than the values'"}
     )

@@ -24,8 +24,9 @@ def classification_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bin
     They are of probabilities (n, C) against labels (n,). The predicted class is that of the largest
     probability, the first one of equals. Precision, recall, F1 and the Matthews correlation are scikit-learn's: a
     ratio without cases is 0, and the macro mean is over the classes that are predicted or labelled at all. With two
-    classes there are ``precision``, ``recall`` and ``f1`` of class 1, and the area under its ROC curve. All calibration errors have ``n_bins``
-    bins, except that ``ece_upper_edge`` keeps the 10 of the code that it is to be compared with.
+    classes there are ``precision``, ``recall`` and ``f1`` of class 1, and the area under its ROC curve. All
+    calibration errors have ``n_bins`` bins, except that ``ece_upper_edge`` keeps the 10 of the code that it is to be
+    compared with.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions, and
     :class:`~foretoken.errors.ConfigError` for ``n_bins`` below 1.
