@@ -73,13 +73,13 @@ def load_data(options: DataOptions) -> Loaded:
     corpus = keep_labels(_read(options), options.labels)
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
-    keys: list[str] = []
+    together: list[str] = []
     if options.folds is not None:
-        corpus, keys = pooled(corpus, _fold_group(options))
+        corpus, together = pooled(corpus, _fold_group(options))
     names = names_of(corpus)
     if options.task is None:
         warn_of_classes(corpus, names)
-    splits = _subsampled(_complete(corpus, keys, options), options, corpus.grouped)
+    splits = _subsampled(_complete(corpus, together, options), options, corpus.grouped)
     if corpus.problem == CLASSIFICATION:
         refuse_labels_beyond_train(splits, names)
     splits = with_unique_ids(splits)
@@ -171,10 +171,10 @@ def _fold_group(options: DataOptions) -> Callable[[Any], str | None]:
     return own or (lambda example: example.group)
 
 
-def _complete(corpus: Corpus, keys: Sequence[str], options: DataOptions) -> Splits:
+def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> Splits:
     """Return all three splits: taken from train where the source lacks them, or with folds all of them.
 
-    ``keys`` are those of the documents that folds must not part.
+    ``together`` has a key for every document; folds do not part those with the same one.
     """
     splits = corpus.splits
     fractions = {"test": options.test_fraction, "validation": options.validation_fraction}
@@ -185,7 +185,7 @@ def _complete(corpus: Corpus, keys: Sequence[str], options: DataOptions) -> Spli
     _say_idle(options, missing)
     if options.folds is not None:
         missing.pop("test")
-        complete = dict(fold_splits(splits["train"], keys, options))
+        complete = dict(fold_splits(splits["train"], together, options))
     elif not missing:
         complete = dict(splits)
     else:

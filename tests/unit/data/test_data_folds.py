@@ -162,7 +162,7 @@ def test_more_folds_than_documents_of_a_class_and_no_fold_are_refused(tmp_path):
     path = write_csv(tmp_path / "mail.csv", [*documents(20), ("once", "rare"), ("twice", "rare"), ("twice ", "rare")])
     with pytest.raises(ConfigError, match=r"data.folds is 3, but class 'rare' has 2 different documents; set folds to"):
         load_data(DataOptions(path=str(path), folds=3, fold=0))
-    with pytest.raises(ConfigError, match="but data.fold does not say which fold is the test: set it to 0 to 1"):
+    with pytest.raises(ConfigError, match=r"but data.fold does not say which fold is the test: set it to 0 to 1"):
         load_data(DataOptions(path=str(path), folds=2))
     with pytest.raises(DataError, match="class 'rare' has 1 different documents, but train and validation need"):
         load_data(DataOptions(path=str(path), folds=2, fold=0))

@@ -73,12 +73,12 @@ def train_folds(recipe: Recipe, *, restart: bool = False, accept_changed: bool =
 
 def pooled_predictions(folders: Sequence[Path]) -> pa.Table:
     """Return the test predictions of the runs of all folds, and the fold of each."""
-    tables = [test_rows(pq.read_table(folder / PREDICTIONS)) for folder in folders]
+    tables = [only_test(pq.read_table(folder / PREDICTIONS)) for folder in folders]
     folds = [pa.array([fold] * len(table), pa.int64()) for fold, table in enumerate(tables)]
     return pa.concat_tables([table.append_column("fold", fold) for table, fold in zip(tables, folds, strict=True)])
 
 
-def test_rows(table: pa.Table) -> pa.Table:
+def only_test(table: pa.Table) -> pa.Table:
     """Return the rows of the test split."""
     return table.filter(pc.equal(table["split"], TEST))
 
