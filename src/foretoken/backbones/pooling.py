@@ -10,7 +10,6 @@ Shapes: B batch, N text tokens, P prefix length, D model width.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,9 +38,9 @@ def maximum(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def attended(states: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
-    """Return the tokens' mean by the weights ``softmax(h w / sqrt(D))``, given ``h w``, (B, N, 1): -> (B, D)."""
+    """Return the tokens' mean by the softmax of their (B, N, 1) scores: (B, N, D), (B, N) bool -> (B, D)."""
     padding, exact = ~mask[..., None], torch.promote_types(scores.dtype, torch.float32)
-    weights = (scores / math.sqrt(states.shape[-1])).masked_fill(padding, -torch.inf).softmax(dim=1, dtype=exact)
+    weights = scores.masked_fill(padding, -torch.inf).softmax(dim=1, dtype=exact)
     return (weights.to(states.dtype) * states.masked_fill(padding, 0)).sum(dim=1)
 
 
@@ -128,9 +127,8 @@ class Pooling:
         if self.mask is None:
             return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         if self.mask.dim() != 2:
-            raise AdapterError(
-                f"the head pools tokens and needs an attention_mask of shape (batch, tokens); got {tuple(self.mask.shape)}"
-            )
+            shape = tuple(self.mask.shape)
+            raise AdapterError(f"the head pools tokens: expected an attention_mask (batch, tokens), got {shape}")
         return self.mask[:, -states.shape[1] :].to(states.device) != 0
 
 

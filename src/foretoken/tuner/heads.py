@@ -5,6 +5,7 @@ Shapes: B batch, D model width, C labels.
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from foretoken.tuner.forward.model_hooks import find_model_hooks
 
 Model = TypeVar("Model", bound=nn.Module)
 CLASSIFIER = "classifier"  # peft trains it in full by this name
-CONFIG_KEY = "foretoken_head"  # of a model's config: saved with a model that is trained whole
+HEAD_KEY = "foretoken_head"  # of a model's config: saved with a model that is trained whole
 
 
 class Head(nn.Module):
@@ -61,6 +62,19 @@ class Head(nn.Module):
         return self.get_submodule(self.last)(x)
 
 
+class TokenScores(nn.Module):
+    """The score of each token for the pool ``attention``: ``h w / sqrt(D)``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, width))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, 1)."""
+        # not as a product of matrices, whose last bit depends on where in memory the states lie
+        return (states * self.weight).sum(dim=-1, keepdim=True) / math.sqrt(states.shape[-1])
+
+
 class BothSigns(nn.Module):
     """In the place of a layer before the classifier: passes its input on as (x, -x), for ``x = relu(x) - relu(-x)``.
 
@@ -96,10 +110,11 @@ def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> M
     {'classifier.mean.weight': (2, 8), 'classifier.mean.bias': (2,)}
     """
     check_replaceable(model, pool)
-    body, backbone, config = body_of(model), find_backbone(model), model.config
+    config: Any = model.config
+    body, backbone = body_of(model), find_backbone(model)
     names = backbone.head_names(model, body)
     like, dropout = next(model.get_submodule(CLASSIFIER).parameters()), head_dropout(model, body)
-    width = backbone.dimensions(config)["hidden_size"]  # type: ignore[arg-type]
+    width = backbone.dimensions(config)["hidden_size"]
     for name, child in list(model.named_children()):
         if isinstance(child, nn.Dropout):  # the new head has its own
             setattr(model, name, nn.Identity())
@@ -107,14 +122,13 @@ def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> M
             setattr(model, name, BothSigns())
     if "pooler" in names and getattr(body, "pooler", None) is not None:
         body.pooler = nn.Identity()
-    made: Any = Head(width, config.num_labels, pool=pool, hidden=hidden, dropout=dropout)  # type: ignore[union-attr]
+    made = Head(width, config.num_labels, pool=pool, hidden=hidden, dropout=dropout)
     setattr(model, CLASSIFIER, initialised(made, model).to(like).train(model.training))
     if pool == "attention":
-        query = initialised(nn.Linear(width, 1, bias=False), model)
-        body.add_module(ATTENTION, query.to(like).train(model.training))
+        body.add_module(ATTENTION, initialised(TokenScores(width), model).to(like))
     Pooling(model, body, pool)
     ThroughHooks(model)  # a call that passed the hooks by would pool nothing
-    config.foretoken_head = {"pool": pool, "hidden": hidden}  # type: ignore[union-attr]
+    setattr(config, HEAD_KEY, {"pool": pool, "hidden": hidden})
     return model
 
 
@@ -155,7 +169,7 @@ def head_of(model: nn.Module) -> dict[str, str | bool] | None:
     """Return the choices that a model's head was replaced with; None for transformers' own."""
     if POOLING.get(body_of(model)) is None:
         return None
-    return dict(model.config.foretoken_head)  # type: ignore[union-attr, arg-type]
+    return dict(getattr(model.config, HEAD_KEY))
 
 
 def check_same_head(config: ForetokenConfig, model: nn.Module) -> None:
