@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from foretoken.tuner.fuse import fuse as fuse
     from foretoken.tuner.fuse import prefix_cache as prefix_cache
     from foretoken.tuner.fuse import prefix_inputs as prefix_inputs
+    from foretoken.tuner.heads import replace_head as replace_head
     from foretoken.tuner.prefix_init import initialise_prefix as initialise_prefix
     from foretoken.tuner.speed import speed_up as speed_up
     from foretoken.tuner.speed import undo_speed_up as undo_speed_up
@@ -67,6 +68,7 @@ _PUBLIC = {
     "AuxiliaryLossCallback": "foretoken.tuner.auxiliary",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.prefix_init",
+    "replace_head": "foretoken.tuner.heads",
     "fuse": "foretoken.tuner.fuse",
     "prefix_cache": "foretoken.tuner.fuse",
     "prefix_inputs": "foretoken.tuner.fuse",

@@ -45,6 +45,7 @@ def of_each(prefix: str, names: str, how: str, why: str, undone: str = "") -> tu
 
 MODELS = "transformers.models"
 TUNERS = "peft.tuners.tuners_utils"
+LOADED_AGAIN = "never: load the model again"
 SPEED_UP = f"{UNLOAD}, `undo_speed_up()`"
 
 PATCHED: tuple[Patch, ...] = (
@@ -162,11 +163,44 @@ PATCHED: tuple[Patch, ...] = (
         "read",
         "each family's own file has the function that `eager` names",
     ),
+    # another head (`replace_head`), which is asked for on a model, and stays there
+    *(
+        Patch(f"{MODELS}.{path}.classifier", "replaced", "the head that a user asked for", LOADED_AGAIN)
+        for path in (
+            "bert.modeling_bert.BertForSequenceClassification",
+            "roberta.modeling_roberta.RobertaForSequenceClassification",
+            "xlm_roberta.modeling_xlm_roberta.XLMRobertaForSequenceClassification",
+            "camembert.modeling_camembert.CamembertForSequenceClassification",
+            "electra.modeling_electra.ElectraForSequenceClassification",
+            "distilbert.modeling_distilbert.DistilBertForSequenceClassification",
+            "longformer.modeling_longformer.LongformerForSequenceClassification",
+            "big_bird.modeling_big_bird.BigBirdForSequenceClassification",
+            "modernbert.modeling_modernbert.ModernBertForSequenceClassification",
+            "deberta_v2.modeling_deberta_v2.DebertaV2ForSequenceClassification",
+            "mpnet.modeling_mpnet.MPNetForSequenceClassification",
+        )
+    ),
+    *(
+        Patch(
+            f"{MODELS}.{path}", "replaced", "layers and dropout before the classifier, which has its own", LOADED_AGAIN
+        )
+        for path in (
+            "bert.modeling_bert.BertModel.pooler",
+            "bert.modeling_bert.BertForSequenceClassification.dropout",
+            "distilbert.modeling_distilbert.DistilBertForSequenceClassification.pre_classifier",
+            "distilbert.modeling_distilbert.DistilBertForSequenceClassification.dropout",
+            "modernbert.modeling_modernbert.ModernBertForSequenceClassification.head",
+            "modernbert.modeling_modernbert.ModernBertForSequenceClassification.drop",
+            "deberta_v2.modeling_deberta_v2.DebertaV2ForSequenceClassification.pooler",
+            "deberta_v2.modeling_deberta_v2.DebertaV2ForSequenceClassification.dropout",
+        )
+    ),
     # what happens around a model's forward pass
     Patch(
         "torch.nn.Module.forward",
         "replaced",
-        "callers that pass hooks by (`model.forward(...)`) reach them all the same (on the body, not the class)",
+        "callers that pass hooks by (`model.forward(...)`) reach them all the same (on the body, and on a model with "
+        "another head, not the class)",
         UNLOAD,
     ),
     Patch(

@@ -17,6 +17,7 @@ from foretoken.attention import Mask
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Keywords, ModuleValue
+from foretoken.backbones.pooling import ATTENTION
 
 
 class AttentionAdapter(Protocol):
@@ -253,10 +254,10 @@ class Backbone:
         """Return the names of the new head's modules that this model has."""
         if type(model).__name__.endswith(self.pretrained_heads):
             return []
-        names = [name for name in self.heads if has_submodule(model, name)]
-        if type(model).__name__.endswith(self.pooled_heads) and getattr(body, "pooler", None) is not None:
+        names = [name for name in self.heads if has_parameters(model, name)]
+        if type(model).__name__.endswith(self.pooled_heads) and has_parameters(body, "pooler"):
             names.append("pooler")
-        return names
+        return [*names, ATTENTION] if has_submodule(body, ATTENTION) else names
 
 
 def has_submodule(module: nn.Module, path: str) -> bool:
@@ -266,6 +267,11 @@ def has_submodule(module: nn.Module, path: str) -> bool:
     except AttributeError:
         return False
     return True
+
+
+def has_parameters(module: nn.Module, path: str) -> bool:
+    """Tell whether a path leads to a module with parameters: what stands in the place of a replaced head has none."""
+    return has_submodule(module, path) and next(module.get_submodule(path).parameters(), None) is not None
 
 
 def text_dimensions(config: PreTrainedConfig) -> Mapping[str, int]:

@@ -21,6 +21,7 @@ from foretoken.attention.choose import packs
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import AttentionAdapter, Backbone, has_submodule
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
+from foretoken.backbones.pooling import POOLING
 
 RECORDED = ("hidden_states", "attentions")
 PADDING_HEADS = ("ForQuestionAnswering",)
@@ -48,7 +49,8 @@ HEAD_INPUTS = ModuleValue[HeadInputs]("foretoken_head_inputs")
 class HeadInputHooks:
     """Hooks of a model that note on its encoder what the head reads."""
 
-    def __init__(self, encoder: nn.Module, *, first_token_only: bool, padding: bool) -> None:
+    def __init__(self, body: nn.Module, encoder: nn.Module, *, first_token_only: bool, padding: bool) -> None:
+        self.body = body
         self.encoder = encoder
         self.first_token_only = first_token_only
         self.padding = padding
@@ -59,7 +61,9 @@ class HeadInputHooks:
         recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
         has_full_mask = any(isinstance(x, Tensor) and x.dim() == 4 for x in (*args, *kwargs.values()))
         last_layer_only = not (recorded or has_full_mask)
-        HEAD_INPUTS.set(self.encoder, HeadInputs(self.first_token_only and not recorded, self.padding, last_layer_only))
+        pooling = POOLING.get(self.body)
+        first = self.first_token_only and not recorded and (pooling is None or pooling.pool == "first")
+        HEAD_INPUTS.set(self.encoder, HeadInputs(first, self.padding, last_layer_only))
 
     def after(self, model: nn.Module, args: Any, output: Any) -> None:
         """Remove the note: a forward hook that also runs after a failed pass."""
@@ -73,7 +77,7 @@ def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> l
         return []
     encoder = stack.module(body).get_submodule(stack.end)
     first_token_only, padding = kind.endswith(backbone.first_token_heads), kind.endswith(PADDING_HEADS)
-    hooks = HeadInputHooks(encoder, first_token_only=first_token_only, padding=padding)
+    hooks = HeadInputHooks(body, encoder, first_token_only=first_token_only, padding=padding)
     return [
         model.register_forward_pre_hook(hooks.before, with_kwargs=True),
         model.register_forward_hook(hooks.after, always_call=True),

@@ -26,10 +26,12 @@ from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.load import (
+    head_options,
     load_config,
     load_tokenizer,
     load_weights,
     load_with_new_head,
+    put_head,
     reason,
 )
 from foretoken.training.model.precision import hold_frozen
@@ -44,7 +46,7 @@ from foretoken.training.tokens.batches import cut as cut_by_length
 from foretoken.training.tokens.encode import EncodeSettings, Truncation, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
 from foretoken.training.trainer.progress import progress_bar
-from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
+from foretoken.tuner import HEAD_KEY, check_lora, use_fast_attention  # registers our methods with peft on the way
 
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 
@@ -181,7 +183,8 @@ def _load_adapter(folder: Path) -> Predictor:
     card, config = read_card(folder), _read_config(folder)
     source = _base_model(config, card, folder)
     problem = card.make_problem()
-    base, random = load_with_new_head(source, problem)
+    head = card.recipe.head or head_options(getattr(config, "head", None))
+    base, random = load_with_new_head(source, problem, head=head)
     _check_task(folder, config, "SEQ_CLS" if problem is None else problem.task_type_of(base.config))
     if has_trained_rows(config) and _has_tokenizer(folder):
         match_vocabulary(base, load_tokenizer(str(folder)))
@@ -202,6 +205,8 @@ def _load_model(folder: Path) -> Predictor:
         config = load_config(folder)
         task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)
         model, info = load_weights(folder, task_type, config=config, use_safetensors=True, output_loading_info=True)
+        if (head := head_options(getattr(config, HEAD_KEY, None))) is not None:
+            info = put_head(model, head, info, files)
         _check_whole(info, card)
         check_model(model, files)
     return _ready(model, folder, card)

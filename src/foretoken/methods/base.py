@@ -273,6 +273,7 @@ class ForetokenConfig(PeftConfig, ABC):
             in the table that the model reads, and in its output where the two are tied. A mapping names the
             modules: ``{"embed_tokens": [...], "lm_head": [...]}``.
         backbone: filled in when the adapter meets its model; loading on another one is an error.
+        head: the same of a head that took the place of transformers' own (``foretoken.replace_head``).
     """
 
     modules_to_save: list[str] | None = field(
@@ -288,6 +289,11 @@ class ForetokenConfig(PeftConfig, ABC):
         metadata={"help": "the backbone that the adapter was made for (filled in)", "internal": True},
     )
 
+    head: dict[str, str | bool] | None = field(
+        default=None,
+        metadata={"help": "the head that took the place of transformers' own (filled in)", "internal": True},
+    )
+
     method_type: ClassVar[str] = ""
     has_prefix: ClassVar[bool] = False
     peft_types: ClassVar[tuple[str, ...]] = ()  # of peft's prompt learning that can hold such an adapter
@@ -300,6 +306,8 @@ class ForetokenConfig(PeftConfig, ABC):
         require_token_numbers(self.trainable_token_indices)
         if not isinstance(self.backbone, dict | None):
             raise ConfigError(f"backbone is {quoted(self.backbone)}; expected what a saved adapter says, or null")
+        if not isinstance(self.head, dict | None):
+            raise ConfigError(f"head is {quoted(self.head)}; expected what a saved adapter says, or null")
         self.validate()
 
     @property

@@ -14,6 +14,7 @@ from foretoken.methods.base import ForetokenConfig, MethodName
 from foretoken.tuner.auxiliary import auxiliary_loss_of
 from foretoken.tuner.checkpoints.loading import wrap_loading
 from foretoken.tuner.forward.sites import NAME
+from foretoken.tuner.heads import HEAD_KEY, check_prefix, replace_head
 from foretoken.tuner.limits import check_lora
 from foretoken.tuner.lora import completed_lora
 from foretoken.tuner.speed import use_fast_attention
@@ -25,13 +26,16 @@ PEFT_TABLES: tuple[dict[Any, Any], ...] = (
     mapping.PEFT_TYPE_TO_PREFIX_MAPPING,
 )
 __all__ = [
+    "HEAD_KEY",
     "auxiliary_loss_of",
     "check_lora",
+    "check_prefix",
     "completed_lora",
     "head_names",
     "new_sites",
     "register",
     "register_method",
+    "replace_head",
     "unregister_method",
     "use_fast_attention",
 ]

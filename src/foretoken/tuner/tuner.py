@@ -35,6 +35,7 @@ from foretoken.tuner.forward.mixed_batch import hook_names
 from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, Target, find_model_hooks
 from foretoken.tuner.forward.plan import check_names
 from foretoken.tuner.forward.sites import NAME, Site, check_adapter_name
+from foretoken.tuner.heads import check_prefix, check_same_head, head_of
 from foretoken.tuner.limits import check_fits, check_lora
 from foretoken.tuner.lora import outside_heads, with_targets
 from foretoken.tuner.prefix_init import Source, initialise, sources_of
@@ -137,11 +138,14 @@ class ForetokenModel(BaseTuner):
         check_fits(config, dimensions, model)
         if (lora := config.lora_member()) is not None:
             check_lora(with_targets(lora, model), model)
+        check_same_head(config, model)
         sites = config.build(dimensions)  # may refuse: before anything is attached
+        check_prefix(model, sites)
         check_position_free(sites, backbone.stacks_of(body), dimensions)
         check_names_apart(self.peft_config, model, sites)
         sources = sources_of(config, sites, body, dimensions) if is_new and not config.inference_mode else []
         config.fill_in(dimensions)
+        config.head = head_of(model)
         check_trainable(model, config.modules_to_save or ())
         check_heads_apart(model, config.modules_to_save or ())
         if find_model_hooks(model) is None:

@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 
 from foretoken.errors import ConfigError, ForetokenError, did_you_mean, no_such, quoted
 from foretoken.methods import METHODS, option_names
+from foretoken.methods.base import ForetokenConfig
 from foretoken.options import Errors, Values, convert, is_number, unknown_keys
 from foretoken.training.tokens.new_tokens import with_trained_rows
-from foretoken.tuner import completed_lora, use_fast_attention  # registers our methods with peft on the way
+from foretoken.tuner import check_prefix, completed_lora, use_fast_attention  # registers our methods with peft
 
 MEMBERS = "configs"  # the option of a stack that holds methods
 NO_MEMBERS = ("stack", "full")
@@ -59,6 +60,8 @@ def attach(
     ``new_tokens`` are the numbers of tokens whose embeddings are trained and saved beside the adapter.
     """
     config = build_config(method, task_type)
+    if not isinstance(config, ForetokenConfig):
+        check_prefix(model)  # foretoken's own methods do it themselves
     if config is None:
         use_fast_attention(model)
         return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import torch
 from peft import PeftModel
-from torch import nn
+from safetensors import safe_open
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,14 +26,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from foretoken.errors import BackboneError, ForetokenError, cut, quoted
+from foretoken.errors import BackboneError, ConfigError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
+from foretoken.options import Errors, Values, build
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.sizes import check_model_fits
 from foretoken.training.problems import Problem
-from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.recipe.recipe import HeadOptions, Recipe
 from foretoken.training.tokens.encode import token_rules
-from foretoken.tuner import head_names
+from foretoken.tuner import HEAD_KEY, head_names, replace_head
 
 log = logging.getLogger(__name__)
 _SET_PADDING = "set tokenizer.pad_token to a token that the model knows, and save the tokenizer there"
@@ -114,14 +116,18 @@ def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTr
 
 
 def load_model(
-    source: str, problem: Problem, *, attention_dropout: Literal["model"] | float = "model"
+    source: str,
+    problem: Problem,
+    *,
+    head: HeadOptions | None = None,
+    attention_dropout: Literal["model"] | float = "model",
 ) -> PreTrainedModel:
     """Load a model with a head for the problem; the head of a fresh one is random (seed before calling).
 
     Raises:
         BackboneError: there is no such model, or its family has none for the problem.
     """
-    model, random = load_with_new_head(source, problem, attention_dropout=attention_dropout)
+    model, random = load_with_new_head(source, problem, head=head, attention_dropout=attention_dropout)
     heads = head_names(model)
     body = [name for name in random if heads and heads.isdisjoint(name.split(".")) and ".pooler." not in f".{name}"]
     if body:
@@ -130,23 +136,85 @@ def load_model(
 
 
 def load_with_new_head(
-    source: str, problem: Problem | None, *, attention_dropout: Literal["model"] | float = "model"
+    source: str,
+    problem: Problem | None,
+    *,
+    head: HeadOptions | None = None,
+    attention_dropout: Literal["model"] | float = "model",
 ) -> tuple[PreTrainedModel, list[str]]:
     """Return a model with a head for the problem (None: its own head), and the names of its random tensors.
 
+    Args:
+        source: folder or hub name of the model.
+        problem: what is to be predicted.
+        head: the head in the place of transformers' own.
+        attention_dropout: of attention probabilities; ``model``: as the model's config says.
+
     Raises:
         BackboneError: there is no such model, or its family has none for the problem.
+        ConfigError: it has no place for such a head.
     """
     with load_errors(source, "model"), quiet_transformers():
         config = load_config(source, **(problem.head_options if problem else {}))
         if attention_dropout != "model":
             config.update({name: attention_dropout for name in ATTENTION_DROPOUTS if hasattr(config, name)})
         task_type = problem.task_type_of(config) if problem else "SEQ_CLS"
+        if head is not None and problem is not None and task_type != "SEQ_CLS":
+            wanted = "classification, regression and multiple choice"
+            raise ConfigError(f"head is for {wanted}, got data for {problem.name}; leave it out")
         model, info = load_weights(
             source, task_type, config=config, ignore_mismatched_sizes=problem is not None, output_loading_info=True
         )
+    if head is not None:
+        info = put_head(model, head, info, sorted(Path(source).glob("*.safetensors")))
     other_sizes = [name for name, *_ in info["mismatched_keys"]]
     return model, sorted({*info["missing_keys"], *other_sizes})
+
+
+def put_head(model: PreTrainedModel, head: HeadOptions, info: Values, files: Iterable[Path]) -> Values:
+    """Replace a model's head, and take up its weights where the model was saved with such a head.
+
+    Args:
+        model: as transformers loaded it.
+        head: the head.
+        info: what transformers said of the loaded tensors.
+        files: what the model was loaded from.
+
+    Returns:
+        The same of the model with its new head.
+
+    Raises:
+        ConfigError: the model has no place for such a head.
+    """
+    is_saved = head_options(getattr(model.config, HEAD_KEY, None)) == head
+    replace_head(model, pool=head.pool, hidden=head.hidden)
+    state = model.state_dict()
+    own = {name for name in state if is_head(name, model)}
+    found: dict[str, Tensor] = {}
+    for file in files if is_saved else ():
+        with safe_open(file, framework="pt") as given:
+            found |= {name: given.get_tensor(name) for name in own & set(given.keys())}
+    found = {name: tensor for name, tensor in found.items() if tensor.shape == state[name].shape}
+    model.load_state_dict(found, strict=False)
+    body = state.keys() - own
+    return {
+        "missing_keys": (body & set(info["missing_keys"])) | (own - found.keys()),
+        "unexpected_keys": set(info["unexpected_keys"]) - found.keys(),
+        "mismatched_keys": [row for row in info["mismatched_keys"] if row[0] in body],
+    }
+
+
+def head_options(values: object) -> HeadOptions | None:
+    """Return the head that a config names; None for transformers' own.
+
+    Raises:
+        BackboneError: it names none that there is.
+    """
+    errors: Errors = []
+    head = build(HeadOptions, values, errors) if isinstance(values, Mapping) else None
+    if head is None and values is not None:
+        raise BackboneError(f"the config's head is {quoted(values)}, expected pool and hidden; copy the file again")
+    return head
 
 
 def load_config(source: str | Path, **options: object) -> PretrainedConfig:

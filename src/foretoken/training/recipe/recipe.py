@@ -49,6 +49,18 @@ class ChunkOptions:
 
 
 @dataclass(frozen=True)
+class HeadOptions:
+    """The head of classification and regression on encoders, in the place of transformers' own."""
+
+    pool: Literal["first", "mean", "max", "attention", "prefix"] = option(
+        "what it reads: the first token, mean or maximum of the tokens, their mean by trained weights, "
+        "or the first row of the method's prefix",
+        "mean",
+    )
+    hidden: bool = option("a layer with tanh and dropout before the last one", False)
+
+
+@dataclass(frozen=True)
 class GenerationOptions:
     """How texts are generated, and what models read of sources and targets."""
 
@@ -155,6 +167,9 @@ class Recipe:
         "tokens per document; default: the model's maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
     )
     chunks: ChunkOptions | None = option("read longer documents in chunks; default: what is longer is cut off", None)
+    head: HeadOptions | None = option(
+        "the head of classification and regression on encoders; default: the one that transformers has", None
+    )
     generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
     calibration: Literal["temperature", "vector"] | None = option(
         "scale the probabilities, fitted on validation; `predict` applies it", None

@@ -15,7 +15,7 @@ from foretoken.files import JsonObject, read_object
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
-from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, LengthenOptions, Recipe
+from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, HeadOptions, LengthenOptions, Recipe
 from foretoken.training.run.prepare import Prepared
 
 CARD = "foretoken.json"
@@ -29,6 +29,7 @@ class CardRecipe:
     data: Mapping[str, Any] = option("where the documents came from", factory=dict)
     lengthen: LengthenOptions | None = option("how the model was lengthened", None)
     chunks: ChunkOptions | None = option("how long documents are read in chunks", None)
+    head: HeadOptions | None = option("the head in the place of transformers' own", None)
     generation: GenerationOptions | None = option("how texts are generated", None)
 
     def __post_init__(self) -> None:

@@ -71,7 +71,7 @@ def prepare(recipe: Recipe) -> Prepared:
     source = base_model_folder(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
     set_seed(recipe.training.seed)
-    model = load_model(source, problem, attention_dropout=recipe.training.attention_dropout)
+    model = load_model(source, problem, head=recipe.head, attention_dropout=recipe.training.attention_dropout)
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
     contents = dict(fingerprint)

@@ -56,6 +56,11 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
         raise AdapterError("with position_free queries meet the prefix in a way that peft's methods do not have")
     if config.trained_tokens:
         raise AdapterError("peft's prompt learning has no place for trained token embeddings (trainable_token_indices)")
+    if config.head is not None:
+        raise AdapterError(
+            "peft's prompt learning calls the body itself, which pools nothing for a replaced head; "
+            "keep the adapter as it is"
+        )
     if config.task_type is None:
         raise AdapterError(
             "peft's prompt learning cannot be loaded without a task_type; set it: "

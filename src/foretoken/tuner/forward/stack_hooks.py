@@ -24,6 +24,7 @@ from transformers.utils import ModelOutput
 from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.backbones.module_value import Arguments, Keywords
+from foretoken.backbones.pooling import POOLING
 from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.checks import check_positions_agree
 from foretoken.tuner.forward.mixed_batch import hook_names
@@ -78,7 +79,8 @@ class StackHooks:
         self.argument_names = list(inspect.signature(type(self.module).forward).parameters)[1:]
         self.handles = [
             self.module.register_forward_pre_hook(self.before_stack, with_kwargs=True),
-            self.module.register_forward_hook(self.after_stack),
+            # before hooks that others put there earlier: what they get is the text's alone
+            self.module.register_forward_hook(self.after_stack, prepend=True),
             *([] if stack.is_causal else self.prefix_enters_and_leaves()),
         ]
 
@@ -268,8 +270,15 @@ class StackHooks:
 
     def strip_prefix(self, end: nn.Module, args: Arguments, output: Output) -> Output:
         """Take the prefix away again, before pooler, heads and decoder."""
-        length = self.prefix_here
-        return without_prefix(output, length) if length else output
+        plan = self.plan
+        return output if plan is None or not plan.prefix_here else self.without_prefix(output, plan)
+
+    def without_prefix(self, output: Output, plan: Plan) -> Output:
+        """Take the prefix from the front of the last hidden states, and show it to a head that reads it."""
+        pooling = POOLING.get(self.model.body)
+        if pooling is not None and pooling.reads_prefix:
+            pooling.note_prefix(last_states(output), plan.prefix_mask())
+        return without_prefix(output, plan.prefix_here)
 
     def after_stack(self, module: nn.Module, args: Arguments, output: Output) -> Output:
         """Take the prefix away from the stack's output and from recorded hidden states; end the pass."""
@@ -279,7 +288,7 @@ class StackHooks:
         if plan is None or not plan.prefix_here:
             return output
         if not self.stack.end:
-            output = without_prefix(output, plan.prefix_length)
+            output = self.without_prefix(output, plan)
         text = output[0].shape[1]
         if isinstance(output, tuple):
             return tuple(to_text(x, plan.prefix_length, text) if isinstance(x, tuple) else x for x in output)
@@ -342,6 +351,14 @@ class CheckpointReplay:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def last_states(output: Output) -> Tensor:
+    """Return the last hidden states in a stack's output."""
+    if isinstance(output, Tensor):
+        return output
+    states: Tensor = output[0] if isinstance(output, tuple) else output["last_hidden_state"]
+    return states
 
 
 def without_prefix(output: Output, length: int) -> Output:

@@ -1,0 +1,197 @@
+"""Another head on an encoder for classification: what it reads of a document, and how large it is.
+
+Shapes: B batch, D model width, C labels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar
+
+import torch
+from peft import PeftModel
+from peft.utils.other import ModulesToSaveWrapper
+from torch import Tensor, nn
+
+from foretoken.backbones import find_backbone
+from foretoken.backbones.pooling import ATTENTION, POOLING, POOLS, Pooling
+from foretoken.errors import AdapterError, ConfigError, no_such
+from foretoken.methods.base import ForetokenConfig, Sites
+from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.forward.call_through import ThroughHooks
+from foretoken.tuner.forward.model_hooks import find_model_hooks
+
+Model = TypeVar("Model", bound=nn.Module)
+CLASSIFIER = "classifier"  # peft trains it in full by this name
+HEAD_KEY = "foretoken_head"  # of a model's config: saved with a model that is trained whole
+
+
+class Head(nn.Module):
+    """From one pooled state of each document to its logits: (B, D) -> (B, C).
+
+    The last linear map is called after the pool, so that an adapter's file never fits a model with another one.
+    """
+
+    def __init__(self, width: int, num_labels: int, *, pool: str, hidden: bool, dropout: float) -> None:
+        super().__init__()
+        self.width = width
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(width, width) if hidden else None
+        self.last = pool
+        self.add_module(pool, nn.Linear(width, num_labels))
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(B, 1, D) or (B, D), or the two halves of :class:`BothSigns` -> (B, C).
+
+        Raises:
+            AdapterError: there are the states of all tokens, as somebody else has called the body.
+        """
+        if pooled.dim() == 3:
+            if pooled.shape[1] != 1:
+                raise AdapterError(
+                    f"the head reads one pooled state of each document, got {tuple(pooled.shape)}; "
+                    "call the model, not its body (peft's own prompt learning calls the body)"
+                )
+            pooled = pooled[:, 0]
+        if pooled.shape[-1] == 2 * self.width:
+            positive, negative = pooled.relu().split(self.width, dim=-1)
+            pooled = positive - negative
+        x = self.dropout(pooled)
+        if self.dense is not None:
+            x = self.dropout(torch.tanh(self.dense(x)))
+        return self.get_submodule(self.last)(x)
+
+
+class TokenScores(nn.Module):
+    """The score of each token for the pool ``attention``: ``h w / sqrt(D)``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, width))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(B, N, D) -> (B, N, 1)."""
+        # not as a product of matrices, whose last bit depends on where in memory the states lie
+        return (states * self.weight).sum(dim=-1, keepdim=True) / math.sqrt(states.shape[-1])
+
+
+class BothSigns(nn.Module):
+    """In the place of a layer before the classifier: passes its input on as (x, -x), for ``x = relu(x) - relu(-x)``.
+
+    DistilBERT rectifies what leaves that layer, which takes nothing away from the two together.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., 2 D)."""
+        return torch.cat([x, -x], dim=-1)
+
+
+def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> Model:
+    """Give an encoder for sequence classification (or regression) another head, in place, and return the model.
+
+    Call it before ``get_peft_model``, which finds the head, trains it in full and saves it beside the adapter; and on a
+    freshly loaded model before ``PeftModel.from_pretrained``, with the same arguments. Padding changes no pool.
+
+    Args:
+        model: of an encoder family, e.g. from ``AutoModelForSequenceClassification``.
+        pool: what the head reads: ``first`` (the first token), ``mean`` or ``max`` (over the tokens), ``attention``
+            (their mean by the weights ``softmax(h w / sqrt(D))`` with a trained vector w), ``prefix`` (the first row of
+            the prefix, for methods that put one in front of the text).
+        hidden: a linear layer with tanh and dropout before the last one, as in RoBERTa's own head.
+
+    Raises:
+        ConfigError: no such pool, another kind of model, or one that has an adapter or such a head already.
+        BackboneError: the family is not supported.
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    >>> model = replace_head(BertForSequenceClassification(config), pool="mean")
+    >>> {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if "classifier" in name}
+    {'classifier.mean.weight': (2, 8), 'classifier.mean.bias': (2,)}
+    """
+    check_replaceable(model, pool)
+    config: Any = model.config
+    body, backbone = body_of(model), find_backbone(model)
+    names = backbone.head_names(model, body)
+    like, dropout = next(model.get_submodule(CLASSIFIER).parameters()), head_dropout(model, body)
+    width = backbone.dimensions(config)["hidden_size"]
+    for name, child in list(model.named_children()):
+        if isinstance(child, nn.Dropout):  # the new head has its own
+            setattr(model, name, nn.Identity())
+        elif name in names:
+            setattr(model, name, BothSigns())
+    if "pooler" in names and getattr(body, "pooler", None) is not None:
+        body.pooler = nn.Identity()
+    made = Head(width, config.num_labels, pool=pool, hidden=hidden, dropout=dropout)
+    setattr(model, CLASSIFIER, initialised(made, model).to(like).train(model.training))
+    if pool == "attention":
+        body.add_module(ATTENTION, initialised(TokenScores(width), model).to(like))
+    Pooling(model, body, pool)
+    ThroughHooks(model)  # a call that passed the hooks by would pool nothing
+    setattr(config, HEAD_KEY, {"pool": pool, "hidden": hidden})
+    return model
+
+
+def check_replaceable(model: nn.Module, pool: str) -> None:
+    """Raise ConfigError where :func:`replace_head` cannot be."""
+    if pool not in POOLS:
+        raise ConfigError(f"pool: {no_such('pool', pool, POOLS)}")
+    wrapped = any(isinstance(module, PeftModel | ModulesToSaveWrapper) for module in model.modules())
+    if wrapped or find_model_hooks(model) is not None:
+        raise ConfigError("the model has an adapter already; replace its head before get_peft_model")
+    stacks = find_backbone(model).stacks_of(body_of(model))
+    if not type(model).__name__.endswith("ForSequenceClassification") or len(stacks) > 1 or stacks[0].is_causal:
+        raise ConfigError(
+            f"a {type(model).__name__} keeps its own head; expected an encoder for sequence classification, "
+            "e.g. BertForSequenceClassification"
+        )
+    if head_of(model) is not None:
+        raise ConfigError("the head of this model has been replaced already; load the model again")
+
+
+def head_dropout(model: nn.Module, body: nn.Module) -> float:
+    """Return the dropout of the model's own head: that of its last dropout outside of the body."""
+    parts = (module for child in model.children() if child is not body for module in child.modules())
+    return ([module.p for module in parts if isinstance(module, nn.Dropout)] or [0.0])[-1]
+
+
+def initialised(module: nn.Module, model: nn.Module) -> nn.Module:
+    """Draw the weights as transformers draws those of new heads."""
+    for parameter in module.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=getattr(model.config, "initializer_range", 0.02))
+        else:
+            nn.init.zeros_(parameter)
+    return module
+
+
+def head_of(model: nn.Module) -> dict[str, str | bool] | None:
+    """Return the choices that a model's head was replaced with; None for transformers' own."""
+    if POOLING.get(body_of(model)) is None:
+        return None
+    return dict(getattr(model.config, HEAD_KEY))
+
+
+def check_same_head(config: ForetokenConfig, model: nn.Module) -> None:
+    """Raise AdapterError where a saved adapter was trained with another head than the model has."""
+    here = head_of(model)
+    if config.is_new or config.head == here:
+        return
+    if config.head is None:
+        raise AdapterError("the adapter was trained with transformers' own head; load it on a model that keeps it")
+    wanted = ", ".join(f"{name}={value!r}" for name, value in config.head.items())
+    raise AdapterError(
+        f"the adapter was trained with another head; call foretoken.replace_head(model, {wanted}) on the model first"
+    )
+
+
+def check_prefix(model: nn.Module, sites: Sites | None = None) -> None:
+    """Raise ConfigError where the head is to read a prefix, and the adapter puts none in front of the text."""
+    pooling = POOLING.get(body_of(model))
+    if pooling is None or pooling.pool != "prefix":
+        return
+    if sites is None or not any(entry.prefix_length for entry in sites.layers.values()):
+        raise ConfigError(
+            "the head is to read the prefix (pool 'prefix'), and this method puts none in front of the text; choose "
+            "another pool, e.g. mean, or a method with a prefix there, e.g. prefix-propagation"
+        )

@@ -1,0 +1,351 @@
+"""Heads in the place of transformers' own: each pool against a plain loop over the documents, on every family."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
+
+from foretoken import fuse, replace_head, speed_up, to_peft
+from foretoken.attention import choose as attention_settings
+from foretoken.attention.choose import use_packing
+from foretoken.backbones import ENCODERS
+from foretoken.errors import AdapterError, ConfigError
+from foretoken.training.model.load import count_parameters
+from foretoken.tuner import completed_lora
+
+from support import tiny
+from support.table import ROWS, adapted
+
+MODEL_TYPES = {model_type for backbone in ENCODERS for model_type in backbone.model_types}
+FAMILIES = [family for family in tiny.FAMILIES if family.split(",")[0] in MODEL_TYPES]
+PACKING = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "longformer")
+PLAIN = ("first", "mean", "max", "attention")
+WIDTH = 32
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch):
+    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
+
+
+def batch(family, *, left=False, **options):
+    inputs = tiny.batch(family, **options)
+    if left:
+        inputs |= {name: inputs[name].flip(1) for name in ("input_ids", "attention_mask")}
+    if family == "longformer":
+        inputs["global_attention_mask"] = torch.zeros_like(inputs["input_ids"]).index_fill(1, torch.tensor([0]), 1)
+    return inputs
+
+
+def states_of(model, inputs):
+    """Return the last hidden states of the body called by itself, which pools nothing."""
+    body = model.get_base_model().base_model if isinstance(model, PeftModel) else model.base_model
+    return body(**{name: value for name, value in inputs.items() if name != "labels"}).last_hidden_state
+
+
+def pooled(states, pool, query):
+    """Return the pool of one document's (N, D) states of real tokens."""
+    if pool == "first":
+        return states[0]
+    if pool == "mean":
+        return sum(states) / len(states)
+    if pool == "max":
+        return torch.stack([max(column) for column in states.unbind(1)])
+    weights = [torch.exp(state @ query / WIDTH**0.5) for state in states]
+    return sum(weight / sum(weights) * state for weight, state in zip(weights, states, strict=True))
+
+
+def by_hand(state, tensors, pool, *, hidden):
+    """Return the logits of one pooled state."""
+    if hidden:
+        state = torch.tanh(tensors["dense.weight"] @ state + tensors["dense.bias"])
+    return tensors[f"{pool}.weight"] @ state + tensors[f"{pool}.bias"]
+
+
+def random_heads(model):
+    """Give every parameter of the heads a random value."""
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "classifier" in name or "attention_pool" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def with_head(family, pool, *, hidden=False, method=None, **changes):
+    """Return a float64 model with this head, and an adapter of a method."""
+    model = replace_head(tiny.model(family, **changes), pool=pool, hidden=hidden)
+    if method is not None:
+        model = tiny.shaken(adapted(model, method, task_type="SEQ_CLS"), scale=0.3)
+    return random_heads(model).double()
+
+
+@pytest.mark.parametrize(
+    ("family", "left"), [*((family, False) for family in FAMILIES), ("bert", True), ("longformer", True)]
+)
+@pytest.mark.parametrize("pool", PLAIN)
+def test_pools_are_plain_loops_over_real_tokens(family, pool, left):
+    hidden = pool in ("mean", "attention") and not left
+    model, inputs = with_head(family, pool, hidden=hidden), batch(family, left=left)
+    with torch.no_grad():
+        states, logits = states_of(model, inputs), model(**inputs).logits
+    assert states.shape == (3, 20, WIDTH)
+    tensors = model.classifier.state_dict()
+    query = model.base_model.attention_pool.weight[0] if pool == "attention" else None
+    for document, mask, found in zip(states, inputs["attention_mask"].bool(), logits, strict=True):
+        expected = by_hand(pooled(document[mask], pool, query), tensors, pool, hidden=hidden)
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("pool", ["first", "attention"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_a_prefix_the_text_alone_is_pooled(family, pool):
+    model, inputs = with_head(family, pool, method="prefix-propagation"), batch(family)
+    with torch.no_grad():
+        states, logits = states_of(model, inputs), model(**inputs).logits
+    assert states.shape == (3, 20, WIDTH)
+    head = model.get_base_model().classifier.modules_to_save["default"].state_dict()
+    own = model.get_base_model().base_model
+    query = own.attention_pool.modules_to_save["default"].weight[0] if pool == "attention" else None
+    for document, mask, found in zip(states, inputs["attention_mask"].bool(), logits, strict=True):
+        expected = by_hand(pooled(document[mask], pool, query), head, pool, hidden=False)
+        torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        *((family, "prefix-propagation") for family in FAMILIES),
+        ("bert", "kernel-propagation"),
+        ("bert", "prompt-tuning"),
+    ],
+)
+def test_the_prefix_is_read_from_the_last_layer(family, method):
+    model, inputs = with_head(family, "prefix", method=method), batch(family)
+    seen = []
+    body = model.get_base_model().base_model
+    last = next(module for name, module in body.named_modules() if name.endswith(("layer.2", "layers.2")))
+    last.register_forward_hook(lambda _, args, output: seen.append(output[0] if isinstance(output, tuple) else output))
+    use_packing(False)
+    with torch.no_grad():
+        logits = model(**inputs).logits
+        first = getattr(body, "final_norm", torch.nn.Identity())(seen[0][:, 0])  # ModernBERT's
+    head = model.get_base_model().classifier.modules_to_save["default"].state_dict()
+    expected = torch.stack([by_hand(state, head, "prefix", hidden=False) for state in first])
+    torch.testing.assert_close(logits, expected, atol=1e-9, rtol=0)
+
+
+def outcome(model, inputs, *, packed):
+    use_packing(packed)
+    model.zero_grad(set_to_none=True)
+    output = model(**inputs)
+    output.loss.backward()
+    return output.logits, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize(
+    ("family", "pool", "method"),
+    [
+        *((family, pool, "stack") for family in ("bert", "longformer") for pool in (*PLAIN, "prefix")),
+        *((family, pool, "inducer-tuning, MAM") for family in PACKING for pool in ("first", "mean")),
+        *((family, pool, None) for family in ("roberta", "longformer") for pool in ("first", "attention")),
+    ],
+)
+def test_packed_is_padded(family, pool, method):
+    model, inputs = with_head(family, pool, method=method).train(), batch(family)
+    if method is None:
+        speed_up(model)
+    (ours, our_gradients), (theirs, gradients) = (outcome(model, inputs, packed=packed) for packed in (True, False))
+    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
+    trained = [name for name in gradients if "classifier" in name or "attention_pool" in name]
+    assert len(trained) == (3 if pool == "attention" else 2)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(our_gradients[name], gradient, atol=1e-9, rtol=0, msg=name)
+    assert all(gradients[name].abs().max() > 0 for name in trained)
+
+
+@pytest.mark.parametrize("pool", ["max", "attention", "prefix"])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "big_bird"])  # sparse by length
+def test_padding_changes_nothing(family, pool):
+    model, inputs = with_head(family, pool, method="stack"), batch(family, labels=False)
+    with torch.no_grad():
+        together, alone = model(**inputs).logits[1:2], model(**tiny.cut(inputs, 1, 14)).logits
+    torch.testing.assert_close(together, alone, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_saved_heads_are_loaded_bit_by_bit(family, tmp_path):
+    inputs = batch(family, labels=False)
+    for pool in ("attention", "prefix"):
+        model = with_head(family, pool, hidden=True, method="prefix-propagation").float()
+        model.save_pretrained(tmp_path / pool)
+        base = replace_head(tiny.model(family), pool=pool, hidden=True)
+        again = PeftModel.from_pretrained(base, tmp_path / pool)
+        with torch.no_grad():
+            assert torch.equal(again(**inputs).logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lora_trains_and_saves_the_head(family, tmp_path):
+    model = replace_head(tiny.model(family), pool="attention", hidden=True)
+    model = get_peft_model(model, completed_lora(LoraConfig(r=2, task_type="SEQ_CLS"), model)).eval()
+    random_heads(model).save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(replace_head(tiny.model(family), pool="attention", hidden=True), tmp_path)
+    inputs = batch(family, labels=False)
+    with torch.no_grad():
+        assert torch.equal(again(**inputs).logits, model(**inputs).logits)
+        assert not torch.equal(tiny.model(family)(**inputs).logits, model(**inputs).logits)
+    for other in (tiny.model(family), replace_head(tiny.model(family), pool="mean", hidden=True)):
+        with pytest.raises((KeyError, RuntimeError)):
+            PeftModel.from_pretrained(other, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pool", "hidden", "head"), [("mean", False, 99), ("attention", False, 131), ("max", True, 1155)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_of_head_and_method_are_counted_apart(family, pool, hidden, head):
+    model = replace_head(tiny.model(family), pool=pool, hidden=hidden)
+    assert count_parameters(model).head == head  # trained whole
+    count = count_parameters(adapted(model, "prefix-propagation", task_type="SEQ_CLS"))
+    assert (count.adapter, count.head) == (3 * 3 * WIDTH, head)
+
+
+def test_documents_of_one_batch_have_the_heads_of_their_adapters():
+    model, inputs = with_head("bert", "attention", method="prefix-propagation"), batch("bert", labels=False)
+    model.add_adapter("other", ROWS["prefix-propagation"](task_type="SEQ_CLS"))
+    tiny.shaken(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "modules_to_save.other" in name:
+                parameter.normal_()
+        model.double()
+        mixed = model(**inputs, adapter_names=["default", "other", "default"]).logits
+        own = model(**inputs).logits
+        model.set_adapter("other")
+        other = model(**inputs).logits
+    torch.testing.assert_close(mixed, torch.stack([own[0], other[1], own[2]]), atol=1e-9, rtol=0)
+    assert (own[1] - other[1]).abs().max() > 1e-3
+
+
+def test_a_document_without_a_prefix_has_none_to_read():
+    model, inputs = with_head("bert", "prefix", method="prefix-propagation"), batch("bert", labels=False)
+    with pytest.raises(AdapterError, match="a document has none in front of its text"):
+        model(**inputs, adapter_names=["default", "__base__", "default"])
+    with model.disable_adapter(), pytest.raises(AdapterError, match="a document has none"):
+        model(**inputs)
+    assert model(**inputs).logits.shape == (3, 3)  # what failed leaves nothing behind
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "longformer", "modernbert"])
+def test_copies_pickles_and_calls_of_forward_pool_too(family):
+    model, inputs = with_head(family, "mean"), batch(family)
+    expected = model(**inputs).logits
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.forward):
+        assert torch.equal(other(**inputs).logits, expected)
+    assert torch.equal(model(**inputs, return_dict=False)[1], expected)
+
+
+@pytest.mark.parametrize("pool", ["mean", "attention"])
+def test_dropout_and_tanh_as_in_robertas_own_head(pool):
+    model = replace_head(tiny.model("roberta", dropout=True), pool=pool, hidden=True)
+    own = tiny.model("roberta", dropout=True)
+    assert model.classifier.dropout.p == own.classifier.dropout.p == 0.1
+    assert not any(isinstance(module, torch.nn.Dropout) for module in model.children())
+    bert = replace_head(tiny.model("bert", dropout=True, classifier_dropout=0.3), pool=pool)
+    assert bert.classifier.dropout.p == 0.3
+    assert not any(isinstance(module, torch.nn.Dropout) for module in bert.children())
+
+
+def test_roberta_with_the_first_token_is_robertas_own_head():
+    own = tiny.model("roberta")
+    model = replace_head(tiny.model("roberta"), pool="first", hidden=True)
+    weights = {name.replace("out_proj", "first"): tensor for name, tensor in own.classifier.state_dict().items()}
+    model.classifier.load_state_dict(weights)
+    inputs = batch("roberta")
+    assert torch.equal(model(**inputs).logits, own(**inputs).logits)
+
+
+def test_regression():
+    model, inputs = with_head("bert", "mean", num_labels=1), batch("bert", labels=False)
+    numbers = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    output = model(**inputs, labels=numbers)
+    torch.testing.assert_close(output.loss, ((output.logits[:, 0] - numbers) ** 2).mean())
+
+
+def test_another_head_than_the_adapters_is_refused(tmp_path):
+    with_head("bert", "max", hidden=True, method="prefix-tuning").save_pretrained(tmp_path / "max")
+    adapted(tiny.model("bert"), "prefix-tuning", task_type="SEQ_CLS").save_pretrained(tmp_path / "own")
+    remedy = r"call foretoken.replace_head\(model, .*pool='max'"
+    for model in (tiny.model("bert"), replace_head(tiny.model("bert"), pool="mean", hidden=True)):
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        with pytest.raises(AdapterError, match=remedy):
+            PeftModel.from_pretrained(model, tmp_path / "max")
+        with pytest.raises(AdapterError, match=remedy):
+            model.load_adapter(str(tmp_path / "max"))
+        assert before.keys() == model.state_dict().keys()
+    with pytest.raises(AdapterError, match="transformers' own head"):
+        PeftModel.from_pretrained(replace_head(tiny.model("bert")), tmp_path / "own")
+
+
+@pytest.mark.parametrize("method", ["prefix-tuning", "bitfit", "head-only", "aot-p-tuning, fc"])
+def test_a_method_without_a_prefix_in_front_of_the_text_has_none_to_read(method):
+    model = replace_head(tiny.model("bert"), pool="prefix")
+    names = set(model.state_dict())
+    with pytest.raises(ConfigError, match="puts none in front of the text; choose another pool"):
+        adapted(model, method, task_type="SEQ_CLS")
+    assert set(model.state_dict()) == names
+
+
+@pytest.mark.parametrize("family", ["bart", "t5", "llama", "gpt2"])
+def test_only_encoders_are_given_another_head(family):
+    with pytest.raises(ConfigError, match="expected an encoder for sequence classification"):
+        replace_head(tiny.model(family, "SEQ_CLS"))
+
+
+def test_what_cannot_be_replaced_is_refused():
+    with pytest.raises(ConfigError, match="expected an encoder for sequence classification"):
+        replace_head(tiny.model("bert", "TOKEN_CLS"))
+    with pytest.raises(ConfigError, match="did you mean 'mean'"):
+        replace_head(tiny.model("bert"), pool="meen")
+    with pytest.raises(ConfigError, match="replaced already"):
+        replace_head(replace_head(tiny.model("bert")))
+    with pytest.raises(ConfigError, match="before get_peft_model"):
+        replace_head(adapted(tiny.model("bert"), "bitfit", task_type="SEQ_CLS"))
+    with pytest.raises(ConfigError, match="before get_peft_model"):
+        replace_head(get_peft_model(tiny.model("bert"), LoraConfig(task_type="SEQ_CLS")).get_base_model())
+
+
+def test_callers_of_the_body_are_refused_where_nothing_is_pooled(tmp_path):
+    config = PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)  # peft's own
+    with pytest.raises(AdapterError, match="call the model, not its body"):
+        get_peft_model(replace_head(tiny.model("bert")), config)(**batch("bert"))
+    with pytest.raises(AdapterError, match="keep the adapter as it is"):
+        to_peft(with_head("bert", "mean", method="prefix-tuning"), tmp_path / "peft")
+
+
+def test_a_mask_that_does_not_say_what_is_padding_is_refused():
+    model, ids = with_head("bert", "mean"), batch("bert")["input_ids"]
+    with pytest.raises(AdapterError, match=r"expected an attention_mask \(batch, tokens\), got \(3, 1, 20, 20\)"):
+        model(ids, attention_mask=torch.ones(3, 1, 20, 20))
+
+
+def test_fused_adapters_keep_the_head(tmp_path):
+    model = with_head("bert", "attention", method="prefix-tuning, projected")
+    inputs = batch("bert", labels=False)
+    with torch.no_grad():
+        before = model(**inputs).logits
+        fuse(model).save_pretrained(tmp_path)
+        again = PeftModel.from_pretrained(replace_head(tiny.model("bert").double(), pool="attention"), tmp_path)
+        torch.testing.assert_close(again.double()(**inputs).logits, before, atol=1e-6, rtol=0)
+
+
+def test_unloading_gives_the_model_with_its_untrained_head():
+    plain, inputs = replace_head(tiny.model("bert"), pool="max"), batch("bert")
+    before = plain(**inputs).logits
+    model = adapted(plain, "prefix-propagation", task_type="SEQ_CLS")
+    torch.nn.init.ones_(model.get_base_model().classifier.modules_to_save["default"].get_submodule("max").weight)
+    assert not torch.allclose(model(**inputs).logits, before)
+    assert torch.equal(model.unload()(**inputs).logits, before)
