@@ -51,10 +51,10 @@ def recipe_keys() -> Iterator[str]:
 
 
 def _keys(options: type[Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
-    from foretoken.options import describe
+    from foretoken.options import describe, shown_fields
 
     hints = get_type_hints(options)
-    for item in fields(options):
+    for item in shown_fields(options):
         wanted, key = hints[item.name], prefix + item.name
         inner = [member for member in (wanted, *get_args(wanted)) if is_dataclass(member)]
         if inner:
@@ -102,12 +102,13 @@ def methods() -> Iterator[str]:
     from foretoken import METHODS
 
     return table(
-        ("method", "what it trains", "config", "paper"),
+        ("method", "what it trains", "config", "learning rate", "paper"),
         (
             (
                 f"[`{row.name}`]({row.name}.md)",
                 row.summary,
                 f"`{row.config.__name__}`" if row.config else "none",
+                "of its members" if row.learning_rate is None else f"{row.learning_rate:g}",
                 row.paper,
             )
             for row in METHODS.values()
@@ -135,6 +136,15 @@ def _type(describe: Callable[[Any], str], wanted: Any) -> str:
 
 def _help(item: Field[Any]) -> str:
     return " ".join(item.metadata.get("help", "").split())
+
+
+def rate(name: str) -> Iterator[str]:
+    """Say the learning rate of one method."""
+    from foretoken import METHODS
+
+    value = METHODS[name].learning_rate
+    said = "the smallest of its members'" if value is None else f"{value:g}"
+    yield f"Learning rate where a recipe names none: {said} ([how to choose one](../guide/learning-rate.md))."
 
 
 def cost(name: str, *changes: str) -> Iterator[str]:
@@ -373,6 +383,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "methods": methods,
     "options": options,
     "cost": cost,
+    "rate": rate,
     "families": families,
     "support": support,
     "family-tasks": family_tasks,

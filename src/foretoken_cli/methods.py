@@ -6,12 +6,15 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
 from foretoken.options import option
 from foretoken_cli.console import described, say, say_lines, table
 from foretoken_cli.parser import parse
+
+if TYPE_CHECKING:
+    from foretoken.methods import Method
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ def run(words: Sequence[str]) -> int:
     from foretoken.methods import METHODS
 
     if options.name is None:
-        rows = [(row.name, row.summary, row.paper) for row in METHODS.values()]
-        table(("method", "what it trains", "paper"), rows)
+        rows = [(row.name, row.summary, _rate(row), row.paper) for row in METHODS.values()]
+        table(("method", "what it trains", "rate", "paper"), rows)
         say()
         _print_support()
         return 0
@@ -39,6 +42,12 @@ def run(words: Sequence[str]) -> int:
         )
     _print_options(options.name)
     return 0
+
+
+def _rate(row: Method) -> str:
+    """Return the learning rate that `auto` stands for, and that of a head where it is another."""
+    rate = "of members" if row.learning_rate is None else f"{row.learning_rate:g}"
+    return rate if row.head_learning_rate is None else f"{rate}, head {row.head_learning_rate:g}"
 
 
 def _print_options(name: str) -> None:
