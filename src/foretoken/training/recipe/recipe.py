@@ -20,6 +20,7 @@ from foretoken.limits import (
 )
 from foretoken.options import Errors, Values, build, flatten, is_number, option, to_dict
 from foretoken.outputs import check_name, plain_name
+from foretoken.training.baseline.options import is_baseline, tfidf_errors
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 AUTO = "auto"
@@ -226,6 +227,11 @@ def with_auto_rate(recipe: Recipe) -> Recipe:
     return build_recipe(apply_overrides(to_dict(recipe), {"training.learning_rate": AUTO}))
 
 
+def with_rate(recipe: Recipe, rate: float) -> Recipe:
+    """Return a recipe with another learning rate."""
+    return replace(recipe, training=replace(recipe.training, learning_rate=rate))
+
+
 def with_rates(recipe: Recipe, values: Values) -> Recipe:
     """Return a recipe with the learning rates of another one, as a record holds it, where it leaves them to foretoken.
 
@@ -246,6 +252,8 @@ def _auto_rates(recipe: Recipe) -> dict[str, Any]:
     """Return the learning rates that the recipe leaves to its method."""
     from foretoken.methods import default_rates  # imports torch
 
+    if is_baseline(recipe.method):
+        return {}
     members = [member if isinstance(member, str) else member["name"] for member in recipe.method.get("configs", ())]
     rates = zip(_RATES, default_rates(members or [recipe.method["name"]]), strict=True)
     return {name: rate for name, rate in rates if getattr(recipe.training, name) == AUTO}
@@ -263,7 +271,7 @@ def _name_errors(values: Values) -> Errors:
     if isinstance(data, Mapping):
         errors += [f"data: {error}" for error in task_errors(data)]
     if isinstance(method, Mapping):
-        errors += method_errors(method)
+        errors += tfidf_errors(method) if is_baseline(method) else method_errors(method)
     if isinstance(training, Mapping):
         metric, engine = training.get("metric"), training.get("attention_engine")
         errors += metric_errors(metric) if isinstance(metric, str) and metric != AUTO else []

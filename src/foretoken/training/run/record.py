@@ -21,7 +21,7 @@ from foretoken import __version__
 from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
 from foretoken.memory import malloc_is_tuned
-from foretoken.options import defaults, flatten, to_dict
+from foretoken.options import defaults, flatten, is_number, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.folder import RECORD
@@ -42,6 +42,7 @@ _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("validation", dict, True),
 )
 _ABSENT = object()
+RATE_SEARCH = "rate_search"  # what a record says of the search for its learning rate
 
 
 class Pruned(Exception):  # noqa: N818 - no error: a sweep gives up a run that has no hope
@@ -128,6 +129,12 @@ def checked_record(folder: Path) -> JsonObject | None:
 def recipe_to_json(recipe: Recipe) -> JsonObject:
     """Return a recipe as a record holds it."""
     return json.loads(json.dumps(to_dict(recipe)))
+
+
+def searched(record: JsonObject) -> JsonObject | None:
+    """Return what a record says of a finished search for the learning rate; None where there was none."""
+    found = record.get(RATE_SEARCH)
+    return found if isinstance(found, dict) and is_number(found.get("chosen")) else None
 
 
 def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
