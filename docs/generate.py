@@ -98,10 +98,11 @@ def command_help(verb: str) -> Iterator[str]:
 
 
 def methods() -> Iterator[str]:
-    """Return the table of methods."""
+    """Return the table of methods, with the baseline."""
     from foretoken import METHODS
+    from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF
 
-    return table(
+    yield from table(
         ("method", "what it trains", "config", "learning rate", "paper"),
         (
             (
@@ -114,6 +115,14 @@ def methods() -> Iterator[str]:
             for row in METHODS.values()
         ),
     )
+    yield f"| [`{TF_IDF}`]({TF_IDF}.md) | {SUMMARY} | none | none | {PAPER} |"
+
+
+def baseline() -> Iterator[str]:
+    """Return the options of the baseline."""
+    from foretoken.training.baseline.options import TfidfOptions
+
+    return table(("option", "type", "range", "default", "meaning"), _keys(TfidfOptions))
 
 
 def options(name: str) -> Iterator[str]:
@@ -382,6 +391,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "help": command_help,
     "methods": methods,
     "options": options,
+    "baseline": baseline,
     "cost": cost,
     "rate": rate,
     "families": families,
