@@ -107,7 +107,7 @@ def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, t
     assert "tf-idf baseline, which has no pretrained model" in refused("fuse", run, tmp_path / "fused")
     found = refused("train", recipe(name="other"), "--find-rate")
     assert "--find-rate: method tf-idf has no learning rate" in found
-    rows = "".join(json.dumps({"source": "a b", "target": "c"}) + "\n" for _ in range(40))
+    rows = "".join(json.dumps({"text": "a b", "label": "c"}) + "\n" for _ in range(40))
     (tmp_path / "rows.jsonl").write_text(rows)
     data = {"path": str(tmp_path / "rows.jsonl"), "problem": "generation"}
     assert "method tf-idf is for classification and regression" in refused("train", recipe(data=data, name="third"))
