@@ -23,8 +23,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	touch $@
 
-demo: $(INSTALLED)  ## train two methods on real documents; ends with the table and where the runs are
-	$(BIN)/foretoken train recipes/demo/prefix-propagation.yaml recipes/demo/prefix-tuning.yaml
+demo: $(INSTALLED)  ## train two methods and a baseline on real documents; ends with the table and where the runs are
+	$(BIN)/foretoken train recipes/demo/prefix-propagation.yaml recipes/demo/prefix-tuning.yaml recipes/demo/tf-idf.yaml
 
 study: $(INSTALLED)  ## the study of docs/guide/study.md: hours; needs FORETOKEN_DATA; goes on where it was
 	for part in rte mrpc cola wnut17 20newsgroups hyperpartisan; do \

@@ -51,10 +51,10 @@ def recipe_keys() -> Iterator[str]:
 
 
 def _keys(options: type[Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
-    from foretoken.options import describe
+    from foretoken.options import describe, shown_fields
 
     hints = get_type_hints(options)
-    for item in fields(options):
+    for item in shown_fields(options):
         wanted, key = hints[item.name], prefix + item.name
         inner = [member for member in (wanted, *get_args(wanted)) if is_dataclass(member)]
         if inner:
@@ -98,21 +98,31 @@ def command_help(verb: str) -> Iterator[str]:
 
 
 def methods() -> Iterator[str]:
-    """Return the table of methods."""
+    """Return the table of methods, with the baseline."""
     from foretoken import METHODS
+    from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF
 
-    return table(
-        ("method", "what it trains", "config", "paper"),
+    yield from table(
+        ("method", "what it trains", "config", "learning rate", "paper"),
         (
             (
                 f"[`{row.name}`]({row.name}.md)",
                 row.summary,
                 f"`{row.config.__name__}`" if row.config else "none",
+                "of its members" if row.learning_rate is None else f"{row.learning_rate:g}",
                 row.paper,
             )
             for row in METHODS.values()
         ),
     )
+    yield f"| [`{TF_IDF}`]({TF_IDF}.md) | {SUMMARY} | none | none | {PAPER} |"
+
+
+def baseline() -> Iterator[str]:
+    """Return the options of the baseline."""
+    from foretoken.training.baseline.options import TfidfOptions
+
+    return table(("option", "type", "range", "default", "meaning"), _keys(TfidfOptions))
 
 
 def options(name: str) -> Iterator[str]:
@@ -135,6 +145,15 @@ def _type(describe: Callable[[Any], str], wanted: Any) -> str:
 
 def _help(item: Field[Any]) -> str:
     return " ".join(item.metadata.get("help", "").split())
+
+
+def rate(name: str) -> Iterator[str]:
+    """Say the learning rate of one method."""
+    from foretoken import METHODS
+
+    value = METHODS[name].learning_rate
+    said = "the smallest of its members'" if value is None else f"{value:g}"
+    yield f"Learning rate where a recipe names none: {said} ([how to choose one](../guide/learning-rate.md))."
 
 
 def cost(name: str, *changes: str) -> Iterator[str]:
@@ -372,7 +391,9 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "help": command_help,
     "methods": methods,
     "options": options,
+    "baseline": baseline,
     "cost": cost,
+    "rate": rate,
     "families": families,
     "support": support,
     "family-tasks": family_tasks,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foretoken.lengthening import lengthen as lengthen
     from foretoken.memory import tune_malloc as tune_malloc
     from foretoken.methods import METHODS as METHODS
+    from foretoken.methods import learning_rate as learning_rate
     from foretoken.methods import make_config as make_config
     from foretoken.methods.aot.config import AoTPTuningConfig as AoTPTuningConfig
     from foretoken.methods.bitfit import BitFitConfig as BitFitConfig
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "METHODS": "foretoken.methods",
+    "learning_rate": "foretoken.methods",
     "make_config": "foretoken.methods",
     "PrefixPropagationConfig": "foretoken.methods.prefix_propagation",
     "KernelPropagationConfig": "foretoken.methods.kernel_propagation",

@@ -285,7 +285,7 @@ def _kind(value: object) -> str:
 def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
     """Return one line per key: its dotted name, default and help text."""
     hints, lines = types_of(cls), []
-    for item in fields(cls):
+    for item in shown_fields(cls):
         inner = _options_class(hints[item.name])
         if inner is not None:
             lines += help_lines(inner, f"{prefix}{item.name}.")
@@ -294,6 +294,11 @@ def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
             default = " [required]" if required else "" if item.default in (MISSING, None) else f" [{item.default}]"
             lines.append(f"{prefix}{item.name}{default}: {item.metadata.get('help', '')}")
     return lines
+
+
+def shown_fields(cls: type[Any]) -> list[Field[object]]:
+    """Return the fields that users write; records have more."""
+    return [item for item in fields(cls) if not item.metadata.get("internal")]
 
 
 def defaults(cls: type[Any], prefix: str = "") -> dict[str, Any]:

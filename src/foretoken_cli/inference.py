@@ -13,7 +13,7 @@ from foretoken.options import option
 from foretoken.outputs import check_output
 
 if TYPE_CHECKING:
-    from foretoken.inference.predictor import Predictor
+    from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
@@ -46,29 +46,29 @@ class InferenceOptions:
         given = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
         return {name: column for name, column in given.items() if column}
 
-    def check_result(self, file: Path | None, predictor: Predictor, data: str | None) -> None:
+    def check_result(self, file: Path | None, predictor: AnyPredictor, data: str | None) -> None:
         """Raise before anything is computed if the results cannot be written.
 
         Raises:
             SaveError: the file exists, or is among the model or the data.
         """
         if file is not None:
-            read = filter(None, [self.folder, predictor.model.config.name_or_path, data])
+            read = filter(None, [self.folder, predictor.source, data])
             check_output(file, read, overwrite=self.overwrite)
 
-    def load(self) -> Predictor:
+    def load(self) -> AnyPredictor:
         """Load the folder with the given precision and attention.
 
         Raises:
             ConfigError: there is no such attention engine.
         """
-        from foretoken.inference.predictor import load_for_inference
+        from foretoken.inference.any_predictor import load_predictor
         from foretoken.training.model.engine import engine_errors, use_attention
 
         if self.attention_engine is not None:
             for error in engine_errors(self.attention_engine, key="--attention-engine"):
                 raise ConfigError(error)
-        predictor = load_for_inference(Path(self.folder), precision=self.precision)
+        predictor = load_predictor(Path(self.folder), precision=self.precision)
         use_attention(self.attention_engine, self.packing)
         log.info("computing in %s", _PRECISIONS[self.precision])
         return predictor

@@ -6,12 +6,15 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Literal, get_args, get_origin
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
-from foretoken.options import option
+from foretoken.options import option, types_of
 from foretoken_cli.console import described, say, say_lines, table
 from foretoken_cli.parser import parse
+
+if TYPE_CHECKING:
+    from foretoken.methods import Method
 
 
 @dataclass(frozen=True)
@@ -25,20 +28,30 @@ def run(words: Sequence[str]) -> int:
     """Print the methods and the families they work on, or the options of the one that is named."""
     options = parse(MethodsCommand, "methods", words, described(__doc__))
     from foretoken.methods import METHODS
+    from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF, TfidfOptions
 
     if options.name is None:
-        rows = [(row.name, row.summary, row.paper) for row in METHODS.values()]
-        table(("method", "what it trains", "paper"), rows)
+        rows = [(row.name, row.summary, _rate(row), row.paper) for row in METHODS.values()]
+        rows.append((TF_IDF, SUMMARY, "", PAPER))
+        table(("method", "what it trains", "rate", "paper"), rows)
         say()
         _print_support()
         return 0
+    if options.name == TF_IDF:
+        _print_table([(item, types_of(TfidfOptions)[item.name]) for item in fields(TfidfOptions)])
+        return 0
     if options.name not in METHODS:
-        known = ", ".join(METHODS)
-        raise ConfigError(
-            f"no method {quoted(options.name)}{did_you_mean(options.name, METHODS)}; the methods are {known}"
-        )
+        names = [*METHODS, TF_IDF]
+        hint = did_you_mean(options.name, names)
+        raise ConfigError(f"no method {quoted(options.name)}{hint}; the methods are {', '.join(names)}")
     _print_options(options.name)
     return 0
+
+
+def _rate(row: Method) -> str:
+    """Return the learning rate that `auto` stands for, and that of a head where it is another."""
+    rate = "of members" if row.learning_rate is None else f"{row.learning_rate:g}"
+    return rate if row.head_learning_rate is None else f"{rate}, head {row.head_learning_rate:g}"
 
 
 def _print_options(name: str) -> None:
@@ -50,7 +63,11 @@ def _print_options(name: str) -> None:
     if not items:
         say(f"{name} has no options")
         return
-    rows = [(item.name, _default(item), _meaning(item, known[item.name])) for item in items]
+    _print_table([(item, known[item.name]) for item in items])
+
+
+def _print_table(items: Sequence[tuple[Field[object], object]]) -> None:
+    rows = [(item.name, _default(item), _meaning(item, wanted)) for item, wanted in items]
     table(("option", "default", "meaning"), rows)
 
 

@@ -19,7 +19,7 @@ from foretoken_cli.parser import parse
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from foretoken.inference.predictor import Predictor
+    from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +39,13 @@ def run(words: Sequence[str]) -> int:
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.files import write_text
-    from foretoken.inference.predictor import predict_rows
+    from foretoken.inference.any_predictor import predict_table
     from foretoken.training.tokens.encode import describe
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.input)
     rows = _rows(options, predictor)
-    outputs, truncation, _ = predict_rows(
+    outputs, truncation, _ = predict_table(
         predictor,
         rows,
         batch_size=options.batch_size,
@@ -76,7 +76,7 @@ def json_line(values: object, *, to_stdout: bool = False) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _rows(options: PredictCommand, predictor: Predictor) -> Dataset:
+def _rows(options: PredictCommand, predictor: AnyPredictor) -> Dataset:
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
     import datasets
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from foretoken.errors import ForetokenError
 from foretoken.options import Values, option
@@ -43,6 +44,7 @@ class TrainCommand:
 
     restart: bool = option("begin anew; an earlier run goes once the new one has begun", False)
     accept_changed: bool = option("go on though data, model or versions have changed since the kill", False)
+    find_rate: bool = option("search for the learning rate first, in 240 steps on training documents", False)
 
 
 def run(words: Sequence[str]) -> int:
@@ -53,7 +55,7 @@ def run(words: Sequence[str]) -> int:
         "train",
         rest,
         "Run recipes in turn. A killed run goes on where it was; a finished one is not repeated.",
-        usage="foretoken train RECIPE [RECIPE ...] [--restart] [--accept-changed] [--KEY VALUE ...]",
+        usage="foretoken train RECIPE [RECIPE ...] [--restart] [--accept-changed] [--find-rate] [--KEY VALUE ...]",
         epilog=_KEYS + _key_help() if {"-h", "--help"} & set(rest) else None,
     )
     if not recipes:
@@ -63,7 +65,7 @@ def run(words: Sequence[str]) -> int:
     try:
         failed = _run_all(recipes, overrides, done, options)
     finally:
-        _print(done)
+        _print(done, searches=options.find_rate)
     return 2 if failed else 0
 
 
@@ -102,12 +104,61 @@ def _run_one(path: str, overrides: Sequence[str], options: TrainCommand) -> tupl
         return str(pooled_files(recipe)[0]), values
     from foretoken.training.run.train import train
 
-    return str(recipe.run_folder), train(recipe, restart=options.restart, accept_changed=options.accept_changed)
+    try:
+        record = train(
+            recipe, restart=options.restart, accept_changed=options.accept_changed, find_rate=options.find_rate
+        )
+    finally:
+        if options.find_rate and is_main_process():
+            _draw_search(recipe.run_folder)
+    return str(recipe.run_folder), record
 
 
-def _print(done: Sequence[tuple[str, Values]]) -> None:
+def _draw_search(folder: Path) -> None:
+    """Draw what the search for the learning rate saw, also of a run that was interrupted after it."""
+    from foretoken.files import write_text
+    from foretoken.report.figures.rates import rate_search
+    from foretoken.report.figures.svg import to_svg
+    from foretoken.report.runs.records import Run
+    from foretoken.training.run.folder import RATE_CURVE
+    from foretoken.training.run.record import read_record, searched
+
+    record = read_record(folder)
+    if record is not None and searched(record) and (figure := rate_search([Run(folder, record)])):
+        write_text(folder / RATE_CURVE, to_svg(figure, "rate-search", title="loss against the learning rate"))
+
+
+def _print_search(folder: str, record: Values) -> None:
+    """Print the losses of a search for the learning rate, a line per rate."""
+    from foretoken.report.figures.rates import courses
+    from foretoken.training.run.folder import RATE_CURVE
+
+    search, rounds = record["rate_search"], courses(record["rate_search"])
+    header = ("learning rate", *(f"{steps} steps" for steps in rounds), "")
+    rows = [
+        [
+            f"{rate:g}",
+            *(_loss(losses, rate) for losses in rounds.values()),
+            "chosen" if rate == search["chosen"] else "",
+        ]
+        for rate in sorted({rate for losses in rounds.values() for rate in losses})
+    ]
+    table(header, rows)
+    say()
+    say(f"loss on held-out training documents, {search['start_loss']:.4f} before training: {folder}/{RATE_CURVE}")
+    say()
+
+
+def _loss(losses: Mapping[float, float | None], rate: float) -> str:
+    loss = losses.get(rate)
+    return "" if rate not in losses else "diverged" if loss is None else f"{loss:.4f}"
+
+
+def _print(done: Sequence[tuple[str, Values]], *, searches: bool) -> None:
     """Print one line a run, and below where the runs are: their names are long, and terminals 80 columns wide."""
     if done and is_main_process():
+        for folder, record in done if searches else ():
+            _print_search(folder, record)
         names = _metrics([record for _, record in done])
         header = ("method", "trainable %", *(_SHORT.get(name, name.replace("_", " ")) for name in names), "s/step")
         table(header, [row for _, record in done for row in _rows(record, names)])

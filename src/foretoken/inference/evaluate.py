@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, atomic_file
-from foretoken.inference.predictor import Predictor, load_for_inference, predict_rows
+from foretoken.inference.any_predictor import AnyPredictor, load_predictor, predict_table
 from foretoken.training.recipe.recipe import Recipe, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def evaluate(
-    predictor: Predictor,
+    predictor: AnyPredictor,
     documents: Dataset,
     *,
     batch_size: int = 16,
@@ -41,11 +41,11 @@ def evaluate(
 
 
 def predicted(
-    predictor: Predictor, documents: Dataset, *, batch_size: int, tokens_per_batch: int | None, scaled: bool
+    predictor: AnyPredictor, documents: Dataset, *, batch_size: int, tokens_per_batch: int | None, scaled: bool
 ) -> Prediction:
     """Return the predictions for labelled rows, beside their labels."""
     began = time.perf_counter()
-    outputs, truncation, lengths = predict_rows(
+    outputs, truncation, lengths = predict_table(
         predictor, documents, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled
     )
     log.info(describe(truncation, predictor.max_length))
@@ -77,7 +77,7 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
         return record
     test = read_data(recipe.data)[0].splits["test"]
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
-    predictor = load_for_inference(recipe.run_folder, precision=recipe.training.precision)
+    predictor = load_predictor(recipe.run_folder, precision=recipe.training.precision)
     options = recipe.training
     outcome = predicted(
         predictor,

@@ -25,6 +25,7 @@ from foretoken.lengthening import resolve_source
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
+from foretoken.training.baseline.tfidf import VOCABULARY
 from foretoken.training.model.load import (
     head_options,
     load_config,
@@ -68,6 +69,11 @@ class Predictor:
     chunks: ChunkOptions | None = None
     scaling: Scaling | None = None
     precision: str = "fp32"
+
+    @property
+    def source(self) -> str:
+        """Where the pretrained model was loaded from."""
+        return str(self.model.config.name_or_path)
 
     @property
     def labels(self) -> list[str]:
@@ -174,6 +180,8 @@ def _load(folder: Path) -> Predictor:
         return _load_adapter(place)
     if (place / "config.json").is_file():
         return _load_model(place)
+    if (place / VOCABULARY).is_file():
+        raise AdapterError(f"{folder} holds a tf-idf baseline, which has no pretrained model; predict with it alone")
     refuse_pickles(place)
     raise AdapterError(f"{folder} {_contents(place)}; {EXPECTED}")
 

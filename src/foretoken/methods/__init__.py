@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -35,6 +36,8 @@ class Method:
         summary: what it trains, in one line.
         config: its peft config; None for full fine-tuning, which needs no adapter.
         paper: where it comes from.
+        learning_rate: peak rate where a recipe names none; None: the smallest of its members' (stack).
+        head_learning_rate: that of a new head; None: the same.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Method:
     summary: str
     config: type[PeftConfig] | None
     paper: str
+    learning_rate: float | None = 1e-3
+    head_learning_rate: float | None = None
 
 
 METHODS: dict[str, Method] = {
@@ -53,6 +58,7 @@ METHODS: dict[str, Method] = {
             "a prefix of the hidden states that flows through the stack; a trained matrix is added before each layer",
             PrefixPropagationConfig,
             "Li et al. 2023",
+            0.01,
         ),
         Method(
             "kernel-propagation",
@@ -60,6 +66,7 @@ METHODS: dict[str, Method] = {
             "prefix-propagation with text and prefix attended to separately, and a weight between them",
             KernelPropagationConfig,
             "Li et al. 2023",
+            0.01,
         ),
         Method(
             "prefix-tuning",
@@ -67,6 +74,7 @@ METHODS: dict[str, Method] = {
             "keys and values in every attention layer (P-tuning v2)",
             PrefixTuningConfig,
             "Li & Liang 2021, Liu et al. 2022",
+            0.03,
         ),
         Method(
             "decoupled-prefix",
@@ -74,6 +82,7 @@ METHODS: dict[str, Method] = {
             "keys and values in every attention layer, with a softmax of their own beside the text's",
             DecoupledPrefixConfig,
             "Wang et al. 2025, Zhang et al. 2023",
+            0.01,
         ),
         Method(
             "prompt-tuning",
@@ -81,6 +90,7 @@ METHODS: dict[str, Method] = {
             "trained embeddings before the text",
             PromptTuningConfig,
             "Lester et al. 2021",
+            0.03,
         ),
         Method(
             "selective-prefix-tuning",
@@ -88,6 +98,7 @@ METHODS: dict[str, Method] = {
             "a prefix whose weights are masked by their own scores, and a loss that keeps its tokens apart",
             SelectivePrefixTuningConfig,
             "Zhang et al. 2024",
+            0.03,
         ),
         Method(
             "inducer-tuning",
@@ -95,6 +106,7 @@ METHODS: dict[str, Method] = {
             "a virtual key and value per query, made from the query in every attention",
             InducerTuningConfig,
             "Chen et al. 2022",
+            3e-3,
         ),
         Method(
             "aot-p-tuning",
@@ -102,6 +114,7 @@ METHODS: dict[str, Method] = {
             "a vector per token of the vocabulary, added before every layer",
             AoTPTuningConfig,
             "Gavrilov & Balagansky 2023",
+            1e-3,
         ),
         Method(
             "bottleneck-adapter",
@@ -109,6 +122,7 @@ METHODS: dict[str, Method] = {
             "small networks after or beside the sub-layers of each layer",
             BottleneckAdapterConfig,
             "Houlsby et al. 2019, Pfeiffer et al. 2021, He et al. 2022",
+            1e-3,
         ),
         Method(
             "mam-adapter",
@@ -116,12 +130,13 @@ METHODS: dict[str, Method] = {
             "prefix-tuning, and a parallel adapter at each feed-forward block",
             MAMAdapterConfig,
             "He et al. 2022",
+            3e-3,
         ),
-        Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022"),
-        Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021"),
-        Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, ""),
-        Method("stack", "stack", "several methods as one adapter", StackConfig, ""),
-        Method("full", "full fine-tuning", "every parameter of the model", None, ""),
+        Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022", 3e-3),
+        Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021", 3e-3),
+        Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, "", 3e-3),
+        Method("stack", "stack", "several methods as one adapter", StackConfig, "", None),
+        Method("full", "full fine-tuning", "every parameter of the model", None, "", 3e-5),
     )
 }
 
@@ -151,6 +166,37 @@ def make_config(name: str, **options: Any) -> PeftConfig:
             hint = did_you_mean(option, known_options)
             raise ConfigError(f"method {name!r} has no option {option!r}{hint}; it has {', '.join(known_options)}")
     return row.config(**options)
+
+
+def learning_rate(config: PeftConfig) -> float:
+    """Return the learning rate with which a config's method is trained where nobody names one.
+
+    Raises:
+        ConfigError: the config is of none of the methods.
+
+    >>> learning_rate(make_config("lora")), learning_rate(make_config("stack", configs=[{"name": "lora"}]))
+    (0.003, 0.003)
+    """
+    members = config.members() if isinstance(config, StackConfig) else [config]
+    return default_rates([_name_of(member) for member in members])[0]
+
+
+def default_rates(names: Sequence[str]) -> tuple[float, float | None]:
+    """Return the learning rate of methods that are trained together, and that of their head; None: the same.
+
+    >>> default_rates(["prefix-tuning", "lora"])
+    (0.003, None)
+    """
+    rows = [METHODS[name] for name in names]
+    heads = [row.head_learning_rate for row in rows if row.head_learning_rate is not None]
+    return min(row.learning_rate for row in rows if row.learning_rate is not None), min(heads, default=None)
+
+
+def _name_of(config: PeftConfig) -> str:
+    name = next((row.name for row in METHODS.values() if type(config) is row.config), None)
+    if name is None:
+        raise ConfigError(f"{type(config).__name__} is no config of a method with a learning rate of its own")
+    return name
 
 
 def option_names(config: type[PeftConfig]) -> list[str]:

@@ -86,8 +86,8 @@ class RunTable:
         found = self._read(query)
         return {values["run"]: self._row(dict(values)) for values in found}
 
-    def add(self, recipes: Mapping[str, Values]) -> None:
-        """Add the runs that are missing.
+    def add(self, recipes: Mapping[str, Values]) -> dict[str, Values]:
+        """Add the runs that are missing, and return the recipes as the table holds them.
 
         Raises:
             RecipeError: a run of that name is there, with another recipe.
@@ -95,7 +95,9 @@ class RunTable:
         rows = [{"sweep": self.sweep} | vars(RunRow(run, recipe)) for run, recipe in recipes.items()]
         if rows:
             self.database.run(lambda connection: self._insert(connection, self.runs, rows))
-        self._refuse_others(recipes)
+        known = {run: row.recipe for run, row in self.rows().items() if run in recipes}
+        self._refuse_others(known, recipes)
+        return known
 
     def claim(self, seen: RunRow, state: str, worker_id: str) -> bool:
         """Take a run that is still as it was seen; tell whether this worker got it."""
@@ -201,10 +203,9 @@ class RunTable:
     def _is(self, run: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         return self.runs.c.sweep == self.sweep, self.runs.c.run == run
 
-    def _refuse_others(self, recipes: Mapping[str, Values]) -> None:
-        rows = self.rows()
+    def _refuse_others(self, known: Mapping[str, Values], recipes: Mapping[str, Values]) -> None:
         for run, recipe in recipes.items():
-            differing = differing_keys(rows[run].recipe, recipe)
+            differing = differing_keys(known[run], recipe)
             if differing:
                 head = f"{self.database.place} holds {self.sweep}/{run} with another recipe; choose another `name`"
                 raise RecipeError(head, differing)

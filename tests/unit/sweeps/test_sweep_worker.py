@@ -17,7 +17,7 @@ from foretoken.sweeps.sweep import Sweep
 from foretoken.sweeps.tables import broken_lines, progress_rows, result_rows
 from foretoken.sweeps.worker import Worker
 from foretoken.training.run import train as training
-from foretoken.training.run.record import Pruned
+from foretoken.training.run.record import Pruned, recipe_to_json
 
 
 def work(sweep, **options):
@@ -295,4 +295,16 @@ def test_measured_rows_keep_validation_and_test(sweep, runs):
     found = work(sweep(compare=None, search=None, seeds=[0]))["bitfit"]
     row = found.wanted[0]
     assert isinstance(Sweep, type)
-    assert (row.state, row.validation["f1_macro"], row.test["f1_macro"]) == (MEASURED, 0.001, 0.0005)
+    assert (row.state, row.validation["f1_macro"], row.test["f1_macro"]) == (MEASURED, 0.003, 0.0015)
+
+
+def test_a_sweep_of_before_methods_had_rates_goes_on_with_those_it_began_with(sweep, runs):
+    one = sweep(compare=None, search=None, seeds=[0, 1])
+    begun = one.look()[0].wanted[0].run
+    values = recipe_to_json(one.recipes.pop(begun))
+    del values["auto"]
+    values["training"]["learning_rate"] = 1e-3
+    table = one.run_table
+    change = table.runs.update().where(table.runs.c.run == begun).values(recipe=values)
+    table.database.run(lambda connection: connection.execute(change))
+    assert [row.validation["f1_macro"] for row in work(one)["bitfit"].wanted] == [1e-3, 3e-3]

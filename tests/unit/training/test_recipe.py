@@ -1,10 +1,13 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from peft import IA3Config
 
+from foretoken import METHODS, learning_rate, make_config
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.options import help_lines, to_dict
-from foretoken.training.recipe.recipe import Recipe, TrainingOptions, build_recipe, checked, load_recipe
+from foretoken.training.recipe.recipe import Recipe, TrainingOptions, build_recipe, checked, load_recipe, with_rates
 
 ROOT = Path(__file__).parents[3]
 SMALLEST = {"model": "minilm", "data": {"task": "pydocs"}, "method": {"name": "lora"}}
@@ -28,7 +31,7 @@ def errors_of(values):
 
 def test_the_smallest_recipe_has_defaults_for_the_rest():
     recipe = build_recipe(SMALLEST)
-    assert recipe.training == TrainingOptions(metric="f1_macro")
+    assert recipe.training == TrainingOptions(metric="f1_macro", learning_rate=3e-3)
     assert recipe.name == "pydocs-lora-seed0"
     assert recipe.run_folder == Path("runs/pydocs-lora-seed0")
 
@@ -108,7 +111,7 @@ def test_a_whole_number_is_a_float_but_not_the_reverse():
 @pytest.mark.parametrize(
     ("training", "said"),
     [
-        ({"learning_rate": "1e-3"}, "training.learning_rate: got '1e-3' (a text), expected a number"),
+        ({"learning_rate": "1e-3"}, "training.learning_rate: got '1e-3' (a text), expected `auto` or a number"),
         ({"epochs": True}, "training.epochs: got True (true or false), expected a whole number"),
         (
             {"gradient_checkpointing": 1},
@@ -125,7 +128,7 @@ def test_a_whole_number_is_a_float_but_not_the_reverse():
         ({"warmup_ratio": 1.5}, "training.warmup_ratio: got 1.5, expected at most 1"),
         ({"attention_dropout": "none"}, "expected `model` or a number"),
         ({"sead": 1}, "training.sead: no such key (did you mean 'seed'?)"),
-        ({"learning_rate": None}, "got nothing (null), expected a number"),
+        ({"learning_rate": None}, "got nothing (null), expected `auto` or a number"),
     ],
 )
 def test_each_wrong_value_names_its_key(training, said):
@@ -164,3 +167,51 @@ def test_checked_refuses_what_a_recipe_in_python_may_hold():
     good = build_recipe(SMALLEST)
     with pytest.raises(ConfigError, match="ece_bins: got 0, expected at least 1"):
         checked(Recipe(good.model, good.data, good.method, ece_bins=0))
+
+
+@pytest.mark.parametrize(
+    ("method", "rate"),
+    [
+        ("prefix-tuning", 0.03),
+        ("full", 3e-5),
+        ({"name": "stack", "configs": ["prefix-propagation", {"name": "lora", "r": 2}]}, 3e-3),
+    ],
+)
+def test_a_rate_that_no_recipe_names_is_the_methods(method, rate):
+    recipe = build_recipe(SMALLEST | {"method": method})
+    assert recipe.training.learning_rate == rate
+    assert recipe.auto == ["training.learning_rate"]
+    assert recipe == build_recipe(SMALLEST | {"method": method, "training": {"learning_rate": "auto"}})
+    assert build_recipe(SMALLEST | {"training": {"learning_rate": rate}}).auto == []
+
+
+def test_a_head_has_the_same_rate_unless_a_method_names_one(monkeypatch):
+    training = {"learning_rate": 0.5, "head_learning_rate": "auto"}
+    recipe = build_recipe(SMALLEST | {"training": training})
+    assert recipe.training.head_learning_rate is None
+    monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], head_learning_rate=0.25))
+    named = build_recipe(SMALLEST | {"training": training})
+    assert (named.training.learning_rate, named.training.head_learning_rate) == (0.5, 0.25)
+    assert named.auto == ["training.head_learning_rate"]
+    assert build_recipe(SMALLEST).training.head_learning_rate is None
+
+
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.config and name != "stack"])
+def test_configs_in_python_have_the_rate_of_their_method(name):
+    assert learning_rate(make_config(name)) == METHODS[name].learning_rate
+    beside = {"name": "head-only"} if name != "bitfit" else {"name": "lora"}
+    stack = make_config("stack", configs=[{"name": name}, beside])
+    assert learning_rate(stack) == min(METHODS[name].learning_rate, 3e-3)
+
+
+def test_other_configs_have_no_rate():
+    with pytest.raises(ConfigError, match="IA3Config is no config of a method with a learning rate"):
+        learning_rate(IA3Config())
+
+
+def test_an_auto_rate_goes_on_as_it_was_begun():
+    begun = to_dict(build_recipe(SMALLEST | {"training": {"learning_rate": 0.001}}))
+    auto, named = build_recipe(SMALLEST), build_recipe(SMALLEST | {"training": {"learning_rate": 0.5}})
+    assert with_rates(auto, begun).training.learning_rate == 0.001
+    assert with_rates(auto, {}).training.learning_rate == 0.003
+    assert with_rates(named, begun) == named

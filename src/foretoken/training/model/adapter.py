@@ -14,6 +14,7 @@ from foretoken.errors import ConfigError, ForetokenError, did_you_mean, no_such,
 from foretoken.methods import METHODS, option_names
 from foretoken.methods.base import ForetokenConfig
 from foretoken.options import Errors, Values, convert, is_number, unknown_keys
+from foretoken.training.baseline.options import TF_IDF
 from foretoken.training.tokens.new_tokens import with_trained_rows
 from foretoken.tuner import check_prefix, completed_lora, use_fast_attention  # registers our methods with peft
 
@@ -83,10 +84,10 @@ def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ
     """Build a method's config; each problem goes to `errors`. None for those, and for full fine-tuning."""
     name, before = method.get("name"), len(errors)
     if not isinstance(name, str):
-        errors.append(f"{key}.name: is required, one of {', '.join(METHODS)}")
+        errors.append(f"{key}.name: is required, one of {', '.join([*METHODS, TF_IDF])}")
         return None
     if name not in METHODS:
-        errors.append(f"{key}.name: {no_such('method', name, METHODS)}")
+        errors.append(f"{key}.name: {no_such('method', name, [*METHODS, TF_IDF])}")
         return None
     options = _read_options(method, option_types(name), key, errors)
     config = METHODS[name].config

@@ -18,11 +18,13 @@ from foretoken.limits import (
     MOST_THREADS,
     MOST_TOKENS,
 )
-from foretoken.options import Errors, Values, build, option, to_dict
+from foretoken.options import Errors, Values, build, flatten, is_number, option, to_dict
 from foretoken.outputs import check_name, plain_name
+from foretoken.training.baseline.options import is_baseline, tfidf_errors
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 AUTO = "auto"
+_RATES = ("learning_rate", "head_learning_rate")
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,11 @@ class TrainingOptions:
     max_steps: int | None = option(
         "train this many optimizer steps, in place of `epochs`", None, at_least=1, at_most=MOST_STEPS
     )
-    learning_rate: float = option("peak learning rate", 1e-3, above=0, at_most=1000)
-    head_learning_rate: float | None = option(
-        "peak learning rate of the head; default: the same", None, above=0, at_most=1000
+    learning_rate: Literal["auto"] | float = option(
+        "peak learning rate; `auto`: that of the method, see `foretoken methods`", AUTO, above=0, at_most=1000
+    )
+    head_learning_rate: Literal["auto"] | float | None = option(
+        "peak learning rate of the head; default: the same; `auto`: that of the method", None, above=0, at_most=1000
     )
     batch_size: int = option("documents per device and forward pass", 8, at_least=1, at_most=MOST_DOCUMENTS)
     eval_batch_size: int = option(
@@ -150,6 +154,11 @@ class TrainingOptions:
             raise ConfigError("tokens_per_batch makes batches of like length; leave out bucket_by_length: false")
 
     @property
+    def peak_learning_rate(self) -> float:
+        """The learning rate as a number, which it is once the recipe is built."""
+        return float(self.learning_rate)
+
+    @property
     def eval_budget(self) -> int | None:
         """Tokens per forward pass when nothing is trained; None: `eval_batch_size` holds."""
         return self.eval_tokens_per_batch or self.tokens_per_batch
@@ -178,6 +187,7 @@ class Recipe:
     output: str = option("folder that holds the runs", "runs")
     name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>[-fold<k>]", None)
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
+    auto: list[str] = option("keys that were `auto` and hold numbers by now", factory=list, internal=True)
     _is_checked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -215,8 +225,10 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     if errors or recipe is None:
         raise RecipeError.of(source, errors)
     metric = default_metric(recipe.data) if recipe.training.metric == AUTO else recipe.training.metric
-    training = replace(recipe.training, metric=metric)
-    found = replace(recipe, training=training, name=recipe.name or recipe.default_name)
+    rates = _auto_rates(recipe)
+    training = replace(recipe.training, metric=metric, **rates)
+    auto = sorted({*recipe.auto, *(f"training.{name}" for name in rates)})
+    found = replace(recipe, training=training, name=recipe.name or recipe.default_name, auto=auto)
     object.__setattr__(found, "_is_checked", True)  # a changed copy, as of `replace`, has to be checked again
     return found
 
@@ -226,10 +238,41 @@ def checked(recipe: Recipe) -> Recipe:
     return recipe if recipe._is_checked else build_recipe(to_dict(recipe))
 
 
+def with_auto_rate(recipe: Recipe) -> Recipe:
+    """Return a recipe that leaves its learning rate to foretoken, whatever it was."""
+    return build_recipe(apply_overrides(to_dict(recipe), {"training.learning_rate": AUTO}))
+
+
+def with_rate(recipe: Recipe, rate: float) -> Recipe:
+    """Return a recipe with another learning rate."""
+    return replace(recipe, training=replace(recipe.training, learning_rate=rate))
+
+
+def with_rates(recipe: Recipe, values: Values) -> Recipe:
+    """Return a recipe with the learning rates of another one, as a record holds it, where it leaves them to foretoken.
+
+    Those of a method may differ between versions of foretoken; a run goes on with the rates that it was begun with.
+    """
+    known = flatten(values)
+    names = [key.removeprefix("training.") for key in recipe.auto if is_number(known.get(key))]
+    return replace(recipe, training=replace(recipe.training, **{name: known[f"training.{name}"] for name in names}))
+
+
 def with_method_group(values: Values) -> dict[str, Any]:
     """Accept ``method: lora`` for ``method: {name: lora}``."""
     method = values.get("method")
     return dict(values) | ({"method": {"name": method}} if isinstance(method, str) else {})
+
+
+def _auto_rates(recipe: Recipe) -> dict[str, Any]:
+    """Return the learning rates that the recipe leaves to its method."""
+    from foretoken.methods import default_rates  # imports torch
+
+    if is_baseline(recipe.method):
+        return {}
+    members = [member if isinstance(member, str) else member["name"] for member in recipe.method.get("configs", ())]
+    rates = zip(_RATES, default_rates(members or [recipe.method["name"]]), strict=True)
+    return {name: rate for name, rate in rates if getattr(recipe.training, name) == AUTO}
 
 
 def _name_errors(values: Values) -> Errors:
@@ -244,7 +287,7 @@ def _name_errors(values: Values) -> Errors:
     if isinstance(data, Mapping):
         errors += [f"data: {error}" for error in task_errors(data)]
     if isinstance(method, Mapping):
-        errors += method_errors(method)
+        errors += tfidf_errors(method) if is_baseline(method) else method_errors(method)
     if isinstance(training, Mapping):
         metric, engine = training.get("metric"), training.get("attention_engine")
         errors += metric_errors(metric) if isinstance(metric, str) and metric != AUTO else []

@@ -16,7 +16,6 @@ from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
 from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, HeadOptions, LengthenOptions, Recipe
-from foretoken.training.run.prepare import Prepared
 
 CARD = "foretoken.json"
 
@@ -87,15 +86,17 @@ class Card:
         return ({"text_pair_column": "text_pair"} if self.pairs else {}) | self.recipe.columns
 
 
-def card_values(prepared: Prepared, recipe: Recipe, scaling: Scaling | None) -> JsonObject:
+def card_values(
+    problem: Problem, recipe: Recipe, scaling: Scaling | None, *, max_length: int | None, base_model: str | None
+) -> JsonObject:
     """Return what the card of a trained model says."""
     values = {
         "foretoken": __version__,
-        "problem": prepared.problem.name,
-        "labels": list(prepared.problem.labels),
-        "pairs": prepared.problem.pairs,
-        "max_length": prepared.max_length,
-        "base_model": prepared.base_model,
+        "problem": problem.name,
+        "labels": list(problem.labels),
+        "pairs": problem.pairs,
+        "max_length": max_length,
+        "base_model": base_model,
         "recipe": to_dict(recipe),
     }
     return values if scaling is None else values | {"scaling": scaling.to_dict()}

@@ -33,6 +33,7 @@ from foretoken.files import (
 
 RECORD = "run.json"
 PREDICTIONS = "predictions.parquet"
+RATE_CURVE = "rate-search.svg"
 CHECKPOINTS = "checkpoints"
 SAVED = ("adapter", "model")
 BEFORE = ".foretoken-before"
@@ -41,10 +42,10 @@ _LOCK, _HOLDER = ".foretoken-lock", ".foretoken-holder.json"
 _WRITTEN = (
     r"(adapter_config|config|generation_config|added_tokens|special_tokens_map|trainer_state|checksums|foretoken)\.json"
     r"|(adapter_model|model(-\d+-of-\d+)?)\.safetensors|model\.safetensors\.index\.json|README\.md|tokenizer.*\.json"
-    r"|vocab\.(txt|json)|merges\.txt|chat_template\.(jinja|json)|(tokenizer|spiece|sentencepiece\.bpe)\.model"
+    r"|tfidf\.(json|safetensors)|vocab\.(txt|json)|merges\.txt|chat_template\.(jinja|json)|(tokenizer|spiece|sentencepiece\.bpe)\.model"
     r"|(optimizer|scheduler|scaler)\.pt|rng_state(_\d+)?\.pth|training_args\.bin|\.tmp\w{6}"  # the last by safetensors
 )
-_OWN = re.compile(rf"{RECORD}|{PREDICTIONS}|({'|'.join(SAVED)}|{CHECKPOINTS}/checkpoint-\d+)/({_WRITTEN})")
+_OWN = re.compile(rf"{RECORD}|{PREDICTIONS}|{RATE_CURVE}|({'|'.join(SAVED)}|{CHECKPOINTS}/checkpoint-\d+)/({_WRITTEN})")
 
 
 @contextmanager

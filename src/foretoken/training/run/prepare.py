@@ -57,17 +57,7 @@ def prepare(recipe: Recipe) -> Prepared:
     if recipe.training.num_threads is not None:
         torch.set_num_threads(_threads(recipe.training.num_threads))
     data, fingerprint = read_data(recipe.data)
-    problem = make_problem(
-        data.problem,
-        data.labels,
-        grouped=data.grouped,
-        pairs="text_pair" in data.splits["train"].column_names,
-        n_bins=recipe.ece_bins,
-        chunks=recipe.chunks,
-        generation=recipe.generation,
-        task=recipe.data.task,
-    )
-    _check(recipe, problem)
+    problem = problem_of(recipe, data)
     source = base_model_folder(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
     set_seed(recipe.training.seed)
@@ -86,6 +76,26 @@ def prepare(recipe: Recipe) -> Prepared:
     _say(recipe, adapted, problem)
     _set_precision(recipe, adapted)
     return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint)
+
+
+def problem_of(recipe: Recipe, data: Loaded) -> Problem:
+    """Return the problem that the data pose.
+
+    Raises:
+        ConfigError: the recipe asks for what does not fit it.
+    """
+    problem = make_problem(
+        data.problem,
+        data.labels,
+        grouped=data.grouped,
+        pairs="text_pair" in data.splits["train"].column_names,
+        n_bins=recipe.ece_bins,
+        chunks=recipe.chunks,
+        generation=recipe.generation,
+        task=recipe.data.task,
+    )
+    _check(recipe, problem)
+    return problem
 
 
 def _threads(wanted: int) -> int:

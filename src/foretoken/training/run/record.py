@@ -21,7 +21,7 @@ from foretoken import __version__
 from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
 from foretoken.memory import malloc_is_tuned
-from foretoken.options import defaults, flatten, to_dict
+from foretoken.options import defaults, flatten, is_number, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.folder import RECORD
@@ -29,7 +29,7 @@ from foretoken.training.run.folder import RECORD
 log = logging.getLogger(__name__)
 RUNNING, FINISHED, INTERRUPTED, FAILED, PRUNED = "running", "finished", "interrupted", "failed", "pruned"
 _LIBRARIES = ("torch", "transformers", "peft", "datasets", "accelerate")
-_FREE = ("output", "name", "training.num_threads")  # may differ between the two halves of a resumed run
+_FREE = ("output", "name", "training.num_threads", "auto")  # may differ between the two halves of a resumed run
 # what is read of a record: a dotted key, its type, whether only finished runs have it
 _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("status", str, False),
@@ -42,6 +42,7 @@ _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
     ("validation", dict, True),
 )
 _ABSENT = object()
+RATE_SEARCH = "rate_search"  # what a record says of the search for its learning rate
 
 
 class Pruned(Exception):  # noqa: N818 - no error: a sweep gives up a run that has no hope
@@ -130,16 +131,24 @@ def recipe_to_json(recipe: Recipe) -> JsonObject:
     return json.loads(json.dumps(to_dict(recipe)))
 
 
+def searched(record: JsonObject) -> JsonObject | None:
+    """Return what a record says of a finished search for the learning rate; None where there was none."""
+    found = record.get(RATE_SEARCH)
+    return found if isinstance(found, dict) and is_number(found.get("chosen")) else None
+
+
 def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Return the dotted keys, with both values, in which two recipes differ.
 
-    Keys that are newer than the first recipe are compared with their defaults.
+    Keys that are newer than the first recipe are compared with their defaults, and what the second one leaves to
+    foretoken is free.
     """
-    old, new, known = flatten(before), flatten(now), defaults(Recipe)
+    old, new = flatten(before), flatten(now)
+    known, free = defaults(Recipe), {*_FREE, *new.get("auto", ())}
     return [
         f"{key}: {quoted(old.get(key, 'nothing'))} in the folder, {quoted(new.get(key, 'nothing'))} now"
         for key in {**old, **new}
-        if key not in _FREE and old.get(key, known.get(key, _ABSENT)) != new.get(key, known.get(key, _ABSENT))
+        if key not in free and old.get(key, known.get(key, _ABSENT)) != new.get(key, known.get(key, _ABSENT))
     ]
 
 

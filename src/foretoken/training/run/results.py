@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from datasets import Dataset
 from peft import PeftModel
 
 from foretoken.files import JsonObject, atomic_directory, atomic_file, write_json
-from foretoken.metrics.scaling import Scaling
+from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
+from foretoken.metrics.scores import negative_log_likelihood
 from foretoken.quiet import quiet_transformers
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
@@ -26,6 +29,9 @@ from foretoken.training.run.record import RunRecord
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.progress import StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer
+
+log = logging.getLogger(__name__)
+_FIT = {"temperature": fit_temperature, "vector": fit_vector}
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,17 @@ def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None
         pq.write_table(pa.concat_tables([item.table(split) for split, item in predictions.items()]), temporary)
 
 
+def scaling_of(kind: str | None, validation: Prediction) -> Scaling | None:
+    """Return the scaling of the probabilities, fitted on validation; None where the recipe asks for none."""
+    if kind is None:
+        return None
+    scaling = _FIT[kind](validation.outputs, validation.labels)
+    scaled = validation.scaled(scaling).outputs
+    before, after = (negative_log_likelihood(outputs, validation.labels) for outputs in (validation.outputs, scaled))
+    log.info("%s scaling fitted on validation: negative log-likelihood %.4f -> %.4f", kind, before, after)
+    return scaling
+
+
 def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> JsonObject:
     """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling."""
     values: JsonObject = {name: prediction.metrics() for name, prediction in predictions.items()}
@@ -128,15 +145,25 @@ def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> 
 
 
 def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> None:
-    """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`.
+    """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`."""
+    card = card_values(
+        prepared.problem, recipe, scaling, max_length=prepared.max_length, base_model=prepared.base_model
+    )
+    folder = record.folder / SAVED[not isinstance(prepared.model, PeftModel)]
+    with saved(folder, record, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
+        prepared.model.save_pretrained(str(temporary))
+        prepared.tokenizer.save_pretrained(str(temporary))
+
+
+@contextmanager
+def saved(folder: Path, record: RunRecord, card: JsonObject) -> Iterator[Path]:
+    """Give a folder to write a trained model into, which takes its place in the run's when the block is over.
 
     The record lists the files before they are in place, so that there are none that nobody knows of.
     """
-    folder = record.folder / SAVED[not isinstance(prepared.model, PeftModel)]
-    with atomic_directory(folder) as temporary, quiet_transformers(), rows_alone(prepared.model):
-        prepared.model.save_pretrained(str(temporary))
-        prepared.tokenizer.save_pretrained(str(temporary))
-        write_json(temporary / CARD, card_values(prepared, recipe, scaling))
+    with atomic_directory(folder) as temporary:
+        yield temporary
+        write_json(temporary / CARD, card)
         written = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file())
         record.update(files=[f"{folder.name}/{path.as_posix()}" for path in written])
         _keep_foreign(folder, temporary, record.folder)

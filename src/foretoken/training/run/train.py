@@ -12,13 +12,15 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from foretoken.errors import ConfigError, RecipeError, SaveError
 from foretoken.files import JsonObject, check_writable
-from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
-from foretoken.metrics.scores import negative_log_likelihood
+from foretoken.metrics.scaling import Scaling
 from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
-from foretoken.training.recipe.recipe import Recipe, TrainingOptions, checked
+from foretoken.training.baseline.options import is_baseline
+from foretoken.training.recipe.recipe import Recipe, TrainingOptions, checked, with_auto_rate, with_rate, with_rates
+from foretoken.training.run.baseline import train_baseline
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, last_whole, newest_first
-from foretoken.training.run.fingerprint import refuse_changes
+from foretoken.training.run.find_rate import find_rate as search_rate
+from foretoken.training.run.fingerprint import differing, refuse_changes
 from foretoken.training.run.folder import (
     CHECKPOINTS,
     PREDICTIONS,
@@ -34,12 +36,14 @@ from foretoken.training.run.idle import SayIdle
 from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
 from foretoken.training.run.record import (
     FINISHED,
+    RATE_SEARCH,
     HistoryCallback,
     RunRecord,
     checked_record,
     differing_keys,
     history,
     recipe_to_json,
+    searched,
     versions,
 )
 from foretoken.training.run.results import (
@@ -47,6 +51,7 @@ from foretoken.training.run.results import (
     measures,
     predict_split,
     save_model,
+    scaling_of,
     timings,
     write_predictions,
 )
@@ -57,7 +62,6 @@ from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
 
 log = logging.getLogger(__name__)
 _COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
-_FIT = {"temperature": fit_temperature, "vector": fit_vector}
 _SMALLER = (
     "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true, "
     "or training.activation_offload: true"
@@ -69,6 +73,7 @@ def train(
     *,
     restart: bool = False,
     accept_changed: bool = False,
+    find_rate: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     measure_test: bool = True,
 ) -> JsonObject:
@@ -78,6 +83,7 @@ def train(
         recipe: what to run.
         restart: begin anew; what an earlier run of the same name left is deleted once the new one has taken a step.
         accept_changed: go on though data, model or versions are not those that the run began with.
+        find_rate: search for the learning rate first, in place of the recipe's.
         callbacks: told of every evaluation; :class:`~foretoken.training.run.record.Pruned` ends the run.
         measure_test: without it the test split is not looked at; see :func:`foretoken.inference.evaluate.measure_test`.
 
@@ -89,25 +95,32 @@ def train(
         Pruned: a callback ended the run.
         ForetokenError: data, model or method cannot be used, or something cannot be written.
     """
-    recipe = checked(recipe)
+    recipe = _with_free_rate(checked(recipe)) if find_rate else checked(recipe)
     check_processes(recipe.training, processes=num_processes(), gpus=torch.cuda.device_count())
     folder, alone = recipe.run_folder, is_main_process()
-    if not restart and is_tidy(folder) and _is_finished(recipe, before := checked_record(folder)):
+    if not restart and is_tidy(folder) and _is_finished(recipe, before := checked_record(folder), find_rate):
         return before or {}
     check_writable(folder)
     with held(folder) if alone else nullcontext(), quiet_transformers():
         before = None if restart else checked_record(folder)
-        if _is_finished(recipe, before):
+        if _is_finished(recipe, before, find_rate):
             _remove_checkpoints(recipe)  # killed while it did this itself
             return before or {}
         if not is_vacant(folder) and not (folder / RECORD).is_file():
             raise SaveError(f"{folder} exists and holds no run; choose another `name` or `output`")
-        checkpoint = None if before is None else _going_on(recipe, before)
+        if is_baseline(recipe.method):
+            with set_aside(folder) if restart and alone else nullcontext():
+                return train_baseline(recipe, MEASURED if measure_test else MEASURED[:1])
+        checkpoint = None if before is None else _going_on(recipe, before, find_rate)
         prepared = prepare(recipe)
+        search: JsonObject | None = {} if find_rate else None
         if before is not None and checkpoint is not None:
             refuse_changes(folder, before.get("fingerprint"), _fingerprint(prepared), accept=accept_changed)
+            recipe, search = with_rates(recipe, before["recipe"]), searched(before)
+        elif before is not None and find_rate and _is_same_search(recipe, prepared, before):
+            search = searched(before)
         with set_aside(folder) if restart and alone else nullcontext():
-            return _train(recipe, prepared, checkpoint, callbacks, MEASURED if measure_test else MEASURED[:1])
+            return _train(recipe, prepared, checkpoint, search, callbacks, MEASURED if measure_test else MEASURED[:1])
 
 
 def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> None:
@@ -132,20 +145,26 @@ def _train(
     recipe: Recipe,
     prepared: Prepared,
     checkpoint: Path | None,
+    search: JsonObject | None,
     callbacks: Sequence[TrainerCallback],
     measured: Sequence[str],
 ) -> JsonObject:
+    """Train and measure; an empty `search` is made first, one of before is taken as it is."""
     memory = PeakMemory()
     record = RunRecord.start(recipe)
     record.update(**summary(prepared), fingerprint=_fingerprint(prepared))
     metric = recipe.training.metric
     try:
         with record.noting_the_end():
+            if search is not None:
+                search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
+                recipe = with_rate(recipe, search["chosen"])
+                record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
             with closing(ProgressBar(metric)) as bar:
                 watching = [bar, HistoryCallback(record, metric), _DropAside(recipe.run_folder), *callbacks]
                 trainer = _fit(recipe, prepared, checkpoint, watching)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
-            scaling = _scaling(recipe.calibration, predictions["validation"])
+            scaling = scaling_of(recipe.calibration, predictions["validation"])
             if is_main_process():
                 save_model(prepared, record, recipe, scaling)
                 write_predictions(recipe.run_folder / PREDICTIONS, predictions)
@@ -199,18 +218,25 @@ class _DropAside(TrainerCallback):
             drop_aside(self.folder)
 
 
-def _scaling(kind: str | None, validation: Prediction) -> Scaling | None:
-    """Return the scaling of the probabilities, fitted on validation; None where the recipe asks for none."""
-    if kind is None:
-        return None
-    scaling = _FIT[kind](validation.outputs, validation.labels)
-    scaled = validation.scaled(scaling).outputs
-    before, after = (negative_log_likelihood(outputs, validation.labels) for outputs in (validation.outputs, scaled))
-    log.info("%s scaling fitted on validation: negative log-likelihood %.4f -> %.4f", kind, before, after)
-    return scaling
+def _with_free_rate(recipe: Recipe) -> Recipe:
+    if is_baseline(recipe.method):
+        raise ConfigError("--find-rate: method tf-idf has no learning rate; leave it out")
+    free = with_auto_rate(recipe)
+    if "training.learning_rate" not in recipe.auto:
+        log.warning("--find-rate takes the place of training.learning_rate: %g", recipe.training.peak_learning_rate)
+    return free
 
 
-def _is_finished(recipe: Recipe, before: JsonObject | None) -> bool:
+def _is_same_search(recipe: Recipe, prepared: Prepared, before: JsonObject) -> bool:
+    """Tell whether a run that was killed before its first checkpoint had searched for its learning rate as this one."""
+    return (
+        searched(before) is not None
+        and not differing_keys(before["recipe"], recipe_to_json(recipe))
+        and not differing(before.get("fingerprint") or {}, _fingerprint(prepared))
+    )
+
+
+def _is_finished(recipe: Recipe, before: JsonObject | None, find_rate: bool) -> bool:
     """Tell whether the record in the run's folder is that of a finished run of this recipe, and say so.
 
     Raises:
@@ -218,12 +244,12 @@ def _is_finished(recipe: Recipe, before: JsonObject | None) -> bool:
     """
     if before is None or before["status"] != FINISHED:
         return False
-    _refuse_other_recipe(recipe, before)
+    _refuse_other_recipe(recipe, before, find_rate)
     log.info("%s is finished and is not repeated; --restart begins anew", recipe.run_folder)
     return True
 
 
-def _going_on(recipe: Recipe, before: JsonObject) -> Path | None:
+def _going_on(recipe: Recipe, before: JsonObject, find_rate: bool) -> Path | None:
     """Return the checkpoint that an unfinished run of this recipe goes on from; None where it begins anew.
 
     Raises:
@@ -232,14 +258,16 @@ def _going_on(recipe: Recipe, before: JsonObject) -> Path | None:
     """
     checkpoint = last_whole(_checkpoints(recipe))
     if checkpoint is not None:
-        _refuse_other_recipe(recipe, before)
+        _refuse_other_recipe(recipe, before, find_rate)
     elif newest_first(_checkpoints(recipe)):
         log.warning("%s has no checkpoint that can be used; training begins anew", recipe.run_folder)
     return checkpoint
 
 
-def _refuse_other_recipe(recipe: Recipe, before: JsonObject) -> None:
+def _refuse_other_recipe(recipe: Recipe, before: JsonObject, find_rate: bool) -> None:
     found = differing_keys(before["recipe"], recipe_to_json(recipe))
+    if find_rate and searched(before) is None:
+        found.append("training.learning_rate: of the recipe in the folder, --find-rate now")
     if found:
         head = f"{recipe.run_folder} holds a run of another recipe; choose another `name`"
         raise RecipeError(f"{head}, or --restart to throw it away", found)

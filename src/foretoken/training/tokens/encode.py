@@ -274,7 +274,7 @@ def kept_places(owners: Sequence[int | None], max_length: int, side: str) -> lis
     return places
 
 
-def describe(counts: Truncation, max_length: int) -> str:
+def describe(counts: Truncation, max_length: int | None) -> str:
     """Say in words how many documents were truncated."""
     noun = "document" if counts.documents == 1 else "documents"
     text = f"{counts.documents} {noun}, longest {'at least ' if counts.partly else ''}{counts.longest} tokens"

@@ -56,17 +56,22 @@ def make_trainer(
     *,
     checkpoints: Path,
     callbacks: list[TrainerCallback],
+    searching: bool = False,
 ) -> RecipeTrainer:
-    """Return the Trainer of a run; validation and test are expected in an order that is cheap to pad."""
+    """Return the Trainer of a run; validation and test are expected in an order that is cheap to pad.
+
+    One that searches for a learning rate measures nothing but losses, and writes nothing.
+    """
     options = recipe.training
     if options.early_stopping_patience is not None:
         callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
-    needs_loss_alone = problem.generates and options.metric == "loss"  # generating takes many times as long
+    # generating takes many times as long
+    needs_loss_alone = searching or (problem.generates and options.metric == "loss")
     trainer = RecipeTrainer(
         options,
         problem,
         model=model,
-        args=training_arguments(options, checkpoints),
+        args=training_arguments(options, checkpoints, searching=searching),
         data_collator=problem.collator(tokenizer, model),
         train_dataset=tables["train"],
         eval_dataset=tables["validation"],
@@ -78,14 +83,14 @@ def make_trainer(
     return trainer
 
 
-def training_arguments(options: TrainingOptions, checkpoints: Path) -> TrainingArguments:
+def training_arguments(options: TrainingOptions, checkpoints: Path, *, searching: bool = False) -> TrainingArguments:
     """Translate our options into transformers' names."""
     cuda = torch.cuda.is_available()
     return TrainingArguments(
         output_dir=str(checkpoints),
         num_train_epochs=options.epochs,
         max_steps=options.max_steps or -1,
-        learning_rate=options.learning_rate,
+        learning_rate=options.peak_learning_rate,
         per_device_train_batch_size=options.batch_size,
         per_device_eval_batch_size=options.eval_batch_size,
         gradient_accumulation_steps=options.gradient_accumulation_steps,
@@ -99,14 +104,14 @@ def training_arguments(options: TrainingOptions, checkpoints: Path) -> TrainingA
         seed=options.seed,
         use_cpu=not (cuda or torch.backends.mps.is_available()),
         dataloader_pin_memory=cuda,
-        load_best_model_at_end=True,
+        load_best_model_at_end=not searching,
         restore_callback_states_from_checkpoint=True,
         include_num_input_tokens_seen="non_padding",
         remove_unused_columns=False,
         label_names=["labels"],
         report_to="none",
         disable_tqdm=True,
-        **_schedule(options.eval_every),
+        **_schedule(None if searching else options.eval_every),
         **_checkpointing(options.gradient_checkpointing),
     )
 
@@ -362,11 +367,11 @@ class _BestByStep(TrainerCallback):
             state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}")
 
 
-def _schedule(eval_every: str | int) -> JsonObject:
-    """Log, evaluate and save at the same steps: the best checkpoint must be one that was measured."""
+def _schedule(eval_every: str | int | None) -> JsonObject:
+    """Log, evaluate and save at the same steps, or never: the best checkpoint must be one that was measured."""
     names = ("logging", "eval", "save")
-    if eval_every == "epoch":
-        return {f"{name}_strategy": "epoch" for name in names}
+    if not isinstance(eval_every, int):
+        return {f"{name}_strategy": eval_every or "no" for name in names}
     return {f"{name}_strategy": "steps" for name in names} | {f"{name}_steps": eval_every for name in names}
 
 

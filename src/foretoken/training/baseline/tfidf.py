@@ -1,0 +1,191 @@
+"""TF-IDF and a linear model of scikit-learn: a support vector machine for classes, ridge regression for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeGuard
+
+import numpy as np
+from datasets import Dataset
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from foretoken.errors import AdapterError, ConfigError, cut
+from foretoken.files import read_object, refuse_pickles, write_json
+from foretoken.metrics.scaling import fit_temperature
+from foretoken.options import Errors, build, to_dict
+from foretoken.training.baseline.options import TfidfOptions
+from foretoken.training.problems import Classification, Problem, Regression
+from foretoken.training.problems.metrics import probabilities_of
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+Array = NDArray[np.float64]
+VOCABULARY, WEIGHTS = "tfidf.json", "tfidf.safetensors"
+_SEPARATOR = " [SEP] "  # of the texts of a pair: read as a word, so that no term spans both unseen
+
+
+@dataclass(frozen=True)
+class Tfidf:
+    """A fitted baseline.
+
+    Attributes:
+        options: those of the recipe.
+        terms: the vocabulary, in the order of the columns.
+        idf: weight of every term [V].
+        weight: of the linear model [C, V]; one row for regression.
+        bias: of the linear model [C].
+        slope: what the margins are multiplied by to be logits.
+    """
+
+    options: TfidfOptions
+    terms: tuple[str, ...]
+    idf: Array
+    weight: Array
+    bias: Array
+    slope: float = 1.0
+
+    @property
+    def num_weights(self) -> int:
+        """Trained numbers of the linear model."""
+        return self.weight.size + self.bias.size
+
+    def logits(self, texts: Sequence[str]) -> Array:
+        """Return logits [n, C], or predicted numbers [n, 1]."""
+        return self.slope * _linear(self._vectorizer().transform(texts), self.weight, self.bias)
+
+    def save(self, folder: Path) -> None:
+        """Write the two files of the baseline."""
+        write_json(
+            folder / VOCABULARY,
+            {"terms": list(self.terms), "options": to_dict(self.options), "slope": self.slope},
+        )
+        save_file({"idf": self.idf, "weight": self.weight, "bias": self.bias}, folder / WEIGHTS)
+
+    def _vectorizer(self) -> TfidfVectorizer:
+        vectorizer = new_vectorizer(self.options, vocabulary=list(self.terms))
+        vectorizer.idf_ = self.idf
+        return vectorizer
+
+
+def new_vectorizer(options: TfidfOptions, vocabulary: list[str] | None = None) -> TfidfVectorizer:
+    """Return scikit-learn's vectorizer with the settings of the baseline."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(
+        ngram_range=(1, options.ngrams),
+        min_df=1 if vocabulary else options.min_df,
+        sublinear_tf=True,
+        vocabulary=vocabulary,
+    )
+
+
+def texts_of(split: Dataset) -> list[str]:
+    """Return the texts of a split; the two of a pair joined."""
+    if "text_pair" not in split.column_names:
+        return list(split["text"])
+    return [f"{one}{_SEPARATOR}{other}" for one, other in zip(split["text"], split["text_pair"], strict=True)]
+
+
+def word_counts(texts: Sequence[str]) -> list[int]:
+    """Return how many words the baseline reads in each text.
+
+    >>> word_counts(["A cat sat.", ""])
+    [2, 0]
+    """
+    words = new_vectorizer(TfidfOptions()).build_tokenizer()
+    return [len(words(text)) for text in texts]
+
+
+def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dataset) -> Tfidf:
+    """Fit the baseline; the validation documents only tell how sure of itself it may be.
+
+    Raises:
+        ConfigError: the problem is none of texts, or no term is in as many documents as the recipe asks for.
+    """
+    if not isinstance(problem, Classification | Regression):
+        raise ConfigError(f"method tf-idf is for classification and regression, got data for {problem.name}")
+    vectorizer = new_vectorizer(options)
+    try:
+        x = vectorizer.fit_transform(texts_of(train))
+    except ValueError as error:  # scikit-learn's word for it is an empty vocabulary
+        raise ConfigError(
+            f"method tf-idf: no term is in {options.min_df} documents ({cut(str(error), 100)}); lower method.min_df"
+        ) from error
+    labels, terms = np.asarray(train["label"]), tuple(vectorizer.get_feature_names_out().tolist())
+    if isinstance(problem, Regression):
+        return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, labels, options.C))
+    weight, bias = _svm(x, labels, len(problem.labels), options.C)
+    margins = _linear(vectorizer.transform(texts_of(validation)), weight, bias)
+    slope = fit_temperature(probabilities_of(margins), np.asarray(validation["label"])).weight[0]
+    return Tfidf(options, terms, vectorizer.idf_, weight, bias, slope)
+
+
+def load(folder: Path) -> Tfidf:
+    """Return the baseline that :meth:`Tfidf.save` wrote.
+
+    Raises:
+        AdapterError: a file is missing or damaged, or the two do not belong together.
+    """
+    refuse_pickles(folder)
+    values, errors = read_object(folder / VOCABULARY), Errors()
+    options = build(TfidfOptions, values["options"], errors) if isinstance(values.get("options"), dict) else None
+    terms, slope = values.get("terms"), values.get("slope")
+    if options is None or errors or not _is_vocabulary(terms) or not isinstance(slope, float):
+        raise AdapterError(f"{folder / VOCABULARY} is damaged; copy it again, or train again")
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        reason = cut(" ".join(str(error).split()), 150)
+        raise AdapterError(f"{folder / WEIGHTS} is missing, cut short or corrupt ({reason}); train again") from error
+    classes, count = len(tensors.get("bias", ())), len(terms)
+    shapes = {"idf": (count,), "weight": (classes, count), "bias": (classes,)}
+    usable = {name: (item.shape, item.dtype, np.isfinite(item).all()) for name, item in tensors.items()}
+    if not classes or usable != {name: (shape, np.float64, True) for name, shape in shapes.items()}:
+        raise AdapterError(f"{folder / WEIGHTS} does not fit {VOCABULARY}, or is damaged; copy both again")
+    return Tfidf(options, tuple(terms), tensors["idf"], tensors["weight"], tensors["bias"], slope)
+
+
+def _is_vocabulary(terms: object) -> TypeGuard[list[str]]:
+    return (
+        isinstance(terms, list)
+        and bool(terms)
+        and all(isinstance(term, str) for term in terms)
+        and len(set(terms)) == len(terms)
+    )
+
+
+def _linear(x: csr_matrix, weight: Array, bias: Array) -> Array:
+    return np.asarray(x @ weight.T + bias)
+
+
+def _ridge(x: csr_matrix, values: Array, strength: float) -> tuple[Array, Array]:
+    from sklearn.linear_model import Ridge
+
+    model = Ridge(alpha=1 / strength).fit(x, values)
+    return np.atleast_2d(model.coef_), np.atleast_1d(np.asarray(model.intercept_, dtype=np.float64))
+
+
+def _svm(x: csr_matrix, labels: Array, count: int, strength: float) -> tuple[Array, Array]:
+    """Return a row per class, one against all others: scikit-learn's, or of two classes minus and plus its one.
+
+    A class without a training document has the margin -1 everywhere: all of its examples are negative.
+    """
+    from sklearn.svm import LinearSVC
+
+    if len(set(labels.tolist())) < 2:
+        raise ConfigError("method tf-idf: the training documents have one label alone; expected two or more")
+    model = LinearSVC(C=strength, random_state=0).fit(x, labels)
+    rows, bias = (
+        (np.vstack([-model.coef_, model.coef_]), np.concatenate([-model.intercept_, model.intercept_]))
+        if len(model.classes_) == 2
+        else (model.coef_, model.intercept_)
+    )
+    weight, offsets = np.zeros((count, x.shape[1])), np.full(count, -1.0)
+    weight[model.classes_], offsets[model.classes_] = rows, bias
+    return weight, offsets
