@@ -41,7 +41,9 @@ def wait_for_checkpoint(process, run, number):
 
 def without_timings(entries):
     return [
-        entry | {"validation": {k: v for k, v in entry["validation"].items() if k not in TIMINGS}} for entry in entries
+        {k: v for k, v in entry.items() if k != "seconds"}
+        | {"validation": {k: v for k, v in entry["validation"].items() if k not in TIMINGS}}
+        for entry in entries
     ]
 
 
@@ -49,6 +51,9 @@ def assert_same_outcome(run, other):
     ours, theirs = (json.loads((folder / "run.json").read_text()) for folder in (run, other))
     assert ours["status"] == "finished"
     assert without_timings(ours["epochs"]) == without_timings(theirs["epochs"])
+    seconds = [entry["seconds"] for entry in ours["epochs"]]  # those before the kill included
+    assert seconds == sorted(seconds)
+    assert 0 < seconds[0] < seconds[-1] <= ours["timings"]["train_seconds"]
     for key in ("test", "validation", "best", "steps"):
         assert ours[key] == theirs[key]
     tables = [pq.read_table(folder / "predictions.parquet") for folder in (run, other)]

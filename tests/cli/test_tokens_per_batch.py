@@ -16,6 +16,7 @@ TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
 def numbers(run):
     values = json.loads((run / "run.json").read_text())
     for entry in values["epochs"]:
+        assert entry.pop("seconds") > 0
         entry["validation"] = {k: v for k, v in entry["validation"].items() if k not in TIMINGS}
     return [values[key] for key in ("status", "epochs", "test", "best", "steps")]
 

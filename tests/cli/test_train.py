@@ -20,6 +20,8 @@ def test_a_run_leaves_adapter_record_and_predictions(finished, record):
     assert sorted(path.name for path in finished.iterdir()) == ["adapter", "predictions.parquet", "run.json"]
     assert [entry["epoch"] for entry in values["epochs"]] == [1.0, 2.0, 3.0]
     assert all(entry["train_loss"] > 0 and "f1_macro" in entry["validation"] for entry in values["epochs"])
+    seconds = [entry["seconds"] for entry in values["epochs"]]
+    assert 0 < seconds[0] < seconds[1] < seconds[2] == pytest.approx(values["timings"]["train_seconds"])
     test = values["documents"]["test"]
     assert (test["documents"], test["truncated"]) == (12, 0)
     assert len(test["length_quantiles"]) == 101

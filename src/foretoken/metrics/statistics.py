@@ -69,6 +69,24 @@ def summary(values: ArrayLike) -> Summary:
     return Summary(len(numbers), float(numbers.mean()), std, middle, float(numbers.min()), float(numbers.max()))
 
 
+def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of values (n,), after Student; None of a single value.
+
+    Raises :class:`~foretoken.errors.DataError` for no values, and values that are not finite.
+
+    >>> low, high = mean_interval([0.5, 1.0, 0.75])
+    >>> round(low, 3), round(high, 3)
+    (0.129, 1.371)
+    """
+    from scipy import stats
+
+    numbers = _checked(values, "the values")
+    if len(numbers) < 2:
+        return None
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
+    return float(numbers.mean() - half), float(numbers.mean() + half)
+
+
 def t_test(one: ArrayLike, other: ArrayLike, *, alternative: Alternative = "two-sided", paired: bool = False) -> TTest:
     """Return the t-test of the means of ``one`` (n,) and ``other`` (m,): Welch's, or of pairs.
 

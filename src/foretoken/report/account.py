@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from foretoken.metrics.statistics import summary
+from foretoken.report.answers import answer
 from foretoken.report.runs.compare import SIGNIFICANT, Comparison
 from foretoken.report.runs.folds import is_whole
 from foretoken.report.runs.groups import TEST, Group, Results, by
 from foretoken.report.tables.matrices import seeds_of
-from foretoken.report.tables.scores import greater_is_better, heading, printed, spread
 
 _TEST = (
-    f"Significant: p < {SIGNIFICANT:g} in a two-sided Welch's t-test over seeds, "
-    "corrected for all comparisons of the task (Holm)."
+    f"Separated: p < {SIGNIFICANT:g}, two-sided, corrected for all comparisons of the task (Holm). Over documents, a "
+    "paired bootstrap asks whether other documents would show the difference; over seeds, Welch's t-test asks it of "
+    "other runs."
 )
 _NAMED = 3
 _STEPS_TIMED_ALIKE = ("machine", "gpu", "cpus", "threads", "processes")
@@ -24,8 +24,8 @@ def summary_lines(results: Results, comparisons: Sequence[Comparison]) -> list[s
     """Return what was compared, and for every task and model what is best and how sure that is."""
     lines = [_scope(results)]
     for alike in by(results.chosen, lambda group: (group.task, group.model)).values():
-        lines.append(_verdict(alike, results, comparisons))
-    tested = any(item.holm_two_sided is not None for item in comparisons)
+        lines.append(_answer(alike, results, comparisons))
+    tested = any(item.two_sided or item.bootstrap for item in comparisons)
     return [*lines, _TEST] if tested else lines
 
 
@@ -70,59 +70,10 @@ def _seeds(groups: Sequence[Group]) -> str:
     return f"{number} seed{'s' if number != '1' else ''}"
 
 
-def _verdict(groups: Sequence[Group], results: Results, comparisons: Sequence[Comparison]) -> str:
-    metric = groups[0].metric
-    place = groups[0].task if len({group.model for group in results.chosen}) == 1 else _place(groups[0])
-    measured = [group for group in groups if group.validation is not None]
-    if not measured:
-        return f"{place}: no run has a validation {heading(metric)}."
-    sign = 1 if greater_is_better(metric) else -1
-    best = max(measured, key=lambda group: sign * (group.validation or 0.0))
-    start = f"{place}: best by validation is {best.label}, {heading(metric)} {printed(metric, best.validation)}"
-    return f"{start}; {_on_test(best)} {_beside(best, groups, comparisons)}".strip()
-
-
-def _place(group: Group) -> str:
-    return f"{group.task}, {group.model}"
-
-
-def _on_test(group: Group) -> str:
-    values = group.values(group.metric, TEST)
-    if not values:
-        return "its test split was not looked at."
-    numbers = summary(values)
-    return f"on test it has {spread(group.metric, numbers.mean, numbers.std)} over {counted(numbers.n, 'seed')}."
-
-
-def _beside(best: Group, groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
-    """Say from which methods the best one differs, over seeds, after correction."""
-    if len(groups) == 1:
-        return "There is no other method to compare it with."
-    mine = [item for item in comparisons if item.one is best or item.other is best]
-    tested = [item for item in mine if item.holm_two_sided is not None]
-    if not tested:
-        reasons = list(dict.fromkeys(item.no_t_test for item in mine if item.no_t_test))
-        return f"Whether that differs from the others over seeds is not known: {reasons[0]}." if reasons else ""
-    sure = [item for item in tested if (item.holm_two_sided or 0.0) < SIGNIFICANT]
-    better, worse = ([item for item in sure if _is_better(item, best) is wanted] for wanted in (True, False))
-    unsure = [item for item in tested if item not in sure]
-    parts = [
-        _said("significantly better than", best, better),
-        _said("significantly worse than", best, worse),
-        _said("not shown to differ from", best, unsure),
-        _said("not tested against", best, [item for item in mine if item not in tested]),
-    ]
-    return f"It is {'; '.join(part for part in parts if part)}."
-
-
-def _is_better(item: Comparison, best: Group) -> bool:
-    gain = (item.difference or 0.0) * (1 if greater_is_better(best.metric) else -1)
-    return (gain > 0) is (item.one is best)
-
-
-def _said(words: str, best: Group, items: Sequence[Comparison]) -> str:
-    others = [item.other.label if item.one is best else item.one.label for item in items]
-    return f"{words} {', '.join(others)}" if others else ""
+def _answer(groups: Sequence[Group], results: Results, comparisons: Sequence[Comparison]) -> str:
+    several = len({group.model for group in results.chosen}) > 1
+    place = f"{groups[0].task}, {groups[0].model}" if several else groups[0].task
+    return f"{place}: {answer(groups, comparisons)}"
 
 
 def _mixed_versions(results: Results) -> list[str]:

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foretoken.report.account import counted, summary_lines, warnings_of
+from foretoken.report.figures import LEADING
 from foretoken.report.render.drawing import Drawn
 from foretoken.report.render.table import Table
 from foretoken.report.runs.compare import SAMPLES, Comparison
 from foretoken.report.runs.groups import Results
 from foretoken.report.tables.benchmarks import benchmark_names, benchmark_table
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
+from foretoken.report.tables.methods import MethodText, method_texts
 from foretoken.report.tables.origin import RecipeText, origin_table, recipe_texts
 from foretoken.report.tables.task import (
     budget_table,
@@ -60,20 +62,22 @@ class Section:
     parts: Sequence[Part] = ()
     lines: Sequence[str] = ()
     figures: Sequence[Drawn] = ()
+    methods: Sequence[MethodText] = ()
     recipes: Sequence[RecipeText] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (any(part.tables for part in self.parts) or self.figures or self.recipes)
+        return not (any(part.tables for part in self.parts) or self.figures or self.methods or self.recipes)
 
 
 @dataclass(frozen=True)
 class Report:
-    """A whole report."""
+    """A whole report: what it answers with first, one picture and a line per task, then all else in sections."""
 
     results: Results
     summary: Sequence[str]
+    picture: Drawn | None
     warnings: Sequence[str]
     sections: Sequence[Section]
 
@@ -85,10 +89,12 @@ class Report:
 
 def compose(results: Results, comparisons: Sequence[Comparison], figures: Sequence[Drawn]) -> Report:
     """Return the report of these results; sections without content are left out."""
-    made = _of_results(results, comparisons, figures) if results.chosen else []
-    sections = [*made, _left_out(results), _origin(results)]
-    kept = [section for section in sections if not section.is_empty]
-    return Report(results, summary_lines(results, comparisons), warnings_of(results), kept)
+    picture = _picture(figures)
+    others = [drawn for drawn in figures if drawn is not picture]
+    made = _of_results(results, comparisons, others) if results.chosen else []
+    methods = Section("methods", "Methods", methods=method_texts(results))
+    kept = [part for part in (*made, _left_out(results), methods, _origin(results)) if not part.is_empty]
+    return Report(results, summary_lines(results, comparisons), picture, warnings_of(results), kept)
 
 
 def tables_for_latex(results: Results) -> list[Table]:
@@ -98,9 +104,16 @@ def tables_for_latex(results: Results) -> list[Table]:
     return [main_table(results), *_papers(results)]
 
 
+def _picture(figures: Sequence[Drawn]) -> Drawn | None:
+    """Return the figure that answers best at a glance, of those that could be drawn."""
+    drawn = {one.name: one for one in figures if one.svg}
+    return next((drawn[name] for name in LEADING if name in drawn), None)
+
+
 def _of_results(results: Results, comparisons: Sequence[Comparison], figures: Sequence[Drawn]) -> list[Section]:
     tasks = results.tasks
     return [
+        Section("figures", "Figures", figures=figures),
         Section("results", "Results", [Part("", [main_table(results), *_benchmarks(results)])]),
         Section("tasks", "Each task", [_task(results, task) for task in tasks]),
         Section("calibration", "Calibration", _calibration(results)),
@@ -110,7 +123,6 @@ def _of_results(results: Results, comparisons: Sequence[Comparison], figures: Se
             [Part("", _there(table(comparisons, task) for task in tasks for table in _TEST_TABLES))],
             lines=[_TESTS, *(line for task in tasks for line in untested(comparisons, task))],
         ),
-        Section("figures", "Figures", figures=figures),
         Section("candidates", "All candidates", [Part("", [candidates_table(results)])], lines=[_CHOICE]),
     ]
 

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from foretoken.errors import ConfigError, DataError
-from foretoken.metrics.statistics import expected_validation_performance, holm, paired_bootstrap, summary, t_test
+from foretoken.metrics.statistics import (
+    expected_validation_performance,
+    holm,
+    mean_interval,
+    paired_bootstrap,
+    summary,
+    t_test,
+)
 
 ALTERNATIVES = ("two-sided", "greater", "less")
 
@@ -27,6 +34,14 @@ def test_a_summary_is_the_standard_librarys():
     assert got.median == pytest.approx(statistics.median(values))
 
 
+def test_the_interval_of_a_mean_is_scipys():
+    values = [0.61, 0.55, 0.72, 0.48]
+    expected = scipy.stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert mean_interval(values) == pytest.approx((expected.low, expected.high))
+    assert mean_interval([0.5, 0.5]) == (0.5, 0.5)
+    assert mean_interval([0.5]) is None
+
+
 def test_a_single_value_has_no_spread():
     got = summary([0.5])
     assert (got.n, got.mean, got.median, got.minimum, got.maximum) == (1, 0.5, 0.5, 0.5, 0.5)
@@ -38,7 +53,7 @@ def test_a_single_value_has_no_spread():
     [([], "expected a list of one"), ([1, float("nan")], "NaN or infinite one at place 1"), (["x"], "not a list")],
 )
 def test_unusable_values_are_refused(values, message):
-    for function in (summary, expected_validation_performance, lambda some: t_test(some, [1, 2])):
+    for function in (summary, mean_interval, expected_validation_performance, lambda some: t_test(some, [1, 2])):
         with pytest.raises(DataError, match=message):
             function(values)
 

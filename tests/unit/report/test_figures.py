@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
+from scipy import stats
 
 from foretoken.metrics import reliability_bins
 from foretoken.metrics.selective import coverage_risk
 from foretoken.metrics.statistics import expected_validation_performance
-from foretoken.report.figures import FIGURES, calibration, to_png, to_svg
+from foretoken.report.figures import FIGURES, NARROW, calibration, to_png, to_svg
 from foretoken.report.figures.attention import masked
 from foretoken.report.figures.calibration import BINS, COVERAGES
 from foretoken.report.figures.style import COLOURS, INK, marks
@@ -175,6 +176,34 @@ def test_score_against_parameters(tmp_path):
     assert lines(axes) == {"full": ([22e6], pytest.approx([0.8])), "lora": ([30_000], pytest.approx([0.7]))}
 
 
+def test_the_interval_of_a_mean_is_drawn_and_every_seed_is_in_sight(tmp_path):
+    for seed, score in enumerate((0.8, 0.9, 0.85)):
+        run(tmp_path, "lora", seed=seed, score=score, parameters={"trainable": 30_000})
+    for seed, score in enumerate((0.5, 0.9)):  # an interval of two seeds, wider than all there is
+        run(tmp_path, "bitfit", seed=seed, score=score, parameters={"trainable": 20_000})
+    run(tmp_path, "full", score=0.9, parameters={"trainable": 22_000_000})
+    (axes,) = draw("parameters", tmp_path).axes
+    drawn = {bars.get_label(): bars.lines[2][0].get_segments()[0][:, 1] for bars in axes.containers}
+    expected = stats.t.interval(0.95, 2, np.mean([0.7, 0.8, 0.75]), stats.sem([0.7, 0.8, 0.75]))
+    assert drawn["lora"].tolist() == pytest.approx(expected)
+    assert drawn["full"].tolist() == pytest.approx([0.8, 0.8])
+    low, high = axes.get_ylim()
+    assert low < 0.4 < 0.8 < high
+    assert high - low < 0.5 * (drawn["bitfit"][1] - drawn["bitfit"][0])
+
+
+@pytest.mark.parametrize("name", ["parameters", "scores"])
+def test_on_a_phone_panels_stand_one_below_the_other(tmp_path, name):
+    for task in ("mail", "news"):
+        run(tmp_path, "lora", task=task, parameters={"trainable": 30_000})
+        run(tmp_path, "full", task=task, parameters={"trainable": 22_000_000})
+    figure = FIGURES[name].draw(find_runs([tmp_path]), width=NARROW)
+    first, second = (axes.get_position() for axes in figure.axes)
+    assert figure.get_figwidth() == NARROW
+    assert first.y0 > second.y1
+    assert first.x0 == pytest.approx(second.x0, abs=0.02)
+
+
 def entry(epoch, loss, accuracy, ece):
     return {"step": epoch, "epoch": epoch, "train_loss": loss, "validation": {"accuracy": accuracy, "ece": ece}}
 
@@ -192,6 +221,27 @@ def test_learning_curves_and_calibration_error(tmp_path):
     assert {round(0.8 - spread, 6), round(0.8 + spread, 6)} <= at_one
     (axes,) = draw("ece_per_epoch", tmp_path).axes
     assert lines(axes) == {"lora": ([1, 2], pytest.approx([0.2, 0.2]))}
+    assert draw("learning_seconds", tmp_path) is None  # recorded before seconds were
+
+
+def test_learning_curves_over_seconds_are_of_runs_that_recorded_them(tmp_path):
+    def course(*seconds):
+        return [entry(number, 1.0, 0.5 + number / 10, 0.1) | {"seconds": at} for number, at in enumerate(seconds, 1)]
+
+    run(tmp_path, seed=0, epochs=course(10.0, 20.0, 30.0))
+    run(tmp_path, seed=1, epochs=course(14.0, 28.0))
+    run(tmp_path, seed=2, epochs=[entry(1, 1.0, 0.1, 0.1), entry(2, 1.0, 0.1, 0.1)])
+    (axes,) = draw("learning_seconds", tmp_path).axes
+    assert lines(axes) == {"lora": (pytest.approx([12, 24, 30]), pytest.approx([0.6, 0.7, 0.8]))}
+    assert axes.get_xlabel() == "seconds of training"
+
+
+def test_learning_curves_meet_at_steps_whatever_the_epoch_is(tmp_path):
+    for seed, epoch in enumerate((0.5, 1.0)):
+        course = [entry(number * epoch, 1.0, 0.5, 0.1) | {"step": 100 * number} for number in (1, 2)]
+        run(tmp_path, seed=seed, epochs=course)
+    _, right = draw("learning_curves", tmp_path).axes
+    assert lines(right)["lora"][0] == [100, 200]
 
 
 def test_reliability_of_all_seeds_together(tmp_path):

@@ -58,10 +58,10 @@ def no_figure(monkeypatch, **drawn):
     monkeypatch.setattr(figures, "FIGURES", made)
 
 
-def one_line(runs):
+def one_line(runs, width=3):
     from matplotlib.figure import Figure
 
-    drawing = Figure(figsize=(3, 2))
+    drawing = Figure(figsize=(width, 2))
     drawing.subplots().plot([0, 1], [0, len(runs)])
     return drawing
 
@@ -99,7 +99,7 @@ def test_the_page_has_every_section_in_order(runs, tmp_path, monkeypatch):
     no_figure(monkeypatch, line=one_line)
     write_report([runs], tmp_path / "report")
     names = re.findall(r'<section id="([\w-]+)">', (tmp_path / "report" / "index.html").read_text())
-    expected = "summary results tasks calibration comparisons figures candidates left-out origin"
+    expected = "summary figures results tasks calibration comparisons candidates left-out methods origin"
     assert names == expected.split()
 
 
@@ -118,6 +118,32 @@ def test_what_users_write_is_text_in_every_format(tmp_path, monkeypatch):
     assert NASTY not in (tmp_path / "report" / "results.md").read_text()
 
 
+def test_the_first_picture_that_can_be_drawn_is_at_the_top(runs, tmp_path, monkeypatch):
+    no_figure(monkeypatch, scores=one_line, parameters=lambda runs, width=3: None, other=one_line)
+    write_report([runs], tmp_path / "report")
+    page = (tmp_path / "report" / "index.html").read_text()
+    summary, figures = page.index('<section id="summary">'), page.index('<section id="figures">')
+    assert summary < page.index('id="figure-scores"') < page.index("is best with") < figures
+    assert figures < page.index('id="figure-other"') < page.index('<section id="results">') < page.index("<table>")
+    assert page.count('id="figure-scores"') == 1
+
+
+def test_names_of_methods_lead_to_what_the_page_says_of_them(tmp_path, monkeypatch):
+    no_figure(monkeypatch)
+    for rank in (4, 8):
+        make_run(tmp_path / "runs" / str(rank), "lora", options={"r": rank}, test=0.6 + rank / 100)
+    make_run(tmp_path / "runs" / "own", "own & <method>", test=0.5)
+    write_report([tmp_path / "runs"], tmp_path / "report")
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert '<a href="#method-lora">lora (r=8)</a> is best with' in page
+    assert '<th scope="row" class="word "><a href="#method-lora">lora (r=4)</a></th>' in page
+    assert (
+        '<li id="method-lora">lora (LoRA): low-rank updates of linear maps, through peft. Hu et al. 2021.</li>' in page
+    )
+    assert '<th scope="row" class="word ">own &amp; &lt;method&gt;</th>' in page
+    assert "- lora (LoRA): low-rank updates" in (tmp_path / "report" / "results.md").read_text()
+
+
 def test_a_figure_that_fails_is_said_and_the_rest_stays(runs, tmp_path, monkeypatch):
     def broken(_):
         raise ValueError("no such <axis>")
@@ -126,7 +152,7 @@ def test_a_figure_that_fails_is_said_and_the_rest_stays(runs, tmp_path, monkeypa
     write_report([runs], tmp_path / "report")
     page = (tmp_path / "report" / "index.html").read_text()
     assert "This figure could not be drawn: ValueError: no such &lt;axis&gt;" in page
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 2  # for a desktop and for a phone
     assert 'id="figure-nothing"' not in page
 
 
@@ -221,7 +247,7 @@ _MEASURE = """
     window: inside.defaultView.innerWidth, hidden: root.scrollWidth - root.clientWidth,
     wide: wide.length, ground: style.backgroundColor, ink: style.color,
     sorted: inside.querySelectorAll("th[aria-sort]").length, tables: inside.querySelectorAll("table").length,
-    figure: inside.querySelector("svg").getBoundingClientRect().width,
+    figures: [...inside.querySelectorAll("svg")].map((one) => one.getBoundingClientRect().width).filter(Boolean),
   });
 };</script>
 """
@@ -258,7 +284,8 @@ def test_the_page_fits_its_window_and_can_be_read(runs, tmp_path, monkeypatch, w
     assert (said["window"], said["hidden"], said["wide"]) == (width, 0, 0)
     assert said["sorted"] == 1
     assert said["tables"] > 5
-    assert said["figure"] > 100
+    assert len(said["figures"]) == 1  # the one that is drawn for this width
+    assert said["figures"][0] > 100
     assert contrast(said["ground"], said["ink"]) > 7  # WCAG 2.2, 1.4.6
     assert (luminance(said["ground"]) < 0.1) is dark
 

@@ -34,7 +34,7 @@ def test_what_a_recipe_leaves_to_foretoken_may_have_another_value():
 def test_history_joins_loss_and_validation_of_a_step():
     log = [
         {"step": 5, "epoch": 1.0, "loss": 0.5, "learning_rate": 0.1, "grad_norm": 1.0},
-        {"step": 5, "epoch": 1.0, "eval_loss": 0.4, "eval_accuracy": 0.9},
+        {"step": 5, "epoch": 1.0, "eval_loss": 0.4, "eval_accuracy": 0.9, "train_seconds": 2.5},
         {"step": 5, "epoch": 1.0, "train_runtime": 3.0},
     ]
     assert history(log) == [
@@ -44,6 +44,7 @@ def test_history_joins_loss_and_validation_of_a_step():
             "train_loss": 0.5,
             "learning_rate": 0.1,
             "validation": {"loss": 0.4, "accuracy": 0.9},
+            "seconds": 2.5,
         }
     ]
 

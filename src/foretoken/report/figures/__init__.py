@@ -5,25 +5,19 @@ Every figure takes the finished runs, and answers None where they have nothing f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from foretoken.report.figures.against import score_by_length, score_by_parameters, time_by_length
 from foretoken.report.figures.attention import attention_mass, selective_curves, selective_gates
 from foretoken.report.figures.calibration import coverage_risk, reliability
-from foretoken.report.figures.epochs import calibration_error, learning_curves
+from foretoken.report.figures.epochs import calibration_error, learning_curves, learning_seconds
 from foretoken.report.figures.lengths import document_lengths
 from foretoken.report.figures.scores import violins
 from foretoken.report.figures.search import expected_performance
+from foretoken.report.figures.style import NARROW, Drawing
 from foretoken.report.figures.svg import to_png, to_svg
 
-if TYPE_CHECKING:
-    import matplotlib.figure
-
-    from foretoken.report.runs.records import Run
-
-__all__ = ["FIGURES", "Figure", "to_png", "to_svg"]
+__all__ = ["FIGURES", "LEADING", "NARROW", "Figure", "to_png", "to_svg"]
 
 
 @dataclass(frozen=True)
@@ -33,14 +27,16 @@ class Figure:
     Attributes:
         title: its heading.
         caption: what is drawn, and how to read it.
-        draw: finished runs -> the figure; None where these runs have nothing for it.
+        draw: finished runs -> the figure, in a `width` (such as `NARROW`, for a phone); None where these runs have
+            nothing for it.
     """
 
     title: str
     caption: str
-    draw: Callable[[Sequence[Run]], matplotlib.figure.Figure | None]
+    draw: Drawing
 
 
+LEADING = ("parameters", "scores")  # the first of these that can be drawn stands at the top of a report
 _CHOSEN = "Of several candidates of a method, the one that is best by validation is drawn."
 
 FIGURES: dict[str, Figure] = {
@@ -51,7 +47,8 @@ FIGURES: dict[str, Figure] = {
     ),
     "parameters": Figure(
         "Score against trained parameters",
-        f"Mean over seeds, with the standard deviation as a bar; parameters on a logarithmic axis. {_CHOSEN}",
+        "Mean over seeds; the bar is its 95 % interval (Student's t), and a point without one is a single seed. "
+        f"A bar that leaves the panel is longer. Parameters, the head's included, on a logarithmic axis. {_CHOSEN}",
         score_by_parameters,
     ),
     "prefix_length": Figure(
@@ -69,8 +66,15 @@ FIGURES: dict[str, Figure] = {
     "learning_curves": Figure(
         "Learning curves",
         "Training loss, and the task's metric on validation, after every evaluation: mean over seeds, with one "
-        f"standard deviation around it. Later epochs have only the seeds that came so far. {_CHOSEN}",
+        f"standard deviation around it. Later steps have only the seeds that came so far. {_CHOSEN}",
         learning_curves,
+    ),
+    "learning_seconds": Figure(
+        "Learning curves over time",
+        "The task's metric on validation over the seconds that training had taken, evaluations not counted: mean over "
+        "seeds, with one standard deviation around it. Times of runs on different machines cannot be compared. "
+        f"{_CHOSEN}",
+        learning_seconds,
     ),
     "ece_per_epoch": Figure(
         "Calibration error per epoch",

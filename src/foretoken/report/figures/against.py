@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING
 
+from foretoken.metrics.statistics import mean_interval
 from foretoken.report.figures.panels import (
     Panel,
     all_panels,
@@ -14,7 +16,7 @@ from foretoken.report.figures.panels import (
     method_of,
     prefix_length,
 )
-from foretoken.report.figures.style import Mark, grid, legend, marks, styled, thousands
+from foretoken.report.figures.style import Mark, decades, grid, legend, marks, styled
 from foretoken.report.runs.groups import Group, by
 from foretoken.report.runs.records import number
 
@@ -48,18 +50,18 @@ def time_by_length(runs: Sequence[Run]) -> Figure | None:
 
 @styled
 def score_by_parameters(runs: Sequence[Run]) -> Figure | None:
-    """Draw the score of every method against the parameters that it trains."""
+    """Draw the score of every method, with the interval of its mean, against the parameters that it trains."""
     panels = [panel for panel in chosen_panels(runs) if len({parameters(group) for group in panel.groups} - {None}) > 1]
     if not panels:
         return None
     figure, axes = grid(len(panels))
     for panel, one in zip(panels, axes, strict=True):
+        counts = {group.label: parameters(group) for group in panel.groups}
         for group in panel.groups:
-            if (count := parameters(group)) is not None:
-                _point(one, group.label, panel.marks[group.label], [count], [mean_and_std(panel.scores(group))])
-        one.set(title=panel.title, xlabel="trained parameters, the head included", xscale="log")
-        one.xaxis.set_major_formatter(thousands)
-        one.xaxis.set_minor_formatter(lambda *_: "")
+            if (count := counts[group.label]) is not None:
+                _interval(one, group.label, panel.marks[group.label], count, panel.scores(group))
+        one.set(title=panel.title, xlabel="trained parameters", xscale="log", ylim=_readable(panel))
+        decades(one, [count for count in counts.values() if count])
         panel.label_scores(one)
     legend(figure, axes)
     return figure
@@ -109,6 +111,22 @@ def _points(panel: Panel, values: Callable[[Panel, Sequence[Group]], list[float]
         if line := {length: scores for length, scores in line.items() if scores}:
             found[method] = line
     return found
+
+
+def _interval(axes: Axes, name: str, mark: Mark, x: float, scores: Sequence[float]) -> None:
+    """Draw the mean with its 95 % interval; that of a single score is not known."""
+    mean, (low, high) = fmean(scores), mean_interval(scores) or (scores[0], scores[0])
+    look = {"markersize": 6.5, "elinewidth": 1.3, "capsize": 2.5, "linestyle": "none"}
+    axes.errorbar([x], [mean], yerr=[[mean - low], [high - mean]], label=name, **mark._asdict() | look)
+
+
+def _readable(panel: Panel) -> tuple[float, float]:
+    """Return limits that hold every seed; the interval of two seeds, which may be many times as long, is cut off."""
+    scores = [score for group in panel.groups for score in panel.scores(group)]
+    low, high = min(scores), max(scores)
+    ends = [end for group in panel.groups for end in mean_interval(panel.scores(group)) or ()]
+    room = max(high - low, 0.01 * abs(high), 1e-6)
+    return max(min([low, *ends]), low - room) - 0.08 * room, min(max([high, *ends]), high + room) + 0.08 * room
 
 
 def _point(axes: Axes, name: str, mark: Mark, x: Sequence[float], means: Sequence[tuple[float, float]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.report.figures.style import COLOURS, INK, WIDTH, grid, styled, thousands, wrapped
+from foretoken.report.figures.style import COLOURS, INK, grid, styled, thousands, wrapped
 from foretoken.report.runs.groups import by
 from foretoken.report.runs.records import Run, number
 
@@ -56,7 +56,7 @@ def document_lengths(runs: Sequence[Run]) -> Figure | None:
         if one.max_length:
             axes.plot([one.max_length] * 2, [row - 0.42, row + 0.42], color=COLOURS[3], linewidth=1.6, zorder=4)
     axes.set(xlabel="tokens per document, before any is cut off", ylabel="", ylim=(len(found) - 0.5, -0.5))
-    axes.set_yticks(range(len(found)), [wrapped(one.name, int(4 * WIDTH)) for one in found])
+    axes.set_yticks(range(len(found)), [wrapped(one.name, 28) for one in found])
     axes.xaxis.set_major_formatter(thousands)
     axes.grid(axis="y", visible=False)
     return figure

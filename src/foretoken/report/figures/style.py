@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -18,8 +18,10 @@ INK = "#010203"  # all text and axes; nothing else has this colour, so that it c
 COLOURS = ("#2b83c6", "#c27803", "#0f9671", "#cf5a22", "#a86ab5", "#4a93a8", "#98732a", "#7f7f7f", "#c2588c")
 MARKERS, LINES = "os^DvPX", ("-", "--", ":", "-.")
 BAND = 0.18  # opacity of what lies around a line
-WIDTH = 7.2  # inches of every figure, so that all have the same size of text on the page
+WIDTH, NARROW = 9.0, 3.5  # inches of every figure, so that all have the same size of text on the page; for a phone
+_PANEL = 2.2  # the least width of one
 LEGEND_ROW = 0.19  # inches
+_LETTERS = 15.5  # of a legend, in an inch
 RC: dict[Any, Any] = {
     "font.size": 9,
     "font.family": "sans-serif",
@@ -47,7 +49,13 @@ RC: dict[Any, Any] = {
     "figure.constrained_layout.h_pad": 0.08,
     "figure.constrained_layout.w_pad": 0.08,
 }
-Drawing = TypeVar("Drawing", bound="Callable[[Sequence[Run]], Figure | None]")
+
+
+class Drawing(Protocol):
+    """Draws finished runs in so many inches; None where they have nothing for it."""
+
+    def __call__(self, runs: Sequence[Run], *, width: float = WIDTH) -> Figure | None:
+        """Draw the runs."""
 
 
 class Mark(NamedTuple):
@@ -58,21 +66,21 @@ class Mark(NamedTuple):
     linestyle: str
 
 
-def styled(draw: Drawing) -> Drawing:
-    """Let a function draw with the settings of all figures."""
+def styled(draw: Callable[[Sequence[Run]], Figure | None]) -> Drawing:
+    """Let a function draw with the settings of all figures, in the width that is asked for."""
 
     @wraps(draw)
-    def drawn(runs: Sequence[Run]) -> Figure | None:
+    def drawn(runs: Sequence[Run], *, width: float = WIDTH) -> Figure | None:
         import matplotlib as mpl
 
-        with mpl.rc_context(RC):
+        with mpl.rc_context(RC | {"figure.figsize": (width, width)}):
             figure = draw(runs)
             if figure is not None:  # placed once: each file that is written would do it again
                 figure.draw_without_rendering()
                 figure.set_layout_engine("none")
         return figure
 
-    return drawn  # type: ignore[return-value]
+    return drawn
 
 
 def marks(names: Sequence[tuple[str, str]]) -> dict[str, Mark]:
@@ -92,14 +100,16 @@ def marks(names: Sequence[tuple[str, str]]) -> dict[str, Mark]:
     return found
 
 
-def grid(count: int, *, columns: int = 2, height: float = 2.4) -> tuple[Figure, list[Axes]]:
-    """Return a figure with this many axes, in rows of ``columns``; a single one is as wide as the figure."""
+def grid(count: int, *, columns: int = 3, height: float = 2.4) -> tuple[Figure, list[Axes]]:
+    """Return a figure with this many axes, in rows of ``columns`` or what fits; one alone is as wide as the figure."""
+    from matplotlib import rcParams
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = min(columns, count)
+    width = rcParams["figure.figsize"][0]
+    columns = min(columns, 2 if count == 4 else count, int(width / _PANEL))
     rows = -(-count // columns)
-    figure = Figure(figsize=(WIDTH, rows * height + 0.4), layout="constrained")
+    figure = Figure(figsize=(width, rows * height + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for spare in axes[count:]:
@@ -114,7 +124,8 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
         handles.setdefault(label, handle)
     if not handles:
         return
-    columns = max(1, min(len(handles), 112 // (max(map(len, handles)) + 10)))
+    letters = int(_LETTERS * figure.get_figwidth())
+    columns = max(1, min(len(handles), letters // (max(map(len, handles)) + 10)))
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * -(-len(handles) // columns))
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
 
@@ -124,6 +135,16 @@ def whole_numbers(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+
+
+def decades(axes: Axes, values: Sequence[float]) -> None:
+    """Label the powers of ten of a logarithmic x axis; where the values span too few of them, others too."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    few = max(values) < 30 * min(values)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,), numticks=6))
+    axes.xaxis.set_major_formatter(thousands)
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def wrapped(text: str, width: int = 30) -> str:

@@ -18,12 +18,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as SVG and PNG, or why there is none."""
+    """A figure as SVG and PNG, and as SVG for a phone; or why there is none."""
 
     name: str
     title: str
     caption: str
     svg: str = ""
+    narrow: str = ""
     png: bytes = b""
     error: str = ""
 
@@ -37,15 +38,17 @@ def draw_all(runs: Sequence[Run]) -> list[Drawn]:
 
 
 def _draw(name: str, figure: Figure, runs: Sequence[Run]) -> Drawn | None:
-    from foretoken.report.figures.svg import to_png, to_svg
+    from foretoken.report.figures import NARROW, to_png, to_svg
 
     try:
         canvas = figure.draw(runs)
-        if canvas is None:
+        narrow = None if canvas is None else figure.draw(runs, width=NARROW)
+        if canvas is None or narrow is None:
             return None
-        svg, png = to_svg(canvas, name, title=figure.title), to_png(canvas)
+        svg, phone = (to_svg(canvas, name, title=figure.title), to_svg(narrow, f"{name}-narrow", title=figure.title))
+        png = to_png(canvas)
     except Exception as error:  # whatever it is, the tables are worth having
         log.warning("the figure %s could not be drawn: %s: %s", name, type(error).__name__, error)
         log.debug("the figure %s", name, exc_info=True)
         return Drawn(name, figure.title, figure.caption, error=cut(printable(f"{type(error).__name__}: {error}"), 300))
-    return Drawn(name, figure.title, figure.caption, svg, png)
+    return Drawn(name, figure.title, figure.caption, svg, phone, png)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, isclose
 
 from foretoken.metrics.statistics import Bootstrap, TTest, expected_validation_performance, summary
 from foretoken.report.render.table import Cell, Table, words
@@ -14,6 +15,7 @@ from foretoken.report.tables.scores import ABSENT, CALIBRATION, greater_is_bette
 _BY_VALIDATION = "Chosen by the mean over seeds on validation; test scores play no part in it."
 _FIRST = "The first of two is the better one by validation."
 _NOT_IN_METRICS = (*CALIBRATION, "loss")
+_ACCURACY, _MICRO = "accuracy", ("precision_micro", "recall_micro", "f1_micro")  # alike where a text has one label
 
 
 def seeds_table(results: Results, task: str) -> Table:
@@ -39,10 +41,13 @@ def metrics_table(results: Results, task: str, metrics: Sequence[str] | None = N
     wanted = [name for name in measured if (name in metrics if metrics else name not in _NOT_IN_METRICS)]
     if not wanted:
         return None
+    alike = [name for name in wanted if name in _MICRO and _is_accuracy(name, groups)]
+    wanted = [name for name in wanted if name not in alike]
     columns = [score_column(groups, name) for name in wanted]
     rows = tuple((*_named(group, results), *cells) for group, *cells in zip(groups, *columns, strict=True))
     names = _names(results)
-    caption = with_mark("Mean ± standard deviation over seeds, on test.", rows)
+    told = f" {', '.join(map(heading, alike))}: equal to accuracy in every run, and not shown again." if alike else ""
+    caption = with_mark(f"Mean ± standard deviation over seeds, on test.{told}", rows)
     return Table("Every metric", (*names, *map(heading, wanted)), rows, caption, names=len(names))
 
 
@@ -102,10 +107,20 @@ def untested(comparisons: Sequence[Comparison], task: str) -> list[str]:
         ("documents", [item.bootstrap for item in here], [item.no_bootstrap for item in here]),
     )
     return [
-        f"{task}, over {what}: {'; '.join(dict.fromkeys(filter(None, reasons)))}."
+        f"{task}, over {what}: {'; '.join(_grouped(filter(None, reasons)))}."
         for what, made, reasons in tests
         if here and not any(made)
     ]
+
+
+def _grouped(reasons: Iterable[str]) -> list[str]:
+    """Return reasons once each; what several runs have alike (`run: reason`) with the first of them and their number.
+
+    >>> _grouped(["a: no file", "b: no file", "a: no file", "one seed"])
+    ['a: no file (and 1 more)', 'one seed']
+    """
+    alike = by(dict.fromkeys(reasons), lambda reason: reason.partition(": ")[2] or reason)
+    return [first if not more else f"{first} (and {len(more)} more)" for first, *more in alike.values()]
 
 
 def budget_table(results: Results, task: str) -> Table | None:
@@ -162,6 +177,12 @@ def signed(metric: str, value: float | None) -> Cell:
     if value is None:
         return Cell(ABSENT)
     return Cell(f"{'+' if value > 0 else ''}{printed(metric, value)}", value)
+
+
+def _is_accuracy(metric: str, groups: Sequence[Group]) -> bool:
+    """Tell whether a metric equals accuracy in every run."""
+    scores = [score for group in groups for run in group.runs if (score := run.scores(group.split))]
+    return all(isclose(score.get(metric, inf), score.get(_ACCURACY, -inf)) for score in scores)
 
 
 def _names(results: Results) -> tuple[str, ...]:

@@ -153,7 +153,10 @@ def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> l
 
 
 def history(log: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return one entry per evaluation: step, epoch, training loss since the last one, validation metrics."""
+    """Return one entry per evaluation: step, epoch, training loss since the last one, validation metrics.
+
+    `seconds` is what the steps so far took, evaluations not counted; records from before it was kept have none.
+    """
     entries: dict[int, JsonObject] = {}
     for line in log:
         entry = entries.setdefault(line["step"], {"step": line["step"], "epoch": line["epoch"]})
@@ -163,6 +166,8 @@ def history(log: Sequence[JsonObject]) -> list[JsonObject]:
         if "eval_loss" in line:
             validation = {key.removeprefix("eval_"): line[key] for key in line if key.startswith("eval_")}
             entry["validation"] = validation
+        if "train_seconds" in line:
+            entry["seconds"] = line["train_seconds"]
     return [entry for entry in entries.values() if len(entry) > 2]
 
 

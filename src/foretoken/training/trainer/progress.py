@@ -108,6 +108,10 @@ class StepTimes(TrainerCallback, ExportableState):
         self.total += seconds
         self.steps += 1
 
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        """Note beside the evaluation how long training took so far; checkpoints keep the log, so it is told once."""
+        state.log_history[-1]["train_seconds"] = self.total
+
     def state(self) -> JsonObject:
         """Return what a checkpoint keeps."""
         return {"args": {}, "attributes": {"recent": self.recent, "total": self.total, "steps": self.steps}}
