@@ -73,9 +73,9 @@ def check_fits(config: ForetokenConfig, dimensions: Dimensions, model: nn.Module
 
 
 class WithoutValues(TorchFunctionMode):
-    """Leaves out filling in new tensors: on the meta device they have no values, and pretending takes half an attach."""
+    """Leaves new tensors unfilled: on the meta device they have no values, and PyTorch pretends to fill them slowly."""
 
-    def __torch_function__(  # noqa: D105
+    def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
