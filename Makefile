@@ -33,14 +33,14 @@ study: $(INSTALLED)  ## the study of docs/guide/study.md: hours; needs FORETOKEN
 
 test: lint  ## lint, types, import contracts, and the default test suite
 	$(BIN)/python -m pytest --doctest-modules src
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" \
 		--cov --cov-report=term --cov-report=xml:.coverage.xml
 
 test-slow: $(INSTALLED)  ## what takes longer than the default suite allows
 	$(BIN)/python -m pytest -m slow
 
 test-faults: $(INSTALLED)  ## every fault of docs/guarantees.md: hundreds of kills, thousands of bad inputs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/faults
 
 test-quantised: $(INSTALLED)  ## backbones with int8 weights; torchao stays out of .venv, as peft imports it wherever it is
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --target .quantised torchao
@@ -52,8 +52,9 @@ test-oldest:  ## conformance, oracles and docs/patched.md with the oldest transf
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
 		transformers==5.10.4 peft==0.21.0 accelerate datasets nltk scikit-learn pytest pytest-xdist
 	# transformers 5.10's own CamemBERT multiple choice fails without any adapter
-	PYTHONPATH=src OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(WORKERS) tests/conformance tests/oracles \
-		tests/unit/test_patched.py -W ignore --deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]"
+	PYTHONPATH=src OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(WORKERS) --dist worksteal \
+		tests/conformance tests/oracles tests/unit/test_patched.py -W ignore \
+		--deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]"
 
 lint: $(INSTALLED)  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

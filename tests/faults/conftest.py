@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from support.faults.crashes import Crashes, compiled
+from support.faults.finished import train_all
 from support.faults.forked import Forked
 from support.tiny_run import documents, save_tiny_model, write_csv
 
@@ -53,3 +54,9 @@ def tiny_files(tmp_path_factory):
         return folder / name
 
     return SimpleNamespace(root=root, model=model, data=data, values=values, recipe=recipe)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory, forked, tiny_files):
+    """The folders of finished runs, one per kind of method; tests damage copies of them."""
+    return train_all(tmp_path_factory.mktemp("finished"), forked, tiny_files)

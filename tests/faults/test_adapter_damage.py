@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from support.faults.finished import METHODS, TEXT, change_tensor, copied, edit, sane, train_all, weights, with_value
+from support.faults.finished import METHODS, TEXT, change_tensor, copied, edit, sane, weights, with_value
 from support.faults.forked import assert_done_or_refused
 
 ENDLESS = r"([\w.]+)+!"
@@ -24,11 +24,6 @@ def some(*lists, every):
     """Return all combinations, most of them for the slow suite: one of so many is tried by default."""
     cases = enumerate(itertools.product(*lists))
     return [pytest.param(*case, marks=() if number % every == 0 else pytest.mark.slow) for number, case in cases]
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, forked, tiny_files):
-    return train_all(tmp_path_factory.mktemp("finished"), forked, tiny_files)
 
 
 @pytest.fixture

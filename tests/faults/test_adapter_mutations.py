@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from support.faults.finished import METHODS, TEXT, copied, header_of, sane, train_all, weights, with_header
+from support.faults.finished import METHODS, TEXT, copied, header_of, sane, weights, with_header
 from support.faults.forked import assert_done_or_refused
 
 SCALARS = [None, True, False, 0, 1, -1, 2, 3, 7, 10**6, 10**9, 10**19, 10**40, 0.5, -1e300, float("nan"), float("inf")]
@@ -155,11 +155,6 @@ mutations = st.tuples(
 )
 IN_THE_WAY = (KeyError, IndexError, ValueError, TypeError, OSError, StopIteration, ZeroDivisionError, SafetensorError)
 quietly = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, forked, tiny_files):
-    return train_all(tmp_path_factory.mktemp("finished"), forked, tiny_files)
 
 
 @pytest.fixture(scope="module")

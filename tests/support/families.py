@@ -7,6 +7,7 @@ import transformers as tf
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from support import naive_models
+from support.copies import copies_of
 
 COMMON = {"vocab_size": 60, "initializer_range": 0.25, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
 ENCODER = COMMON | {
@@ -36,15 +37,27 @@ def transformer(family, *, exact=True):
     ``exact``: without the places where transformers works in float32 even when the model is float64.
     """
     with torch.random.fork_rng():
-        torch.manual_seed(4)
-        model = tf.AutoModel.from_config(CONFIGS[family]()).double().eval()
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
+        model = copies(family)()
     for module in model.modules() if exact else ():
         if isinstance(module, LlamaRMSNorm):
             module.forward = partial(rms_norm, module)
         elif isinstance(module, LlamaRotaryEmbedding):
             module.forward = partial(rotary_embedding, module)
+    return model
+
+
+@cache
+def copies(family):
+    """Return what makes copies of a family's frozen model."""
+    return copies_of(partial(new_transformer, family))
+
+
+def new_transformer(family):
+    """Make the model that `transformer` returns copies of."""
+    torch.manual_seed(4)
+    model = tf.AutoModel.from_config(CONFIGS[family]()).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
     return model.requires_grad_(False)
 
 

@@ -1,9 +1,13 @@
 """Tiny random models of every supported family, and batches for them."""
 
+from functools import cache, partial
+
 import torch
 import transformers as tf
 
 from foretoken.backbones import BACKBONES
+
+from support.copies import copies_of
 
 SIZES = {
     "hidden_size": 32,
@@ -148,15 +152,22 @@ NO_CHECKPOINTING = ("mpnet",)  # transformers has none for them
 LABELS = 3
 
 
+@cache
+def config_of(family):
+    """Return a family's config, to be read only; `CONFIGS` makes one that may be changed."""
+    return CONFIGS[family]()
+
+
+@cache
 def tasks(family):
     """Return the tasks that transformers offers for this family and that this package trains."""
-    config = type(CONFIGS[family]())
+    config = type(config_of(family))
     offered = [task for task, auto in TASKS.items() if config in auto._model_mapping]
     if family not in DECODERS and "CAUSAL_LM" in offered:
         offered.remove("CAUSAL_LM")  # an encoder as decoder
     if family in SEQ2SEQ and "MASKED_LM" in offered:
         offered.remove("MASKED_LM")  # the class of SEQ_2_SEQ_LM
-    return offered
+    return tuple(offered)
 
 
 def main_task(family):
@@ -166,8 +177,19 @@ def main_task(family):
 
 def model(family, task=None, *, seed=1, dropout=False, **changes):
     """Return a model with the same random weights for the same seed."""
-    torch.manual_seed(seed)
-    task = task or main_task(family)
+    made = partial(new_model, family, task or main_task(family), seed=seed, dropout=dropout, **changes)
+    key = repr(made)
+    if key not in COPIES:
+        COPIES[key] = copies_of(made)
+    return COPIES[key]()
+
+
+COPIES = {}  # of every model that a test has asked for
+
+
+def new_model(family, task, *, seed, dropout, **changes):
+    """Make the model that `model` returns copies of."""
+    torch.default_generator.manual_seed(seed)
     config = CONFIGS[family]()
     config.num_labels = 2 if task == "QUESTION_ANS" else LABELS
     if not dropout:
@@ -194,7 +216,7 @@ def batch(family, task=None, *, size=3, length=20, labels=True):
     """Return a padded batch: the second document is shorter than the others."""
     task = task or main_task(family)
     generator = torch.Generator().manual_seed(7)
-    config = CONFIGS[family]()
+    config = config_of(family)
     shape = (size, 2, length) if task == "MULTIPLE_CHOICE" else (size, length)
     ids = torch.randint(5, 100, shape, generator=generator)
     mask = torch.ones_like(ids)

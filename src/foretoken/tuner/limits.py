@@ -12,7 +12,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -21,6 +21,7 @@ from peft import LoraConfig, PeftConfig
 from peft.tuners.tuners_utils import check_target_module_exists
 from peft.utils.other import get_pattern_key
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.errors import ConfigError, quoted
@@ -39,6 +40,7 @@ LAYERS = "(?:^|.*?\\.){}\\.(?P<idx>\\d+)\\."
 SAVED = "(^|.*\\.){}($|\\..*)"
 STRINGS = {"target_modules": WHOLE, "exclude_modules": WHOLE, "feedforward_modules": WHOLE}  # lists are plain names
 LISTS = {"layers_pattern": LAYERS, "modules_to_save": SAVED, "rank_pattern": KEY, "alpha_pattern": KEY}
+FILLS = {"normal_", "uniform_", "trunc_normal_", "kaiming_normal_", "kaiming_uniform_", "xavier_uniform_", "zeros_"}
 TRIAL = """
 import json, re, sys
 names, patterns = json.load(sys.stdin)
@@ -59,7 +61,7 @@ def check_fits(config: ForetokenConfig, dimensions: Dimensions, model: nn.Module
         ConfigError: they would not fit, or a number is beyond what a tensor's shape can be.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), WithoutValues():
             sites = config.build(dimensions)
     except (RuntimeError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:150]
@@ -68,6 +70,18 @@ def check_fits(config: ForetokenConfig, dimensions: Dimensions, model: nn.Module
     numbers = sum(tensor.numel() for tensor in new.values())
     numbers += copied_numbers(config.modules_with(dimensions.heads) or (), model)
     check_memory(numbers * BYTES, what=f"the adapter ({type(config).__name__})", remedy=SMALLER)
+
+
+class WithoutValues(TorchFunctionMode):
+    """Leaves new tensors unfilled: on the meta device they have no values, and PyTorch pretends to fill them slowly."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in FILLS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
+from functools import cache
 
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
@@ -18,14 +18,14 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
 
     Values of parameters are no part of it: what fails has only made new ones.
     """
-    snapshots = [Snapshot(owner) for owner in stateful_objects(model)]
+    owners = list(stateful_objects(model))
+    snapshots = [Snapshot(owner) for owner in owners]
     trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    hooks_before = all_model_hooks(model)
     try:
         yield
     except BaseException:
-        for model_hooks in all_model_hooks(model):
-            if model_hooks not in hooks_before:
+        for model_hooks in [owner for owner in stateful_objects(model) if isinstance(owner, ModelHooks)]:
+            if model_hooks not in owners:
                 model_hooks.remove()  # what lies outside the model: transformers' choice of attention
         for snapshot in snapshots:
             snapshot.restore()
@@ -41,8 +41,9 @@ class Snapshot:
         self.owner = owner
         self.kind = type(owner)
         self.attributes = dict(vars(owner))
-        held = (value for value in self.attributes.values() if isinstance(value, dict | list | set))
-        self.held = [(value, copy(value)) for value in held]
+        held = (value for value in self.attributes.values() if isinstance(value, (dict, list, set)))
+        # most are a module's hooks, and empty
+        self.held = [(value, (dict if isinstance(value, dict) else list)(value) if value else ()) for value in held]
 
     def restore(self) -> None:
         """Give all of it back. Dictionaries stay the same objects, as handles of hooks know theirs."""
@@ -61,9 +62,10 @@ def stateful_objects(model: nn.Module) -> Iterable[object]:
     """Yield the modules of a model, and what they hold that is no submodule: ModelHooks, and tuners of LoRA."""
     for module in model.modules():
         yield module
-        yield from (value for value in vars(module).values() if isinstance(value, ModelHooks | BaseTuner))
+        yield from (value for value in vars(module).values() if is_stateful(type(value)))
 
 
-def all_model_hooks(model: nn.Module) -> list[ModelHooks]:
-    """Return the hooks of foretoken's on a model, in a list: there is one at most."""
-    return [owner for owner in stateful_objects(model) if isinstance(owner, ModelHooks)]
+@cache  # asking the abstract class BaseTuner of every attribute takes as long as all else here
+def is_stateful(kind: type) -> bool:
+    """Tell whether objects of a class have state that attaching changes."""
+    return issubclass(kind, ModelHooks | BaseTuner)
