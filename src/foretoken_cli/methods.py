@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass
 from typing import Literal, get_args, get_origin
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
@@ -42,11 +42,9 @@ def run(words: Sequence[str]) -> int:
 
 
 def _print_options(name: str) -> None:
-    from foretoken.methods import METHODS
-    from foretoken.training.model.adapter import option_types
+    from foretoken.training.model.adapter import option_fields, option_types
 
-    known = option_types(name)
-    items = [item for item in fields(METHODS[name].config) if item.name in known] if known else []  # type: ignore[arg-type]
+    known, items = option_types(name), option_fields(name)
     if not items:
         say(f"{name} has no options")
         return

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention

@@ -128,7 +128,11 @@ class AdaptedT5Attention(T5Attention):
         """Return the bias (B or 1, H, N, N) with zeros for the prefix in front, or what masks it where the mask is in."""
         prefix = adapter.prefix_mask
         if MASK_IN_BIAS and prefix is not None:
-            text = prefix.mask.new_ones(prefix.mask.shape[0], bias.shape[-1]) if prefix.text_mask is None else prefix.text_mask
+            text = (
+                prefix.mask.new_ones(prefix.mask.shape[0], bias.shape[-1])
+                if prefix.text_mask is None
+                else prefix.text_mask
+            )
             return extend_mask(bias, prefix.mask, text)
         front = adapter.prefix_length
         return nn.functional.pad(bias, (front, 0, front, 0))

@@ -13,6 +13,7 @@ from foretoken.methods import METHODS, Method
 from foretoken.methods.base import ForetokenConfig, MethodName
 from foretoken.tuner.auxiliary import auxiliary_loss_of
 from foretoken.tuner.checkpoints.loading import wrap_loading
+from foretoken.tuner.forward.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.limits import check_lora
 from foretoken.tuner.lora import completed_lora
@@ -25,9 +26,12 @@ PEFT_TABLES: tuple[dict[Any, Any], ...] = (
     mapping.PEFT_TYPE_TO_PREFIX_MAPPING,
 )
 __all__ = [
+    "LowerLayers",
     "auxiliary_loss_of",
+    "can_leave_layers_out",
     "check_lora",
     "completed_lora",
+    "first_trained_layer",
     "head_names",
     "new_sites",
     "register",

@@ -127,8 +127,8 @@ def check_entries_in_turn(plan: Plan) -> None:
     if plan.is_mixed or all(one.entries()[-1] <= other.entries()[0] for one, other in pairwise(groups)):
         return
     raise AdapterError(
-        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one's prefix "
-        "enters before a later layer than another's; activate one of them at a time"
+        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one's "
+        "prefix enters before a later layer than another's; activate one of them at a time"
     )
 
 

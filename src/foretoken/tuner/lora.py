@@ -46,8 +46,8 @@ def with_layers(lora: LoraConfig, layers: Layers, model: nn.Module) -> LoraConfi
     numbers = [[layer - first for layer in own] for own, first in zip(chosen, dimensions.first_layers, strict=True)]
     if any(own != numbers[0] for own in numbers):
         raise ConfigError(
-            f"layers is {quoted(layers)}, which are the layers {' and '.join(map(str, numbers))} of the model's stacks; "
-            "peft's LoRA takes the same numbers in each, name those"
+            f"layers is {quoted(layers)}, which are the layers {' and '.join(map(str, numbers))} of the model's "
+            "stacks; peft's LoRA takes the same numbers in each, name those"
         )
     patterns = {stack.layers.rpartition(".")[2] for stack in backbone.stacks_of(body)}
     return replace(lora, layers_to_transform=numbers[0], layers_pattern=sorted(patterns))
@@ -68,7 +68,8 @@ def completed_lora(lora: LoraConfig, model: nn.Module, layers: Layers = None) ->
     """Return a LoRA config that trains the same head as foretoken's own methods do, so that they compare.
 
     Raises:
-        ConfigError: it cannot be at these layers, its regular expressions cannot be matched, or it would not fit into memory.
+        ConfigError: it cannot be at these layers, its regular expressions cannot be matched, or it would not fit into
+            memory.
     """
     head = find_backbone(model).head_names(model, body_of(model))
     trained = list(dict.fromkeys([*(lora.modules_to_save or []), *head])) or None

@@ -85,7 +85,7 @@ class EntrySite(Site):
         if enters:
             # P^(0): the zeros that StackHooks.reserve_prefix put here only kept its place. It is made inside the layer
             # because sharding, offloading and checkpointing have the layer's parameters at hand here alone.
-            prefix = self.new_prefix(prefix)
+            prefix = self.new_prefix(plan, prefix)
         for group, entry in at_work:
             if here and group.prefix_length:
                 prefix = self.edit_prefix(prefix, group, entry)  # + P^(l) in layers l > 0
@@ -110,16 +110,16 @@ class EntrySite(Site):
             return group.put(prefix, edited)
         return group.put(prefix, torch.cat([before, edited, after], dim=1))
 
-    def new_prefix(self, prefix: Tensor) -> Tensor:
+    def new_prefix(self, plan: Plan, prefix: Tensor) -> Tensor:
         """Return the (B, P, D) prefix with what enters here of the adapters' prefixes, side by side.
 
         It stays zero where a document has a shorter one.
         """
-        at_work = [(group, entry) for group, entry in self.at_work() if group.num_entering]
-        if all(group.num_entering == group.prefix_length for group, _ in at_work):
+        if all(group.num_entering == group.prefix_length for group in plan.groups):  # nothing has entered before
             prefix = torch.zeros_like(prefix)
-        for group, entry in at_work:
-            count = group.num_entering
+        for group, entry in self.at_work():
+            if not (count := group.num_entering):
+                continue
             mine = group.take(prefix)
             new = entry.new_prefix(mine.shape[0]).to(dtype=prefix.dtype, device=prefix.device)
             stop = group.offset + group.prefix_length
