@@ -166,7 +166,8 @@ PATCHED: tuple[Patch, ...] = (
     Patch(
         "torch.nn.Module.forward",
         "replaced",
-        "callers that pass hooks by (`model.forward(...)`) reach them all the same (on the body, not the class)",
+        "callers that pass hooks by (`model.forward(...)`) reach them all the same, and frozen layers whose result is "
+        "known hand on what they are given (on the body and its layers, not the class)",
         UNLOAD,
     ),
     Patch(

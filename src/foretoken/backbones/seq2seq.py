@@ -125,7 +125,7 @@ class AdaptedT5Attention(T5Attention):
         return nn.functional.pad(text, (prefix_length, 0, prefix_length, 0))
 
     def with_front(self, adapter: AttentionAdapter, bias: Tensor) -> Tensor:
-        """Return the bias (B or 1, H, N, N) with zeros for the prefix in front, or what masks it where the mask is in."""
+        """Return the bias (B or 1, H, N, N) with zeros for the prefix in front, or its mask where it holds masks."""
         prefix = adapter.prefix_mask
         if MASK_IN_BIAS and prefix is not None:
             text = (

@@ -12,9 +12,9 @@ from foretoken import (
     StackConfig,
     fuse,
     prefix_cache,
+    to_peft,
 )
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.interop import to_peft
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, layer_numbers
 from foretoken.tuner.forward.lower_layers import first_trained_layer
 from foretoken.tuner.lora import completed_lora

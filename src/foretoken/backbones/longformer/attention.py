@@ -70,10 +70,11 @@ class WindowedSelfAttention(LongformerSelfAttention):
             raise BackboneError(
                 "Longformer with an adapter does not return attention maps; leave out output_attentions"
             )
-        if adapter is not None and (prefix := adapter.prefix_mask) is not None and is_index_masked is not None:
-            if is_index_masked.shape[1] < hidden_states.shape[1]:  # else an encoder that packs has put it there
-                is_index_masked = with_prefix(is_index_masked, ~prefix.mask, prefix)
-                is_index_global_attn = with_prefix(is_index_global_attn, prefix.mask, prefix)
+        prefix = None if adapter is None else adapter.prefix_mask
+        has_prefix = is_index_masked is not None and is_index_masked.shape[1] == hidden_states.shape[1]
+        if prefix is not None and not has_prefix:  # an encoder that packs has put it into the masks
+            is_index_masked = with_prefix(is_index_masked, ~prefix.mask, prefix)
+            is_index_global_attn = with_prefix(is_index_global_attn, prefix.mask, prefix)
         window = self.window(is_index_masked, is_index_global_attn)
         out, after = self.attended(*self.projected(hidden_states), mask=window)
         if window.global_index.shape[1]:

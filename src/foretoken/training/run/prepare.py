@@ -223,12 +223,12 @@ def _set_precision(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
 
 
 def _rest_lower_layers(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
-    """Let the frozen layers below those that the recipe names run without dropout, whether their states are kept or not.
+    """Let the frozen layers below those that the recipe names run without dropout, with and without `cache_states`.
 
     Raises:
         ConfigError: the states are to be kept and this family's cannot be.
     """
-    is_kept = recipe.training.cache_states is not None
+    is_kept = recipe.training.cache_states != "off"
     if is_kept and not can_leave_layers_out(model):
         raise ConfigError(
             f"training.cache_states: the lower layers of {model.config.model_type} models cannot be left out, "

@@ -123,7 +123,7 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
             f"training.tokens_per_batch: one process with {gpus} GPUs divides its batches by documents; "
             "start one process per GPU with `accelerate launch -m foretoken train ...`"
         )
-    if options.cache_states is not None and processes == 1 and gpus > 1:
+    if options.cache_states != "off" and processes == 1 and gpus > 1:
         raise ConfigError(
             f"training.cache_states: one process with {gpus} GPUs has a copy of the model on each; "
             "start one process per GPU with `accelerate launch -m foretoken train ...`"
@@ -194,7 +194,7 @@ def _fit(
 def _cache_states(recipe: Recipe, prepared: Prepared, trainer: RecipeTrainer, splits: Sequence[str]) -> None:
     """Run the layers below the first trained one once, where the recipe asks for it and there are any."""
     options = recipe.training
-    if options.cache_states is None or not first_trained_layer(prepared.model):
+    if options.cache_states == "off" or not first_trained_layer(prepared.model):
         return
     states = LowerStates.open(
         prepared.model,

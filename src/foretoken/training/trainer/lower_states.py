@@ -97,10 +97,9 @@ class LowerStates:
         """Return batches of the texts that have no states yet, each text once, the longest first."""
         seen, batches = set(self.store.places), []
         for table in tables:
-            plain = table.remove_columns([name for name in ("labels",) if name in table.column_names])
             order = by_length(table["length"])
             for start in range(0, len(order), self.batch_size):
-                inputs = self.collator([plain[row] for row in order[start : start + self.batch_size]])
+                inputs = self.collator([table[row] for row in order[start : start + self.batch_size]])
                 keys = keys_of(inputs)
                 new = [row for row, key in enumerate(keys) if key not in seen and keys.index(key) == row]
                 seen.update(keys)
