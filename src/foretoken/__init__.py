@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from foretoken.methods.aot.config import AoTPTuningConfig as AoTPTuningConfig
     from foretoken.methods.bitfit import BitFitConfig as BitFitConfig
     from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig as BottleneckAdapterConfig
+    from foretoken.methods.decoupled_prefix import DecoupledPrefixConfig as DecoupledPrefixConfig
     from foretoken.methods.head_only import HeadOnlyConfig as HeadOnlyConfig
     from foretoken.methods.inducer_tuning import InducerTuningConfig as InducerTuningConfig
     from foretoken.methods.kernel_propagation import KernelPropagationConfig as KernelPropagationConfig
@@ -54,6 +55,7 @@ _PUBLIC = {
     "KernelPropagationConfig": "foretoken.methods.kernel_propagation",
     "PrefixTuningConfig": "foretoken.methods.prefix_tuning",
     "PromptTuningConfig": "foretoken.methods.prompt_tuning",
+    "DecoupledPrefixConfig": "foretoken.methods.decoupled_prefix",
     "SelectivePrefixTuningConfig": "foretoken.methods.selective_prefix_tuning",
     "InducerTuningConfig": "foretoken.methods.inducer_tuning",
     "AoTPTuningConfig": "foretoken.methods.aot.config",

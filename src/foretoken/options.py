@@ -296,6 +296,25 @@ def help_lines(cls: type[Any], prefix: str = "") -> list[str]:
     return lines
 
 
+def defaults(cls: type[Any], prefix: str = "") -> dict[str, Any]:
+    """Return the default of every key that has one, by its dotted name.
+
+    >>> from foretoken.training.recipe.recipe import LengthenOptions
+    >>> defaults(LengthenOptions, "lengthen.")
+    {'lengthen.max_length': 4096, 'lengthen.attention_window': 512}
+    """
+    hints, found = types_of(cls), dict[str, Any]()
+    for item in fields(cls):
+        inner, key = _options_class(hints[item.name]), prefix + item.name
+        if item.default is not MISSING:
+            found[key] = item.default
+        elif inner is not None:
+            found |= defaults(inner, f"{key}.")
+        elif item.default_factory is not MISSING:
+            found[key] = item.default_factory()
+    return found
+
+
 def _options_class(wanted: object) -> type[object] | None:
     members = [wanted, *get_args(wanted)]
     return next((member for member in members if isinstance(member, type) and is_dataclass(member)), None)

@@ -95,6 +95,11 @@ def _run_one(path: str, overrides: Sequence[str], options: TrainCommand) -> tupl
     from foretoken.training.recipe.recipe import load_recipe
 
     recipe = load_recipe(path, overrides)
+    if recipe.data.folds is not None and recipe.data.fold is None:
+        from foretoken.training.run.folds import pooled_files, train_folds
+
+        values = train_folds(recipe, restart=options.restart, accept_changed=options.accept_changed)
+        return str(pooled_files(recipe)[0]), values
     from foretoken.training.run.train import train
 
     return str(recipe.run_folder), train(recipe, restart=options.restart, accept_changed=options.accept_changed)
@@ -105,7 +110,7 @@ def _print(done: Sequence[tuple[str, Values]]) -> None:
     if done and is_main_process():
         names = _metrics([record for _, record in done])
         header = ("method", "trainable %", *(_SHORT.get(name, name.replace("_", " ")) for name in names), "s/step")
-        table(header, [_row(record, names) for _, record in done])
+        table(header, [row for _, record in done for row in _rows(record, names)])
         say()
         say(f"adapter, record and predictions: {', '.join(folder for folder, _ in done)}")
 
@@ -116,10 +121,20 @@ def _metrics(done: Sequence[Values]) -> list[str]:
     return [name for name in dict.fromkeys(names) if any(name in record["test"] for record in done)]
 
 
-def _row(record: Values, names: Sequence[str]) -> list[str]:
-    measured, step = record["test"], record["timings"]["step_seconds_median"]
+def _rows(record: Values, names: Sequence[str]) -> list[list[str]]:
+    """Return the row of a run; of folds, that of all their documents together, and the mean over them."""
+    method = record["recipe"]["method"]["name"]
+    if "over_folds" not in record:
+        return [_row(record, method, record["test"], names)]
+    means = {name: values["mean"] for name, values in record["over_folds"]["test"].items()}
+    pooled = _row(record, f"{method}, {len(record['runs'])} folds pooled", record["test"], names)
+    return [pooled, _row(record, f"{method}, mean over folds", means, names)]
+
+
+def _row(record: Values, what: str, measured: Values, names: Sequence[str]) -> list[str]:
+    step = record["timings"]["step_seconds_median"]
     return [
-        record["recipe"]["method"]["name"],
+        what,
         f"{record['parameters']['percent']:.3f}",
         *("" if measured.get(name) is None else f"{measured[name]:.4f}" for name in names),
         "" if step is None else f"{step:.3f}",

@@ -17,6 +17,7 @@ P = {"num_virtual_tokens": 3, "prefix_dropout": 0.0}
 METHODS = {
     "prefix-propagation": ft.PrefixPropagationConfig,
     "prefix-tuning": ft.PrefixTuningConfig,
+    "decoupled-prefix": ft.DecoupledPrefixConfig,
     "prompt-tuning": ft.PromptTuningConfig,
     "selective-prefix-tuning": ft.SelectivePrefixTuningConfig,
     "kernel-propagation": lambda **kw: ft.KernelPropagationConfig(alpha=0.5, alpha_scope="head", **kw),

@@ -6,6 +6,7 @@ import transformers as tf
 from peft import get_peft_model
 
 from foretoken import (
+    DecoupledPrefixConfig,
     PrefixPropagationConfig,
     PrefixTuningConfig,
     PromptTuningConfig,
@@ -67,6 +68,25 @@ def test_prefix_tuning(family):
 def test_prefix_tuning_through_a_network(family):
     config = PrefixTuningConfig(num_virtual_tokens=P, prefix_projection=True, encoder_hidden_size=5)
     assert_equals_oracle(family, config, lambda p, ids: naive_edits.prefix_tuning(projected(p, "attention")))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoupled_prefix(family):
+    config = DecoupledPrefixConfig(num_virtual_tokens=P)
+    assert_equals_oracle(
+        family, config, lambda p, ids: naive_edits.decoupled_prefix(prefixes(p), key_scale=config.key_scale)
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoupled_prefix_with_gates(family):
+    config = DecoupledPrefixConfig(num_virtual_tokens=P, gate=True, key_scale=3.0)
+
+    def edits_of(p, ids):
+        gates = [p[layer, "attention"]["gate"] for layer in range(3)]
+        return naive_edits.decoupled_prefix(prefixes(p), key_scale=3.0, gates=gates)
+
+    assert_equals_oracle(family, config, edits_of)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 4.0])

@@ -5,7 +5,7 @@
 
 import torch
 
-from support.naive_functions import gelu
+from support.naive_functions import gelu, softmax
 from support.naive_methods import (
     ahead_3,
     ahead_6,
@@ -22,7 +22,7 @@ from support.naive_methods import (
     selective_4,
     selective_6,
 )
-from support.naive_models import Edits
+from support.naive_models import Edits, plain_attention
 
 LAYERS = range(3)
 
@@ -72,6 +72,22 @@ def selective_prefix_tuning(prefixes, *, alpha):
             scores = selective_4(seen.query, p_k), selective_4(seen.query, seen.keys)
             prefix, text = selective_6(*scores, alpha)
             return prefix @ p_v + text @ seen.values, 0.0
+
+        return attend
+
+    return Edits(attend=layers(make))
+
+
+def decoupled_prefix(prefixes, *, key_scale, gates=None):
+    """f(q) + g sum_x p_x P_v,x with p the softmax of q P_k over the prefix alone, g = tanh(w) per head or 1."""
+
+    def make(layer):
+        def attend(seen):
+            p_k, p_v = head_columns(prefixes[layer], seen)
+            f, _ = plain_attention(seen)
+            own = softmax(torch.stack([key_scale * key @ seen.query for key in p_k]) * seen.scale)
+            gate = 1.0 if gates is None else torch.tanh(gates[layer][seen.head].squeeze())
+            return f + gate * sum(weight * value for weight, value in zip(own, p_v, strict=True)), 0.0
 
         return attend
 

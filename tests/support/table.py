@@ -11,6 +11,7 @@ from foretoken import (
     AoTPTuningConfig,
     BitFitConfig,
     BottleneckAdapterConfig,
+    DecoupledPrefixConfig,
     HeadOnlyConfig,
     InducerTuningConfig,
     KernelPropagationConfig,
@@ -46,6 +47,10 @@ ROWS = {
     ),
     "prefix-tuning, some layers": lambda **kw: PrefixTuningConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, **{"layers": [0, 1], **kw}
+    ),
+    "decoupled-prefix": lambda **kw: DecoupledPrefixConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
+    "decoupled-prefix, gated": lambda **kw: DecoupledPrefixConfig(
+        num_virtual_tokens=3, prefix_dropout=0.0, gate=True, key_scale=2.0, **kw
     ),
     "prompt-tuning": lambda **kw: PromptTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
     "selective-prefix-tuning": lambda **kw: SelectivePrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
@@ -95,10 +100,12 @@ NO_BIASES = ("modernbert", "llama", "qwen3", "mistral", "gemma3_text", "t5")
 EMPTY = {("bitfit", family): "trains biases" for family in NO_BIASES}  # what cannot be, and part of the message
 EMPTY["head-only", "led"] = "trains the task's new head"  # transformers has no classification with LED any more
 CELLS = [(method, family) for family in tiny.FAMILIES for method in METHODS if (method, family) not in EMPTY]
-# what starts at the frozen model; a prefix, and a gate, take part from the start
+# what starts at the frozen model; a prefix in the text's softmax, and inducer-tuning's gate, take part from the start
 NEUTRAL = (
     "bitfit",
     "head-only",
+    "decoupled-prefix",
+    "decoupled-prefix, gated",
     "inducer-tuning",
     "inducer-tuning, MAM",
     "inducer-tuning, adaptive",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foretoken.data.checks import keep_labels, names_of, refuse_labels_beyond_train, refuse_unknown
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
 from foretoken.data.examples import OUTSIDE
+from foretoken.data.folds import fold_splits, pooled
 from foretoken.data.oddities import (
     input_keys,
     warn_of_classes,
@@ -57,7 +58,8 @@ class Loaded:
 def load_data(options: DataOptions) -> Loaded:
     """Return train, validation and test, and what is to be predicted from them.
 
-    A split that the source lacks is taken from train: stratified, deterministic, identical texts together.
+    A split that the source lacks is taken from train: stratified, deterministic, identical texts together. With folds,
+    the documents of all splits are pooled first.
 
     Raises:
         DataError: the data are not usable; the message names file, line and column where there are any.
@@ -71,10 +73,13 @@ def load_data(options: DataOptions) -> Loaded:
     corpus = keep_labels(_read(options), options.labels)
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
+    together: list[str] = []
+    if options.folds is not None:
+        corpus, together = pooled(corpus, _fold_group(options))
     names = names_of(corpus)
     if options.task is None:
         warn_of_classes(corpus, names)
-    splits = _subsampled(_complete(corpus, options), options, corpus.grouped)
+    splits = _subsampled(_complete(corpus, together, options), options, corpus.grouped)
     if corpus.problem == CLASSIFICATION:
         refuse_labels_beyond_train(splits, names)
     splits = with_unique_ids(splits)
@@ -161,8 +166,16 @@ def _texts_of_folder(root: Path, problem: str) -> Sequence[Example]:
     return read_texts_folder(root)
 
 
-def _complete(corpus: Corpus, options: DataOptions) -> Splits:
-    """Return all three splits, taking from train what the source lacks."""
+def _fold_group(options: DataOptions) -> Callable[[Any], str | None]:
+    own = None if options.task is None else get_task(options.task).fold_group
+    return own or (lambda example: example.group)
+
+
+def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> Splits:
+    """Return all three splits: taken from train where the source lacks them, or with folds all of them.
+
+    ``together`` has a key for every document; folds do not part those with the same one.
+    """
     splits = corpus.splits
     fractions = {"test": options.test_fraction, "validation": options.validation_fraction}
     missing = {split: fraction for split, fraction in fractions.items() if split not in splits}
@@ -170,7 +183,10 @@ def _complete(corpus: Corpus, options: DataOptions) -> Splits:
         if not documents:
             raise DataError(f"{split} has no documents of the classes in labels; name other classes")
     _say_idle(options, missing)
-    if not missing:
+    if options.folds is not None:
+        missing.pop("test")
+        complete = dict(fold_splits(splits["train"], together, options))
+    elif not missing:
         complete = dict(splits)
     else:
         _refuse_empty_shares(len(splits["train"]), missing)
@@ -192,9 +208,10 @@ def _say_idle(options: DataOptions, missing: Mapping[str, float]) -> None:
     for split in ("validation", "test"):
         if split not in missing and options.is_given(f"{split}_fraction"):
             _log.warning("data.%s_fraction has no effect: the data have a %s split", split, split)
-    drawn = missing or any(getattr(options, f"max_{split}") for split in SPLITS)
+    drawn = (missing and options.folds is None) or any(getattr(options, f"max_{split}") for split in SPLITS)
     if not drawn and options.is_given("split_seed"):
-        _log.warning("data.split_seed has no effect: the data have all splits, and none is cut to a part")
+        why = "folds have a fold_seed" if options.folds is not None else "the data have all splits"
+        _log.warning("data.split_seed has no effect: %s, and none is cut to a part", why)
 
 
 def _refuse_empty_shares(documents: int, fractions: Mapping[str, float]) -> None:

@@ -17,6 +17,8 @@ from foretoken.data.readers.rows import CHOICES, ColumnNames
 from foretoken.errors import did_you_mean, quoted
 from foretoken.options import check_fields, option
 
+MOST_FOLDS = 1000
+FOLD_OPTIONS = ("folds", "fold", "fold_seed")
 CLEAN = "clean"  # nothing that is trained on, or selected by, is in the test
 REMOVABLE = ("headers", "footers", "quotes")
 
@@ -78,6 +80,16 @@ class DataOptions:
     )
     max_test: int | None = option("Keep at most this many test documents, classes in proportion.", None, at_least=1)
     labels: tuple[str, ...] | None = option("Keep only documents of these classes.", None)
+    folds: int | None = option(
+        "Pool all labelled documents and divide them into this many folds, each of which is the test of one run.",
+        None,
+        at_least=2,
+        at_most=MOST_FOLDS,
+    )
+    fold: int | None = option(
+        "Which fold is the test, from 0; `foretoken train` without it runs all.", None, at_least=0
+    )
+    fold_seed: int = option("Seed of the folds; runs with other training seeds share them.", 0)
 
     @property
     def columns(self) -> ColumnNames:
@@ -90,13 +102,30 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        check_fields(self, lambda: [*_source(self), *_unused(self), *_choices(self), *_shares(self)])
+        check_fields(self, lambda: [*_source(self), *_unused(self), *_choices(self), *_shares(self), *_folds(self)])
 
 
 def _shares(options: DataOptions) -> list[str]:
     total = options.validation_fraction + options.test_fraction
     in_range = 0 < options.validation_fraction < 1 and 0 < options.test_fraction < 1
     return [f"validation_fraction + test_fraction must be below 1, got {total:g}"] if in_range and total >= 1 else []
+
+
+_OF_OTHER_TESTS = ("validation", "test", "split", "test_fraction", "max_test")
+
+
+def _folds(options: DataOptions) -> list[str]:
+    if options.folds is None:
+        given = [name for name in FOLD_OPTIONS[1:] if options.is_given(name)]
+        return [f"{name} is set without folds: set folds to their number, or leave {name} out" for name in given]
+    problems = [
+        f"{name} and folds exclude each other: every document is in the test of one fold; leave {name} out"
+        for name in _OF_OTHER_TESTS
+        if options.is_given(name)
+    ]
+    if options.fold is not None and options.fold >= options.folds:
+        problems.append(f"fold: got {options.fold}, expected 0 to {options.folds - 1} with {options.folds} folds")
+    return problems
 
 
 def given_options(values: Mapping[str, object]) -> dict[str, object]:

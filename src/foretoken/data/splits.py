@@ -135,6 +135,25 @@ def _quotas(sizes: Mapping[str, int], maximum: int) -> dict[str, int]:
     return quota
 
 
+def together(texts: Sequence[str], groups: Sequence[str | None]) -> list[str]:
+    """Return for every text a key that it shares with those of its group and those like it, and theirs in turn.
+
+    >>> first, second, third = together(["a b", "a  b", "c"], [None, "g", "g"])
+    >>> first == second == third
+    True
+    """
+    keys, parent = [text_key(text) for text in texts], list(range(len(texts)))
+    first: dict[tuple[str, str], int] = {}
+    for index, (key, group) in enumerate(zip(keys, groups, strict=True)):
+        for name in [("text", key), *([] if group is None else [("group", group)])]:
+            _join(parent, first.setdefault(name, index), index)
+    roots = [_root(parent, index) for index in range(len(texts))]
+    least: dict[int, str] = {}  # by root; unlike the root itself, it does not depend on the order of the texts
+    for key, root in zip(keys, roots, strict=True):
+        least[root] = min(key, least.get(root, key))
+    return [least[root] for root in roots]
+
+
 def near_duplicates(texts: Sequence[str], words: int = 8, shared: float = 0.3) -> list[int]:
     """Return for every text the index of the first text of its group.
 
@@ -147,8 +166,7 @@ def near_duplicates(texts: Sequence[str], words: int = 8, shared: float = 0.3) -
     parent = list(range(len(texts)))
     for (one, other), common in _common_runs(runs).items():
         if common >= shared * min(len(runs[one]), len(runs[other])):
-            first, second = sorted((_root(parent, one), _root(parent, other)))
-            parent[second] = first
+            _join(parent, one, other)
     return [_root(parent, index) for index in range(len(texts))]
 
 
@@ -167,6 +185,11 @@ def _common_runs(runs: Iterable[set[tuple[str, ...]]]) -> Counter[tuple[int, int
         if 1 < len(owners) <= 50:  # a run in more texts than that is a boilerplate line, not a copied text
             pairs.update((one, other) for place, one in enumerate(owners) for other in owners[place + 1 :])
     return pairs
+
+
+def _join(parent: list[int], one: int, other: int) -> None:
+    first, second = sorted((_root(parent, one), _root(parent, other)))
+    parent[second] = first
 
 
 def _root(parent: Sequence[int], index: int) -> int:

@@ -13,6 +13,7 @@ from foretoken.methods.aot.config import AoTPTuningConfig
 from foretoken.methods.base import ForetokenConfig, plain
 from foretoken.methods.bitfit import BitFitConfig
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig
+from foretoken.methods.decoupled_prefix import DecoupledPrefixConfig
 from foretoken.methods.head_only import HeadOnlyConfig
 from foretoken.methods.inducer_tuning import InducerTuningConfig
 from foretoken.methods.kernel_propagation import KernelPropagationConfig
@@ -66,6 +67,13 @@ METHODS: dict[str, Method] = {
             "keys and values in every attention layer (P-tuning v2)",
             PrefixTuningConfig,
             "Li & Liang 2021, Liu et al. 2022",
+        ),
+        Method(
+            "decoupled-prefix",
+            "decoupled prefix",
+            "keys and values in every attention layer, with a softmax of their own beside the text's",
+            DecoupledPrefixConfig,
+            "Wang et al. 2025, Zhang et al. 2023",
         ),
         Method(
             "prompt-tuning",

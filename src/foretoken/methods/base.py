@@ -17,7 +17,7 @@ columns, L layers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,6 +30,13 @@ from foretoken.errors import AdapterError, ConfigError, quoted
 from foretoken.files import PathLike, refuse_pickles
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, Place, check_layers
 from foretoken.methods.require import require_token_numbers
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "tanh": torch.tanh,
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +59,10 @@ class PrefixStart:
     """What the prefix of a new adapter is at the start.
 
     Attributes:
-        source: ``random``, ``vocabulary``, ``text`` or ``adapter``.
+        source: ``random``, ``positions``, ``vocabulary``, ``text`` or ``adapter``.
         length: P.
         is_projected: the prefix is the output of a network.
+        std: standard deviation of random numbers.
         text: what the prefix starts from.
         tokenizer: folder or hub name of the text's tokenizer; None for the model's own.
         adapter: folder or hub name of the adapter that the prefix starts from.
@@ -63,6 +71,7 @@ class PrefixStart:
     source: str
     length: int
     is_projected: bool
+    std: float = 0.02
     text: str | None = None
     tokenizer: str | None = None
     adapter: str | None = None
@@ -123,11 +132,14 @@ class ScoreColumns(AttentionEdit):
         outside_softmax: whether the columns stay outside the softmax of the others. If not, ``combine`` is given the
             sum over the softmax's other terms, ``(1 - sum_x p_x) f``; if so, ``f`` itself, the attention without
             these columns.
+        own_softmax: whether the columns have a softmax of their own, apart from everything else that is attended to:
+            their probabilities sum to 1, and ``combine`` is given the attention without these columns.
     """
 
     num_columns: int = 0
     position_free: bool = False
     outside_softmax: ClassVar[bool] = False
+    own_softmax: ClassVar[bool] = False
 
     @abstractmethod
     def scores(self, query: Tensor, scale: float) -> Tensor:
@@ -266,8 +278,9 @@ class MethodName(str):
 class ForetokenConfig(PeftConfig, ABC):
     """What the configs of all methods share.
 
-    The metadata of a field has its ``help``; ``needs`` names options and the values without which it changes nothing,
-    ``rotary`` says that it does only on models that rotate by positions: a recipe that has it in vain is told so.
+    The metadata of a field has its ``help``; ``needs`` names options and the values without one of which it changes
+    nothing, ``rotary`` says that it does only on models that rotate by positions: a recipe that has it in vain is
+    told so.
 
     Args:
         modules_to_save: modules trained in full and saved with the adapter; default: the model's new head.

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.methods.activations import ACTIVATIONS
-from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
+from foretoken.methods.base import ACTIVATIONS, ForetokenConfig, OutputEdit, Sites
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 

@@ -15,7 +15,7 @@ from foretoken.methods.base import ForetokenConfig, PrefixStart, Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
-Start: TypeAlias = Literal["random", "vocabulary", "text", "adapter"]
+Start: TypeAlias = Literal["random", "positions", "vocabulary", "text", "adapter"]
 START_OPTIONS: dict[str, str] = {
     "prefix_init_text": "text",
     "tokenizer_name_or_path": "text",
@@ -35,8 +35,10 @@ class PrefixConfig(ForetokenConfig):
         encoder_hidden_size: width of that network (default: the model's width).
         position_free: in models with rotary positions, let every query meet the prefix without its rotation: the
             prefix is as near to the last token of a long text as to the first. Default: it stands at position 0.
-        prefix_init: what the prefix is at the start: ``random``; what the frozen model computes for a ``text`` or for
-            P random tokens of its ``vocabulary``; or what another ``adapter`` of the same method has learnt.
+        prefix_init: what the prefix is at the start: ``random``; what the frozen model computes for a ``text``, for
+            P random tokens of its ``vocabulary``, or for P random embeddings of standard deviation ``init_std`` (its
+            ``positions``: with so little in them, what its embedding layer adds to them and normalises is all there
+            is); or what another ``adapter`` of the same method has learnt.
         prefix_init_text: that text; it is repeated, or cut, to P tokens.
         tokenizer_name_or_path: the text's tokenizer (default: the model's own).
         prefix_init_adapter: folder or hub name of that adapter; its prefix is repeated, or cut, to P.
@@ -46,7 +48,10 @@ class PrefixConfig(ForetokenConfig):
     prefix_dropout: float = field(default=0.1, metadata={"help": "dropout on the prefix in training"})
     init_std: float = field(
         default=0.02,
-        metadata={"help": "standard deviation of the prefix at the start", "needs": {"prefix_init": "random"}},
+        metadata={
+            "help": "standard deviation of the prefix at the start",
+            "needs": {"prefix_init": ("random", "positions")},
+        },
     )
     prefix_projection: bool = field(
         default=False, metadata={"help": "train a two-layer network that yields the prefix"}
@@ -55,7 +60,7 @@ class PrefixConfig(ForetokenConfig):
         default=None,
         metadata={
             "help": "width of that network (default: the model's width)",
-            "needs": {"prefix_projection": True},
+            "needs": {"prefix_projection": (True,)},
         },
     )
     position_free: bool = field(
@@ -64,7 +69,9 @@ class PrefixConfig(ForetokenConfig):
     )
     prefix_init: Start = field(
         default="random",
-        metadata={"help": "what the prefix starts from: random numbers, random tokens, a text, another adapter"},
+        metadata={
+            "help": "what the prefix starts from: random numbers, the positions, random tokens, a text, another adapter"
+        },
     )
     prefix_init_text: str | None = field(default=None, metadata={"help": "the text that the prefix starts from"})
     tokenizer_name_or_path: str | None = field(
@@ -105,7 +112,7 @@ class PrefixConfig(ForetokenConfig):
         for option in ("prefix_init_text", "prefix_init_adapter"):
             if self.prefix_init == START_OPTIONS[option] and not getattr(self, option):
                 raise ConfigError(f"prefix_init is {self.prefix_init!r} but {option} is missing; give it")
-        if self.prefix_projection and self.prefix_init in ("vocabulary", "text"):
+        if self.prefix_projection and self.prefix_init in ("positions", "vocabulary", "text"):
             raise ConfigError(
                 f"prefix_init is {self.prefix_init!r}, but with prefix_projection the prefix is a network's output and "
                 "starts as what that yields; leave out one of them"
@@ -119,6 +126,7 @@ class PrefixConfig(ForetokenConfig):
             self.prefix_init,
             self.num_virtual_tokens,
             self.prefix_projection,
+            std=self.init_std,
             text=self.prefix_init_text,
             tokenizer=self.tokenizer_name_or_path,
             adapter=self.prefix_init_adapter,

@@ -24,8 +24,9 @@ def classification_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bin
     They are of probabilities (n, C) against labels (n,). The predicted class is that of the largest
     probability, the first one of equals. Precision, recall, F1 and the Matthews correlation are scikit-learn's: a
     ratio without cases is 0, and the macro mean is over the classes that are predicted or labelled at all. With two
-    classes there are ``precision``, ``recall`` and ``f1`` of class 1. All calibration errors have ``n_bins``
-    bins, except that ``ece_upper_edge`` keeps the 10 of the code that it is to be compared with.
+    classes there are ``precision``, ``recall`` and ``f1`` of class 1, and the area under its ROC curve. All
+    calibration errors have ``n_bins`` bins, except that ``ece_upper_edge`` keeps the 10 of the code that it is to be
+    compared with.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions, and
     :class:`~foretoken.errors.ConfigError` for ``n_bins`` below 1.
@@ -36,7 +37,21 @@ def classification_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bin
     """
     check_n_bins(n_bins)
     scores, truth = checked_predictions(probabilities, labels)
-    return _agreement(truth, scores.argmax(axis=1), scores.shape[1]) | _calibration(scores, truth, n_bins)
+    ranking = {"roc_auc": roc_auc(scores[:, 1], truth)} if scores.shape[1] == 2 else {}
+    return _agreement(truth, scores.argmax(axis=1), scores.shape[1]) | ranking | _calibration(scores, truth, n_bins)
+
+
+def roc_auc(scores: ArrayLike, truth: Classes) -> float:
+    """Return how often a row of class 1 has the larger score of the two when it meets a row of class 0.
+
+    It is scikit-learn's area under the ROC curve; 0.5, as by chance, where one of the classes is absent.
+
+    >>> roc_auc([0.1, 0.4, 0.35, 0.8], np.array([0, 0, 1, 1])), roc_auc([0.1, 0.4], np.array([1, 1]))
+    (0.75, 0.5)
+    """
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(truth, scores)) if len(np.unique(truth)) == 2 else 0.5
 
 
 def _agreement(truth: Classes, predicted: Classes, num_classes: int) -> dict[str, float]:

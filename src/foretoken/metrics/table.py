@@ -36,6 +36,7 @@ METRICS: dict[str, Metric] = {
     "recall": Metric("Recall", True, (*_CLASSES, *_TAGS)),
     "f1": Metric("F1", True, (*_CLASSES, *_TAGS)),
     "matthews": Metric("Matthews correlation", True, _CLASSES),
+    "roc_auc": Metric("Area under the ROC curve", True, _CLASSES),
     # In classification the next two are extras of a task: MRPC and QQP; MultiRC.
     "accuracy_f1": Metric("Mean of accuracy and F1", True, ()),
     "exact_match": Metric("Exact match", True, _TEXTS),
@@ -61,24 +62,29 @@ METRICS: dict[str, Metric] = {
     "token_f1": Metric("F1 (words)", True, _TEXTS),
     "loss": Metric("Loss", False, PROBLEMS),
 }
-_BINARY_ONLY = {"precision", "recall", "f1"}
+_BINARY_ONLY = {
+    "precision": "precision_macro or precision_micro",
+    "recall": "recall_macro or recall_micro",
+    "f1": "f1_macro or f1_micro",
+    "roc_auc": "accuracy or f1_macro",
+}  # and what there is with any number of classes
 
 
 def metric_names(num_classes: int | None, problem: str = "classification") -> tuple[str, ...]:
     """Return the names of the metrics that every task of a problem has, in table order; the last one is ``loss``.
 
-    ``num_classes`` matters to classification only: precision, recall and F1 of class 1 need exactly two
-    classes. With None the number is not known, and those three are left out.
+    ``num_classes`` matters to classification only: precision, recall and F1 of class 1 and the ROC curve need
+    exactly two classes. With None the number is not known, and those four are left out.
 
     Raises :class:`~foretoken.errors.ConfigError` for fewer than two classes and for an unknown problem.
 
     >>> metric_names(None, "regression")
     ('pearson', 'spearman', 'pearson_spearman', 'mse', 'loss')
     >>> sorted(set(metric_names(2)) - set(metric_names(20)))
-    ['f1', 'precision', 'recall']
+    ['f1', 'precision', 'recall', 'roc_auc']
     """
     _check(num_classes, problem)
-    left_out = _BINARY_ONLY if problem in _CLASSES and num_classes != 2 else set()
+    left_out = set(_BINARY_ONLY) if problem in _CLASSES and num_classes != 2 else set()
     return tuple(name for name, metric in METRICS.items() if problem in metric.problems and name not in left_out)
 
 
@@ -100,7 +106,7 @@ def check_metric(
         return
     if name in _BINARY_ONLY and problem in _CLASSES:
         got = "their number is not known" if num_classes is None else f"there are {num_classes}"
-        raise ConfigError(f"{name} needs exactly 2 classes, and {got}; use {name}_macro or {name}_micro")
+        raise ConfigError(f"{name} needs exactly 2 classes, and {got}; use {_BINARY_ONLY[name]}")
     # Every metric of some other problem or task is spelled rightly already.
     hint = "" if name in METRICS else did_you_mean(name, known)
     raise ConfigError(f"{problem} has no metric {name!r}{hint}; use one of {', '.join(known)}")

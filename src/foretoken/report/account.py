@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from foretoken.metrics.statistics import summary
 from foretoken.report.runs.compare import SIGNIFICANT, Comparison
+from foretoken.report.runs.folds import is_whole
 from foretoken.report.runs.groups import TEST, Group, Results, by
 from foretoken.report.tables.matrices import seeds_of
 from foretoken.report.tables.scores import greater_is_better, heading, printed, spread
@@ -30,7 +31,13 @@ def summary_lines(results: Results, comparisons: Sequence[Comparison]) -> list[s
 
 def warnings_of(results: Results) -> list[str]:
     """Return what makes runs less comparable than their table looks."""
-    return [*_mixed_versions(results), *_mixed_hardware(results), *_same_names(results), *_metrics(results)]
+    return [
+        *_mixed_versions(results),
+        *_mixed_hardware(results),
+        *_same_names(results),
+        *_metrics(results),
+        *_lacking_folds(results),
+    ]
 
 
 def counted(number: int, noun: str) -> str:
@@ -157,6 +164,19 @@ def _metrics(results: Results) -> list[str]:
             used = results.of_task(task)[0].metric
             lines.append(f"{task}: runs chose their checkpoints by {', '.join(others)}; all are compared by {used}.")
     return lines
+
+
+def _lacking_folds(results: Results) -> list[str]:
+    """Name runs whose test scores are left out because other folds of theirs are not finished."""
+    lacking = [
+        f"{run.name} of {run.task} ({len(run.folds)} of {run.recipe['data']['folds']})"
+        for run in results.by_seed
+        if run.folds and not is_whole(run) and any(part.scores(TEST) for part in run.folds)
+    ]
+    if not lacking:
+        return []
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    return [f"Not all folds are finished, so these are shown by validation: {', '.join(lacking[:_NAMED])}{more}."]
 
 
 def _distinct(values: Iterable[object]) -> list[str]:

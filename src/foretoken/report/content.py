@@ -31,6 +31,10 @@ _TESTS = (
     f"Over documents: the mean of the seeds on each document, documents drawn with replacement {SAMPLES:,} times. "
     "The first test asks about another training run, the second about other documents."
 )
+_FOLDS = (
+    "{} folds: each document is tested once, by a run that has not seen it, and a seed's test scores are those of all "
+    "documents together; train and validation are those of the first fold."
+)
 _CHOICE = (
     "Candidates are the recipes of one method that differ in anything but the seed. "
     "The tables above show the one that is best by validation; "
@@ -128,7 +132,8 @@ def _facts(results: Results, task: str) -> str:
     if not told[0]:
         return kind
     more = " Other runs had other numbers." if len(told) > 1 else ""
-    return f"{kind} Documents: {told[0]}.{more}"
+    folds = f" {_FOLDS.format(len(runs[0].folds))}" if runs[0].folds else ""
+    return f"{kind} Documents: {told[0]}.{folds}{more}"
 
 
 def _documents(counts: dict[str, dict[str, int]]) -> str:

@@ -40,7 +40,7 @@ def write_report(folders: Iterable[str | os.PathLike[str]], output: str | os.Pat
     results = collect(runs)
     _name_predictions(results.finished)
     log.info("%d runs found, %d counted", len(runs), len(results.finished))
-    drawn = draw_all(results.finished) if results.finished else []
+    drawn = draw_all(results.by_seed) if results.by_seed else []
     report = compose(results, compare(results), drawn)
     _write(target, report, results, drawn)
     return report

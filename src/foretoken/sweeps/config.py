@@ -96,6 +96,9 @@ class SweepConfig:
     seeds_for: Literal["all", "selected"] = option(
         "which candidates get every seed; selected: the search has the first seed alone", "all"
     )
+    folds_for: Literal["all", "selected"] = option(
+        "with data.folds: which candidates get every fold; selected: the search has the first fold alone", "all"
+    )
     metric: str | None = option("validation metric that chooses; default: the recipe's training.metric", None)
     prune: PruneOptions | None = option("end hopeless runs early; default: never", None)
     storage: StorageOptions | str | None = option("the database; default: SQLite in the sweep's folder", None)

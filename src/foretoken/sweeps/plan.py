@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from foretoken.data.options import MOST_FOLDS
 from foretoken.errors import ConfigError, RecipeError, quoted
 from foretoken.options import Errors, Values
 from foretoken.outputs import check_name
@@ -22,6 +23,13 @@ MOST_VARIANTS = 1000
 LONGEST_NAME = 100  # characters of a variant's before it is cut
 
 
+class Repeat(NamedTuple):
+    """What tells the runs of one candidate apart: the seed, and the fold that is the test where there are folds."""
+
+    seed: int
+    fold: int | None = None
+
+
 @dataclass(frozen=True)
 class Variant:
     """One combination of the compared values: a recipe, and the fields that are searched for it."""
@@ -33,6 +41,18 @@ class Variant:
     seeds: Sequence[int] = (0,)
     search_seeds: Sequence[int] = (0,)
     metric: str = ""
+    folds: Sequence[int | None] = (None,)
+    search_folds: Sequence[int | None] = (None,)
+
+    @property
+    def repeats(self) -> list[Repeat]:
+        """The runs of a candidate, by seed and then by fold."""
+        return [Repeat(*both) for both in itertools.product(self.seeds, self.folds)]
+
+    @property
+    def search_repeats(self) -> list[Repeat]:
+        """The runs of a candidate in the search."""
+        return [Repeat(*both) for both in itertools.product(self.search_seeds, self.search_folds)]
 
 
 @dataclass(frozen=True)
@@ -42,27 +62,28 @@ class SweepPlan:
     config: SweepConfig
     variants: tuple[Variant, ...]
 
-    def recipe(self, variant: Variant, params: Values, seed: int) -> Recipe:
+    def recipe(self, variant: Variant, params: Values, seed: int, fold: int | None = None) -> Recipe:
         """Return the recipe of a run."""
-        return build_recipe(self._values(variant, params, seed), source=run_name(variant, params, seed))
+        return build_recipe(self._values(variant, params, seed, fold), source=run_name(variant, params, seed, fold))
 
     def recipe_errors(self, variant: Variant, params: Values) -> Errors:
         """Return what is wrong with the recipe of a candidate."""
         try:
-            self.recipe(variant, params, variant.seeds[0])
+            self.recipe(variant, params, *variant.repeats[0])
         except RecipeError as error:
             return list(error.errors)
         return []
 
-    def _values(self, variant: Variant, params: Values, seed: int) -> Params:
-        place = Path(self.config.folder, run_name(variant, params, seed))
+    def _values(self, variant: Variant, params: Values, seed: int, fold: int | None) -> Params:
+        place = Path(self.config.folder, run_name(variant, params, seed, fold))
         own = {"training.seed": seed, "output": str(place.parent), "name": place.name}
+        own |= {} if fold is None else {"data.fold": fold}
         return apply_overrides(dict(variant.values), dict(params) | own)
 
 
-def run_name(variant: Variant, params: Values, seed: int) -> str:
+def run_name(variant: Variant, params: Values, seed: int, fold: int | None = None) -> str:
     """Return the name of a run, which is its folder within the sweep's."""
-    return f"{variant.name}/{candidate_name(params)}-seed{seed}"
+    return f"{variant.name}/{candidate_name(params)}-seed{seed}" + ("" if fold is None else f"-fold{fold}")
 
 
 def load_plan(
@@ -113,7 +134,16 @@ def _variants(config: SweepConfig, base: Params, errors: Errors) -> Iterator[Var
                 space, seeds = space | own, rule.seeds or seeds
         labels = {field: label for field, label, _ in chosen}
         name = _unused(labels, values, names)
-        yield Variant(name, labels, values, space, seeds, seeds if config.seeds_for == "all" else seeds[:1])
+        folds = _folds(values)
+        searched = seeds if config.seeds_for == "all" else seeds[:1], folds if config.folds_for == "all" else folds[:1]
+        yield Variant(name, labels, values, space, seeds, searched[0], folds=folds, search_folds=searched[1])
+
+
+def _folds(values: Values) -> Sequence[int | None]:
+    """Return the folds of a variant's recipe that names no single one; a wrong number is refused with the recipe."""
+    folds, fold = _at(values, "data.folds"), _at(values, "data.fold")
+    is_known = isinstance(folds, int) and 2 <= folds <= MOST_FOLDS and fold is None
+    return range(folds) if is_known else (None,)
 
 
 def _axis(field: str, values: object, errors: Errors) -> list[tuple[str, str, object]]:
@@ -143,12 +173,13 @@ def _label_errors(field: str, labels: Iterable[object]) -> Iterator[str]:
 
 def _too_many_runs(config: SweepConfig, variants: Sequence[Variant]) -> Errors:
     """Refuse too many runs before the candidates are made: a grid is a product."""
-    runs = sum(_most_candidates(config, item) * len(item.seeds) for item in variants)
+    runs = sum(_most_candidates(config, item) * len(item.repeats) for item in variants)
     if runs <= MOST_RUNS:
         return []
-    largest = max(variants, key=lambda item: _most_candidates(config, item) * len(item.seeds))
+    largest = max(variants, key=lambda item: _most_candidates(config, item) * len(item.repeats))
     trials = [f"{config.search.trials:,} trials"] if config.search.trials else _sizes(largest)
-    product = " x ".join([f"{len(variants):,} variants", *trials, f"{len(largest.seeds):,} seeds"])
+    folds = [f"{len(largest.folds)} folds"] if len(largest.folds) > 1 else []
+    product = " x ".join([f"{len(variants):,} variants", *trials, f"{len(largest.seeds):,} seeds", *folds])
     return [f"{product} are {runs:,} runs; expected at most {MOST_RUNS:,}"]
 
 
@@ -229,5 +260,5 @@ def _place(config: SweepConfig, line: str) -> str:
 
 
 def _with_metric(plan: SweepPlan, variant: Variant) -> Variant:
-    recipe = plan.recipe(variant, first_params(variant), variant.seeds[0])
+    recipe = plan.recipe(variant, first_params(variant), *variant.repeats[0])
     return replace(variant, metric=recipe.training.metric)

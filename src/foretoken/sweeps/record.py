@@ -12,7 +12,7 @@ from foretoken.files import write_json
 from foretoken.options import to_dict
 from foretoken.outputs import refuse_foreign
 from foretoken.sweeps.naming import params_label
-from foretoken.sweeps.plan import SweepPlan
+from foretoken.sweeps.plan import Repeat, SweepPlan
 from foretoken.sweeps.run_table import WAITING, RunRow
 from foretoken.sweeps.status import Candidate, VariantStatus, broken, deviation, is_over, measured_metrics, total_counts
 
@@ -62,6 +62,7 @@ def _variant(item: VariantStatus) -> dict[str, object]:
         "name": item.variant.name,
         "compared": dict(item.variant.compared),
         "seeds": list(item.variant.seeds),
+        **({} if item.variant.folds == (None,) else {"folds": len(item.variant.folds)}),
         "metric": item.variant.metric,
         "counts": item.counts,
         "candidates": [_candidate(candidate, chosen) for candidate in item.candidates],
@@ -73,9 +74,9 @@ def _variant(item: VariantStatus) -> dict[str, object]:
 
 def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, object]:
     rows = {
-        seed: row
-        for seed, row in candidate.rows.items()
-        if row.state != WAITING or seed in candidate.variant.search_seeds
+        repeat: row
+        for repeat, row in candidate.rows.items()
+        if row.state != WAITING or repeat in candidate.variant.search_repeats
     }
     return {
         "params": candidate.params,
@@ -83,11 +84,12 @@ def _candidate(candidate: Candidate, chosen: Candidate | None) -> dict[str, obje
         "selected": candidate is chosen,
         "score": candidate.score,
         "std": None if candidate.score is None else deviation(candidate.scores),
-        "runs": {row.run: _run(seed, row) for seed, row in rows.items()},
+        "runs": {row.run: _run(repeat, row) for repeat, row in rows.items()},
     }
 
 
-def _run(seed: int, row: RunRow) -> dict[str, object]:
+def _run(repeat: Repeat, row: RunRow) -> dict[str, object]:
     known = {"validation": row.validation, "test": row.test, "error": row.error}
-    own = {"seed": seed, "state": row.state, "seconds": row.seconds}
+    fold = {} if repeat.fold is None else {"fold": repeat.fold}
+    own = {"seed": repeat.seed, **fold, "state": row.state, "seconds": row.seconds}
     return own | {key: value for key, value in known.items() if value}

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TypedDict
 
 from foretoken.sweeps.candidates import Outcome, Pool
-from foretoken.sweeps.plan import SweepPlan, Variant, run_name
+from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
 from foretoken.sweeps.run_table import BROKEN, FAILED, MEASURED, PRUNED, SCORED, UNMEASURED, WAITING, RunRow
 from foretoken.sweeps.space import Params
 
@@ -18,7 +18,7 @@ ENDED = (*SCORED, PRUNED, FAILED)
 
 
 class Summary(TypedDict):
-    """A metric over the seeds; `std` is that of a sample, None for a single value."""
+    """A metric over the seeds, each the mean over its folds; `std` is that of a sample, None for a single value."""
 
     mean: float
     std: float | None
@@ -27,16 +27,16 @@ class Summary(TypedDict):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of the searched fields, and its runs by seed; a run that is not in the run table yet is waiting."""
+    """One choice of the searched fields, and its runs; a run that is not in the run table yet is waiting."""
 
     variant: Variant
     params: Params
-    rows: Mapping[int, RunRow]
+    rows: Mapping[Repeat, RunRow]
 
     @property
     def searched(self) -> list[RunRow]:
         """The runs that the selection depends on."""
-        return [self.rows[seed] for seed in self.variant.search_seeds]
+        return [self.rows[repeat] for repeat in self.variant.search_repeats]
 
     @property
     def is_lost(self) -> bool:
@@ -56,8 +56,8 @@ class Candidate:
 
     @property
     def score(self) -> float | None:
-        """Mean validation metric over the seeds of the search; None until every run has one."""
-        complete = not self.is_lost and len(self.scores) == len(self.variant.search_seeds)
+        """Mean validation metric over the seeds and folds of the search; None until every run has one."""
+        complete = not self.is_lost and len(self.scores) == len(self.variant.search_repeats)
         return statistics.fmean(self.scores) if complete else None
 
     @property
@@ -137,9 +137,9 @@ class VariantStatus:
     @property
     def total(self) -> int:
         """Number of runs at the end of the sweep, if no further run is pruned or fails."""
-        seeds, searched = len(self.variant.seeds), len(self.variant.search_seeds)
+        repeats, searched = len(self.variant.repeats), len(self.variant.search_repeats)
         to_come = (self.expected - len(self.candidates)) * searched
-        return len(self.wanted) + to_come + (0 if self.search_is_over else seeds - searched)
+        return len(self.wanted) + to_come + (0 if self.search_is_over else repeats - searched)
 
 
 def variant_statuses(
@@ -182,9 +182,21 @@ def in_turn(columns: Iterable[Sequence[RunRow]]) -> Iterator[RunRow]:
 
 def measured_metrics(candidate: Candidate) -> dict[str, Summary]:
     """Return every metric of a candidate on the test split."""
-    measured = {seed: row.test for seed, row in candidate.rows.items() if row.state == MEASURED and row.test}
+    tested = {repeat: row.test for repeat, row in candidate.rows.items() if row.state == MEASURED and row.test}
+    measured = by_seed(candidate.variant, tested)
     names = dict.fromkeys(name for test in measured.values() for name in test)
     return {name: summary({seed: test[name] for seed, test in measured.items() if name in test}) for name in names}
+
+
+def by_seed(variant: Variant, scores: Mapping[Repeat, Mapping[str, float] | None]) -> dict[int, dict[str, float]]:
+    """Return the metrics of every seed that has all its folds, each the mean over them."""
+    found = {}
+    for seed in variant.seeds:
+        folds = [known for fold in variant.folds if (known := scores.get(Repeat(seed, fold)))]
+        if len(folds) == len(variant.folds):
+            shared = [name for name in folds[0] if all(name in known for known in folds)]
+            found[seed] = {name: statistics.fmean([known[name] for known in folds]) for name in shared}
+    return found
 
 
 def summary(values: Mapping[int, float]) -> Summary:
@@ -203,6 +215,6 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def _candidate(variant: Variant, params: Params, rows: Mapping[str, RunRow]) -> Candidate:
-    names = {seed: run_name(variant, params, seed) for seed in variant.seeds}
-    own = {seed: rows.get(name, RunRow(name, {})) for seed, name in names.items()}
+    names = {repeat: run_name(variant, params, *repeat) for repeat in variant.repeats}
+    own = {repeat: rows.get(name, RunRow(name, {})) for repeat, name in names.items()}
     return Candidate(variant, params, own)

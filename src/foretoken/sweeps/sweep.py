@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from foretoken.sweeps.candidates import planned, pools, propose
 from foretoken.sweeps.database import Database
-from foretoken.sweeps.plan import SweepPlan
+from foretoken.sweeps.plan import Repeat, SweepPlan
 from foretoken.sweeps.run_table import FAILED, TRAINED, UNMEASURED, WAITING, RunTable
 from foretoken.sweeps.space import Params
 from foretoken.sweeps.status import Candidate, VariantStatus, broken, variant_statuses
@@ -57,15 +57,15 @@ class Sweep:
 
     def _wanted(self, status: VariantStatus) -> Iterator[tuple[str, Recipe]]:
         for candidate in status.candidates:
-            yield from self._runs(candidate, candidate.variant.search_seeds)
+            yield from self._runs(candidate, candidate.variant.search_repeats)
         if status.selected is not None:
             yield from self._runs(status.selected, list(status.selected.rows))
 
-    def _runs(self, candidate: Candidate, seeds: Sequence[int]) -> Iterator[tuple[str, Recipe]]:
-        for seed in seeds:
-            name = candidate.rows[seed].run
+    def _runs(self, candidate: Candidate, repeats: Sequence[Repeat]) -> Iterator[tuple[str, Recipe]]:
+        for repeat in repeats:
+            name = candidate.rows[repeat].run
             known = self.recipes.get(name)
-            yield name, known or self.plan.recipe(candidate.variant, candidate.params, seed)
+            yield name, known or self.plan.recipe(candidate.variant, candidate.params, *repeat)
 
     def next_proposal(self, status: VariantStatus) -> tuple[int, Params] | None:
         """Return number and parameters of a variant's next candidate; None if it has them all."""

@@ -18,7 +18,7 @@ from foretoken.errors import printable
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import SweepPlan
 from foretoken.sweeps.run_table import FAILED, HELD, PRUNED, UNMEASURED, RunRow
-from foretoken.sweeps.status import ENDED, Summary, VariantStatus, measured_metrics, summary
+from foretoken.sweeps.status import ENDED, Summary, VariantStatus, by_seed, measured_metrics, summary
 
 log = logging.getLogger(__name__)
 PROGRESS = ("variant", "done", "best so far", "running", "failed", "pruned", "time left")
@@ -94,8 +94,9 @@ def planned_rows(plan: SweepPlan, sizes: Mapping[str, int]) -> list[list[str]]:
     """Return a row per variant: what would run. `sizes` has the number of candidates of each variant."""
     rows = []
     for item in plan.variants:
-        size, seeds, searched = sizes[item.name], len(item.seeds), len(item.search_seeds)
-        rows.append([item.name, *map(str, (size, seeds, size * searched, seeds - searched))])
+        size, repeats, searched = sizes[item.name], len(item.repeats), len(item.search_repeats)
+        seeds = f"{len(item.seeds)} x {len(item.folds)} folds" if len(item.folds) > 1 else str(len(item.seeds))
+        rows.append([item.name, str(size), seeds, str(size * searched), str(repeats - searched)])
     return rows
 
 
@@ -147,7 +148,8 @@ def _result(item: VariantStatus) -> list[str]:
     numbers = [str(_failed(item)), str(item.counts.get(PRUNED, 0))]
     if chosen is None:
         return [item.variant.name, "none" if item.search_is_over else "open", metric, "-", "-", "0", *numbers]
-    validation = summary({seed: row.validation[metric] for seed, row in chosen.rows.items() if row.validation})
+    known = by_seed(item.variant, {repeat: row.validation for repeat, row in chosen.rows.items()})
+    validation = summary({seed: scores[metric] for seed, scores in known.items()}) if known else None
     test = measured_metrics(chosen).get(metric)
     name = params_label(chosen.params, digits=4) or "-"
     seeds = "0" if test is None else str(len(test["seeds"]))

@@ -22,7 +22,7 @@ from foretoken.tuner.forward.model_hooks import ModelHooks, find_model_hooks
 from foretoken.tuner.probe import frozen_states
 
 SPECIAL = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")
-Source: TypeAlias = list[int] | SavedAdapter | None
+Source: TypeAlias = list[int] | Tensor | SavedAdapter | None
 
 
 def sources_of(config: ForetokenConfig, sites: Sites, body: nn.Module, dimensions: Dimensions) -> list[Source]:
@@ -42,6 +42,9 @@ def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) 
     if start is None:
         return None
     match start.source:
+        case "positions":
+            width = body.get_input_embeddings().weight.shape[1]  # type: ignore[operator]
+            return start.std * torch.randn(start.length, width)
         case "vocabulary":
             return random_tokens(start.length, body, dimensions)
         case "text":
@@ -63,6 +66,8 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
             continue
         if isinstance(source, SavedAdapter):
             copy_adapter(source, start.length, sites, model_hooks)
+        elif isinstance(source, Tensor):
+            write_states(sites, frozen_states(model_hooks, source))
         else:
             initialise_from_tokens(source, start, sites, model_hooks)
 

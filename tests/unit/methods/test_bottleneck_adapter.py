@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from foretoken.errors import ConfigError
-from foretoken.methods.activations import ACTIVATIONS
+from foretoken.methods.base import ACTIVATIONS
 from foretoken.methods.bottleneck_adapter import Activation, BottleneckAdapterConfig
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
 from foretoken.methods.mam_adapter import MAMAdapterConfig

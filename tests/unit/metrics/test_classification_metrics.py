@@ -166,3 +166,15 @@ def test_calibration_is_that_of_the_functions(n_bins):
 
 def test_a_reliability_bin_is_plain_data():
     assert dataclasses.asdict(ReliabilityBin(0.0, 1.0, 0, None, None))["count"] == 0
+
+
+def test_the_roc_area_counts_pairs_in_order():
+    generator = np.random.default_rng(0)
+    scores, labels = generator.dirichlet(np.ones(2), size=60).round(1), generator.integers(2, size=60)
+    ones, zeros = scores[labels == 1, 1], scores[labels == 0, 1]
+    pairs = [(one > zero) + (one == zero) / 2 for one in ones for zero in zeros]  # a tie counts half
+    assert classification_metrics(scores, labels)["roc_auc"] == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_the_roc_area_of_a_single_class_is_that_of_chance():
+    assert classification_metrics([[0.1, 0.9], [0.6, 0.4]], [1, 1])["roc_auc"] == 0.5

@@ -35,7 +35,7 @@ def test_every_problem_is_covered():
 
 
 def test_classes():
-    assert set(metric_names(2)) - set(metric_names(3)) == {"precision", "recall", "f1"}
+    assert set(metric_names(2)) - set(metric_names(3)) == {"precision", "recall", "f1", "roc_auc"}
     assert metric_names(None) == metric_names(3) == metric_names(20)
     assert len(metric_names(3)) == len(set(metric_names(3))) == 17
 
@@ -58,6 +58,7 @@ def test_unusable_questions():
     ("arguments", "message"),
     [
         (("f1", 3), "f1 needs exactly 2 classes, and there are 3; use f1_macro or f1_micro"),
+        (("roc_auc", 3), "roc_auc needs exactly 2 classes, and there are 3; use accuracy or f1_macro"),
         (("recall", None), "recall needs exactly 2 classes, and their number is not known"),
         (("bleu", 2), r"classification has no metric 'bleu'; use one of accuracy, "),
         (("f1", None, "regression"), "regression has no metric 'f1'; use one of pearson, "),

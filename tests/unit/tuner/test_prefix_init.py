@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from foretoken import (
     BitFitConfig,
+    DecoupledPrefixConfig,
     KernelPropagationConfig,
     MAMAdapterConfig,
     PrefixPropagationConfig,
@@ -282,7 +283,8 @@ class TestTheOption:
         assert method_errors(method) == []
         assert build_config(method).prefix_init_text == "a long document"
         assert method_errors(method | {"prefix_init": "words"}) == [
-            "method.prefix_init: got 'words' (a text), expected `random` or `vocabulary` or `text` or `adapter`"
+            "method.prefix_init: got 'words' (a text), expected `random` or `positions` or `vocabulary` or "
+            "`text` or `adapter`"
         ]
         assert "prefix_init is 'text'" in method_errors({"name": "mam-adapter", "prefix_init": "text"})[0]
 
@@ -411,6 +413,52 @@ class TestAnotherAdapter:
         damage(tmp_path)
         with pytest.raises(AdapterError, match=message):
             self.target(tmp_path)
+
+
+class TestPositions:
+    @pytest.mark.parametrize("family", ["bert", "roberta", "longformer"])
+    def test_the_prefix_is_what_the_embedding_layer_makes_of_nearly_nothing(self, family):
+        """LayerNorm(position + type), as in the program of Li et al. 2023."""
+        body = tiny.model(family, "FEATURE_EXTRACTION").double()
+        nothing = torch.zeros(1, 5, 32, dtype=torch.float64)
+        with torch.no_grad():
+            expected = body.eval().embeddings(inputs_embeds=nothing)[0]
+        options = {"prefix_init": "positions", "init_std": 1e-9}
+        model = get_peft_model(body, config(PrefixPropagationConfig, **options))
+        first, *later = prefixes(model).values()
+        torch.testing.assert_close(first.detach().double(), expected, atol=1e-5, rtol=1e-5)
+        assert not any(prefix.any() for prefix in later)
+
+    @pytest.mark.parametrize("family", ["llama", "t5"])  # no positions in their embeddings
+    def test_no_two_tokens_start_alike(self, family):
+        model = get_peft_model(tiny.model(family), config(PrefixPropagationConfig, prefix_init="positions"))
+        first = next(iter(prefixes(model).values())).detach()
+        assert len(first.unique(dim=0)) == 5
+        assert first.std() == pytest.approx(0.02, rel=0.5)
+
+    def test_embeddings_narrower_than_the_model(self):
+        model = get_peft_model(tiny.model("electra"), config(PrefixTuningConfig, prefix_init="positions"))
+        assert all(len(prefix.detach().unique(dim=0)) == 5 for prefix in prefixes(model).values())
+
+
+class TestDecoupledPrefix:
+    @pytest.mark.parametrize("gate", [False, True])
+    def test_keys_are_those_of_the_text(self, gate):
+        model = started("bert", DecoupledPrefixConfig, key_scale=4.0, gate=gate)
+        (prefix, *_) = prefixes(model).values()
+        keys, values = prefix.detach().chunk(2, dim=-1)
+        expected = [heard("bert", f"encoder.layer.0.attention.self.{name}") for name in ("key", "value")]
+        torch.testing.assert_close(4 * keys, expected[0], atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(values, expected[1] if gate else torch.zeros_like(values), atol=1e-10, rtol=1e-10)
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"gate": True}, {"prefix_projection": True}, {"prefix_init": "vocabulary"}]
+    )
+    def test_it_starts_at_the_frozen_model(self, options):
+        plain, ids = tiny.model("bert", "FEATURE_EXTRACTION").eval(), torch.tensor([TEXT])
+        expected = states(plain, ids)
+        model = get_peft_model(plain, config(DecoupledPrefixConfig, **options)).eval()
+        torch.testing.assert_close(states(model, ids), expected, atol=1e-6, rtol=1e-6)
 
 
 class TestTheCall:

@@ -72,6 +72,7 @@ class Task:
         markers: the new tokens in its texts.
         grouped: whether the examples of one ``group`` are also scored together.
         validation: how validation is taken from train, where that is not left to the shared splits.
+        fold_group: what folds must not divide, where that is not the ``group`` of an example.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Task:
     markers: Markers | None = None
     grouped: bool = False
     validation: Callable[[Sequence[Any], DataOptions], Splits] | None = None
+    fold_group: Callable[[Any], str] | None = None
 
     @property
     def hub_name(self) -> str | None:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError
-from foretoken.methods.activations import ACTIVATIONS
 from foretoken.methods.aot.table import FusedTable
-from foretoken.methods.base import LayerEntry
+from foretoken.methods.base import ACTIVATIONS, LayerEntry
 
 REMEMBERED = 4  # batches in flight, e.g. of threads that serve one model
 

@@ -60,7 +60,7 @@ def learning_curves(runs: Sequence[Run]) -> Figure | None:
 def over_seeds(group: Group, read: Reading) -> Line:
     """Return mean and standard deviation, at every epoch, of the seeds that came so far."""
     values: dict[float, list[float]] = {}
-    for run in group.runs:
+    for run in group.parts:
         for entry in run.values.get("epochs") or []:
             value, epoch = number(read(entry)), number(entry.get("epoch"))
             if value is not None and epoch is not None:

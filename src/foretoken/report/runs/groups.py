@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from foretoken.options import flatten
-from foretoken.report.runs.labels import differing, identity, shown
+from foretoken.report.runs.folds import as_one
+from foretoken.report.runs.labels import differing, identity, shown, without_fold
 from foretoken.report.runs.records import Run, number
 from foretoken.report.tables.scores import greater_is_better
 
@@ -22,7 +23,7 @@ _NOT_THE_TRAINING = ("seed", "num_threads")
 
 @dataclass(frozen=True)
 class Group:
-    """Finished runs whose recipes differ in nothing but the seed, in the order of their seeds."""
+    """Finished runs whose recipes differ in nothing but the seed, in the order of their seeds; folds count as one."""
 
     runs: tuple[Run, ...]
     metric: str  # that the task is compared by
@@ -32,6 +33,11 @@ class Group:
     def first(self) -> Run:
         """The run of the lowest seed."""
         return self.runs[0]
+
+    @property
+    def parts(self) -> list[Run]:
+        """The runs that were made: where a run stands for its folds, those."""
+        return [part for run in self.runs for part in run.parts]
 
     @property
     def task(self) -> str:
@@ -90,7 +96,12 @@ class Results:
 
     @property
     def finished(self) -> list[Run]:
-        """The runs that are counted."""
+        """The runs that are counted, each fold for itself."""
+        return [run for group in self.groups for run in group.parts]
+
+    @property
+    def by_seed(self) -> list[Run]:
+        """The runs that are counted, all folds of a seed as one."""
         return [run for group in self.groups for run in group.runs]
 
     def of_task(self, task: str) -> list[Group]:
@@ -100,7 +111,8 @@ class Results:
 
 def collect(runs: Sequence[Run]) -> Results:
     """Group runs over seeds and choose among the candidates of each method."""
-    counted, repeated = _once_per_seed([run for run in runs if run.is_finished])
+    made, repeated = _once_per_seed([run for run in runs if run.is_finished])
+    counted = _folds_as_one(made)
     metrics = {task: _most_common(run.metric for run in alike) for task, alike in by(counted, _task).items()}
     groups = [group for alike in by(counted, _row).values() for group in _candidates(alike, metrics[alike[0].task])]
     groups.sort(key=lambda group: (group.task, group.model, group.label, group.setting))
@@ -124,16 +136,23 @@ def _once_per_seed(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, str]
     """Keep one run of each recipe and seed: a copy would count twice. One that knows its test score is preferred."""
     counted: list[Run] = []
     repeated: list[tuple[Run, str]] = []
-    for alike in by(runs, lambda run: (identity(settings(run.recipe)), run.seed)).values():
+    for alike in by(runs, lambda run: (identity(settings(run.recipe)), run.seed, run.fold)).values():
         first, *others = sorted(alike, key=lambda run: not run.scores(TEST))
         counted.append(first)
         repeated += [(run, f"same recipe and seed as {first.place}, which is counted") for run in others]
     return counted, repeated
 
 
+def _folds_as_one(runs: Sequence[Run]) -> list[Run]:
+    found = by(runs, lambda run: id(run) if run.fold is None else (identity(settings(run.recipe)), run.seed))
+    return [alike[0] if alike[0].fold is None else as_one(alike) for alike in found.values()]
+
+
 def settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a recipe asks for, without its seed and what cannot change a result."""
+    """Return what a recipe asks for, without its seed, its fold and what cannot change a result."""
     kept = {key: value for key, value in recipe.items() if key not in _NOT_THE_RECIPE}
+    if kept.get("data"):
+        kept["data"] = without_fold(kept["data"])
     training = {key: value for key, value in (kept.get("training") or {}).items() if key not in _NOT_THE_TRAINING}
     return kept | {"training": training}
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from foretoken.data.options import FOLD_OPTIONS
 from foretoken.options import flatten
 
 UNKNOWN = "unknown"
@@ -101,9 +102,19 @@ def _part(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return recipe.get(name) or {}
 
 
+def without_fold(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of data that all folds share; those of folds only where there are any.
+
+    >>> without_fold({"task": "mail", "folds": 5, "fold": 2}), without_fold({"task": "mail", "fold_seed": 0})
+    ({'task': 'mail', 'folds': 5}, {'task': 'mail'})
+    """
+    left_out = ("fold",) if data.get("folds") is not None else FOLD_OPTIONS
+    return {key: value for key, value in data.items() if key not in left_out}
+
+
 def _data_options(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes the data what they are; beside a task, the path is only where a machine keeps them."""
-    data = _part(recipe, "data")
+    data = without_fold(_part(recipe, "data"))
     return {key: value for key, value in data.items() if not (key == "path" and data.get("task"))}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,18 @@ def read_predictions(file: Path) -> pa.Table:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{file.name} cannot be read: {type(error).__name__}") from error
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of several tables of predictions as one.
+
+    Raises:
+        DataError: they have unlike columns.
+    """
+    try:
+        return pa.concat_tables(tables)
+    except pa.ArrowException:
+        raise DataError("the predictions of the folds have unlike columns") from None
 
 
 def check_accuracy(table: pa.Table, split: str, accuracy: float | None) -> None:

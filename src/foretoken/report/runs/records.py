@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import DataError, printable, quoted
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
-from foretoken.report.runs.reading import check_accuracy, read_json, read_predictions
+from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
 from foretoken.report.tables.scores import PART
 from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, RECORD, SAVED
 
@@ -40,6 +40,7 @@ class Run:
     folder: Path
     values: Mapping[str, Any]
     labels: Labels | None = None  # what `find_runs` gives; they depend on the other runs
+    folds: tuple[Run, ...] = ()  # the runs that this one stands for: see :mod:`foretoken.report.runs.folds`
 
     @property
     def recipe(self) -> Mapping[str, Any]:
@@ -85,6 +86,17 @@ class Run:
     def seed(self) -> int | None:
         """The seed of the run."""
         return self.values.get("seed", self._recipe("training").get("seed"))
+
+    @property
+    def fold(self) -> int | None:
+        """The fold that is the run's test; None where there are no folds, or the run stands for several."""
+        fold, folds = (number(self._recipe("data").get(name)) for name in ("fold", "folds"))
+        return int(fold) if fold is not None and folds is not None and 0 <= fold < folds else None
+
+    @property
+    def parts(self) -> tuple[Run, ...]:
+        """The runs that were made: those of the folds, or the run itself."""
+        return self.folds or (self,)
 
     @property
     def learning_rate(self) -> float | None:
@@ -133,6 +145,8 @@ class Run:
         Raises:
             DataError: there are none, or they are not the run's or not readable.
         """
+        if self.folds:
+            return joined([run.read_predictions() for run in self.folds])
         table = read_predictions(self.folder / PREDICTIONS)
         if self.problem in _RIGHT_OR_WRONG:
             for split in ("validation", "test"):

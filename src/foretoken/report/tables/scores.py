@@ -18,6 +18,7 @@ _SHORT = {
     "precision": "P",
     "recall": "R",
     "matthews": "Matthews",
+    "roc_auc": "ROC AUC",
     "accuracy_f1": "(Accuracy + F1) / 2",
     "ece": "ECE",
     "ece_mass": "ECE (equal mass)",

@@ -19,9 +19,9 @@ _TIMINGS = ("train_seconds", "step_seconds_median", "eval_seconds", "tokens_per_
 
 def runs_csv(results: Results) -> str:
     """Return one row a run, also of those that are not counted; scores are `validation/<metric>`, `test/<metric>`."""
-    chosen = {id(run) for group in results.chosen for run in group.runs}
+    chosen = {id(run) for group in results.chosen for run in group.parts}
     reasons = {id(run): reason for run, reason in results.left_out}
-    settings = {id(run): group.setting for group in results.groups for run in group.runs}
+    settings = {id(run): group.setting for group in results.groups for run in group.parts}
     rows = []
     for run in results.runs:
         judged = {
@@ -68,6 +68,7 @@ def _described(run: Run) -> dict[str, Any]:
         "method": run.method,
         "label": run.label,
         "seed": run.seed,
+        **({} if run.fold is None else {"fold": run.fold}),
         "learning_rate": run.learning_rate,
         "num_virtual_tokens": (run.recipe.get("method") or {}).get("num_virtual_tokens"),
         "metric": run.metric,

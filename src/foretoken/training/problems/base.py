@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -120,6 +120,10 @@ class Problem(ABC):
     @abstractmethod
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return what a file of predictions says of the rows, besides their ids."""
+
+    def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
+        """Return the outputs and the labels that :meth:`columns` was given, to be measured."""
+        return table["prediction"], table["label"]
 
     @abstractmethod
     def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:

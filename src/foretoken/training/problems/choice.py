@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,6 +78,10 @@ class Choosing(Problem):
             "prediction": [int(np.argmax(row)) for row in outputs],
             "probabilities": [[float(value) for value in row] for row in outputs],
         }
+
+    def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
+        """Return the probabilities of each row's own choices, and the numbers of the right ones."""
+        return table["probabilities"], table["label"]
 
     def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return the choice, its number from 0, its probability, and all probabilities."""

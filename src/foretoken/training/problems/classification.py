@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -99,6 +99,12 @@ class Classification(TextProblem):
             "label": [self.labels[index] for index in labels],
             "prediction": [self.labels[index] for index in outputs.argmax(axis=1)],
         } | {f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)}
+
+    def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
+        """Return probabilities [n, C] and class numbers [n]."""
+        places = {name: index for index, name in enumerate(self.labels)}
+        outputs = np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
+        return outputs, np.array([places[str(label)] for label in table["label"]])
 
     def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
         """Return label, its probability, and all probabilities."""

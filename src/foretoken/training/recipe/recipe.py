@@ -166,7 +166,7 @@ class Recipe:
     )
     training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)
     output: str = option("folder that holds the runs", "runs")
-    name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>", None)
+    name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>[-fold<k>]", None)
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
     _is_checked: ClassVar[bool] = False
 
@@ -183,7 +183,8 @@ class Recipe:
     @property
     def default_name(self) -> str:
         """Name of a run that was given none: the same recipe always gets the same one."""
-        return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}")
+        fold = "" if self.data.fold is None else f"-fold{self.data.fold}"
+        return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}{fold}")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -175,8 +175,8 @@ def _of_method(run: Run, method: Values, key: str) -> Iterator[tuple[str, str]]:
             if known[name].metadata.get("rotary") and not run.is_rotary:
                 yield f"{key}.{name}", "models of the family {run.config.model_type} do not rotate by positions"
             for other, wanted in known[name].metadata.get("needs", {}).items():
-                if method.get(other, _default(known[other])) != wanted:
-                    yield f"{key}.{name}", f"it is for {other}: {str(wanted).lower()}"
+                if method.get(other, _default(known[other])) not in wanted:
+                    yield f"{key}.{name}", f"it is for {other}: {' or '.join(str(value).lower() for value in wanted)}"
 
 
 def _is_given(run: Run, key: str) -> bool:

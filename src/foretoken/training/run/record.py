@@ -21,7 +21,7 @@ from foretoken import __version__
 from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
 from foretoken.memory import malloc_is_tuned
-from foretoken.options import flatten, to_dict
+from foretoken.options import defaults, flatten, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.folder import RECORD
@@ -131,13 +131,15 @@ def recipe_to_json(recipe: Recipe) -> JsonObject:
 
 
 def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Return the dotted keys, with both values, in which two recipes differ."""
-    old, new = flatten(before), flatten(now)
-    keys = [key for key in {**old, **new} if key not in _FREE]
+    """Return the dotted keys, with both values, in which two recipes differ.
+
+    Keys that are newer than the first recipe are compared with their defaults.
+    """
+    old, new, known = flatten(before), flatten(now), defaults(Recipe)
     return [
         f"{key}: {quoted(old.get(key, 'nothing'))} in the folder, {quoted(new.get(key, 'nothing'))} now"
-        for key in keys
-        if old.get(key, _ABSENT) != new.get(key, _ABSENT)
+        for key in {**old, **new}
+        if key not in _FREE and old.get(key, known.get(key, _ABSENT)) != new.get(key, known.get(key, _ABSENT))
     ]
 
 

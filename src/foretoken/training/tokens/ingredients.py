@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.data.options import DataOptions
+from foretoken.data.options import FOLD_OPTIONS, DataOptions
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.tasks.table import find_raw, get_task
 from foretoken.errors import DataError
@@ -28,7 +28,9 @@ def of_source(options: DataOptions) -> JsonObject | None:
         digests = {str(path): files_digest(path) for path in paths}
     except (DataError, OSError):  # whoever reads it says what is wrong
         return None
-    return {"files": digests, "options": asdict(options)} if digests else None
+    folds = () if options.folds is not None else FOLD_OPTIONS  # without folds, keys stay as before there were any
+    chosen = {name: value for name, value in asdict(options).items() if name not in folds}
+    return {"files": digests, "options": chosen} if digests else None
 
 
 def of_encoding(settings: EncodeSettings) -> JsonObject:

@@ -219,7 +219,8 @@ class TunedAttention:
         plan = self.plan
         assert plan is not None
         cached, columns = self.cached_prefix(plan), self.columns()
-        inside = [*([] if cached is None else [cached]), *(one for one in columns if not one.outside_softmax)]
+        sharing = [one for one in columns if not one.outside_softmax and not one.own_softmax]
+        inside = [*([] if cached is None else [cached]), *sharing]
         extra = ExtraColumns(torch.cat([one.scores(query, scale) for one in inside], dim=-1) if inside else None)
         return own_weights(query, key, scale=scale, mask=mask, columns=extra)
 

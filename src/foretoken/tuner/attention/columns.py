@@ -59,6 +59,11 @@ class BatchColumns(ABC):
         """Whether ``combine`` is given the attention without these columns."""
         return False
 
+    @property
+    def own_softmax(self) -> bool:
+        """Whether the columns have a softmax of their own."""
+        return False
+
     @abstractmethod
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, X)."""
@@ -89,12 +94,18 @@ class AdapterColumns(BatchColumns):
         """Whether the adapter's columns stay outside the softmax of the others."""
         return self.columns.outside_softmax
 
+    @property
+    def own_softmax(self) -> bool:
+        """Whether the adapter's columns have a softmax of their own."""
+        return self.columns.own_softmax
+
     def scores(self, query: Tensor, scale: float) -> Tensor:
-        """(B, H, N, K) -> (B, H, N, X); -inf for the documents of other adapters."""
+        """(B, H, N, K) -> (B, H, N, X); -inf for the documents of other adapters, 0 in a softmax that they ignore."""
         own = self.columns.scores(self.group.take(scored_query(query, self.rotation)), scale)
         if self.group.index is None:
             return own
-        hidden = query.new_full((*query.shape[:-1], self.columns.num_columns), float("-inf"))
+        unused = 0.0 if self.own_softmax else float("-inf")
+        hidden = query.new_full((*query.shape[:-1], self.columns.num_columns), unused)
         return self.group.put(hidden, own)
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
@@ -197,7 +208,8 @@ def attend_columns(
     documents = mask.num_documents(query)
     keys = [one.keys(query, documents) for one in columns]
     pairs = [pair for pair in keys if pair is not None]  # cheaper than scores: an engine sees them as more keys
-    scored = [one for one, pair in zip(columns, keys, strict=True) if pair is None]
+    apart = [one for one in columns if one.own_softmax]
+    scored = [one for one, pair in zip(columns, keys, strict=True) if pair is None and not one.own_softmax]
     inside = [one for one in scored if not one.outside_softmax]
     outside = [one for one in scored if one.outside_softmax]
     scores_inside = [one.scores(query, scale) for one in inside]
@@ -211,6 +223,8 @@ def attend_columns(
     out, after = combined(inside, scores_inside, out, p, query)
     width = sum(scores.shape[-1] for scores in scores_inside)
     out, more = combined(outside, scores_outside, out, None if p is None else p[..., width:], query)
+    for one in apart:
+        out = one.combine(out, one.scores(query, scale).softmax(dim=-1), query)
     return out, added(after, more)
 
 

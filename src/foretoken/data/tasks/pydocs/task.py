@@ -180,4 +180,5 @@ TASK = Task(
     reader=read,
     labels=LABELS,
     needs_raw=False,
+    fold_group=lambda document: document.id.rpartition("#")[0],  # the source file
 )

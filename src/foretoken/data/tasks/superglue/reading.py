@@ -171,10 +171,15 @@ def _examples(rows: Iterable[Row], task: Format) -> list[Example]:
     return examples
 
 
+def paragraph_of(document: Document) -> str:
+    """Return the number of the paragraph that an answer of MultiRC belongs to."""
+    return document.id.partition("/")[0]
+
+
 def by_paragraph(train: Sequence[Document], options: DataOptions) -> Splits:
     """Return train and a validation split of other paragraphs: their questions have much in common."""
     home = {document.id: document for document in train}
-    whole = [replace(document, group=document.id.partition("/")[0]) for document in train]
+    whole = [replace(document, group=paragraph_of(document)) for document in train]
     rest, parts = split_off(whole, {"validation": options.validation_fraction}, options.split_seed)
     splits = {"train": rest, **parts}
     return {split: [home[document.id] for document in documents] for split, documents in splits.items()}

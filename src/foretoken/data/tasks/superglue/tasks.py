@@ -13,6 +13,7 @@ from foretoken.data.tasks.superglue.reading import (
     hub_of,
     marked_pronoun,
     pair,
+    paragraph_of,
     reader_of,
     words_in_context,
 )
@@ -52,6 +53,7 @@ def _task(
         splits=(CLEAN, OFFICIAL),
         grouped=grouped,
         validation=by_paragraph if grouped else None,
+        fold_group=paragraph_of if grouped else None,
     )
 
 

@@ -1,0 +1,117 @@
+"""The decoupled prefix: trained keys and values with a softmax of their own, beside the attention to the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.attention import repeat_heads
+from foretoken.methods.base import FrozenStates, ScoreColumns, Sites
+from foretoken.methods.dimensions import AttentionShape, Dimensions
+from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix, prefixes_of_widths, write_prefix
+from foretoken.methods.require import require_positive
+
+
+@dataclass
+class DecoupledPrefixConfig(PrefixConfig):
+    """Decoupled prefix: per attention, P trained keys and values whose softmax is apart from the text's.
+
+    With ``p = softmax_x(q P_k,x / sqrt(K))`` over the prefix alone and ``f`` the attention of the frozen model, the
+    output is ``f + g sum_x p_x P_v,x``. The text's attention is never taken anything away, as in Prefix-Tuning+ (Wang
+    et al. 2025, eq. 8). Without a gate g is 1 and ``P_v`` starts at zero; with one, ``g = tanh(w)`` per head with w
+    starting at zero (Zhang et al. 2023, LLaMA-Adapter, eq. 6-8). Either way training starts at the frozen model.
+    2 L P D_kv parameters, and H per attention for the gates.
+
+    Args:
+        gate: weigh the prefix by a gate per head that starts at zero, in place of values that start at zero.
+        key_scale: ``P_k`` is this factor times what is trained: the optimizer's steps on keys are larger by it than
+            those on values. A key acts through differences of scores alone, and its gradients are small.
+
+    Raises:
+        ConfigError: a value that cannot work, e.g. ``key_scale`` of 0.
+
+    >>> DecoupledPrefixConfig(task_type="SEQ_CLS", num_virtual_tokens=8).peft_type
+    'FORETOKEN_DECOUPLED_PREFIX'
+    >>> DecoupledPrefixConfig(key_scale=0)
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.ConfigError: key_scale is 0; expected a number above 0
+    """
+
+    gate: bool = field(default=False, metadata={"help": "weigh the prefix by a gate per head that starts at zero"})
+    key_scale: float = field(
+        default=10.0, metadata={"help": "factor on the trained keys: their steps are larger by it than the values'"}
+    )
+
+    method_type: ClassVar[str] = "FORETOKEN_DECOUPLED_PREFIX"
+
+    def validate(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+        super().validate()
+        require_positive("key_scale", self.key_scale)
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return score columns for every attention, those of a decoder to its encoder included."""
+        shapes = dimensions.attentions
+        widths = [2 * shape.num_key_value_heads * shape.head_dim for shape in shapes]
+        prefixes = prefixes_of_widths(self, widths=widths, hidden_size=dimensions.hidden_size)
+        return Sites(
+            attention={
+                index: DecoupledColumns(prefix, self, shape)
+                for index, (prefix, shape) in enumerate(zip(prefixes, shapes, strict=True))
+            }
+        )
+
+
+class DecoupledColumns(ScoreColumns):
+    """P keys and values of one attention, held as one (P, 2 H_kv K) matrix, and the gates of its heads."""
+
+    own_softmax = True
+
+    def __init__(self, prefix: Prefix | ProjectedPrefix, config: DecoupledPrefixConfig, shape: AttentionShape) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.num_columns = config.num_virtual_tokens
+        self.position_free = config.position_free
+        self.heads, self.head_dim = shape.num_key_value_heads, shape.head_dim
+        self.key_scale = config.key_scale
+        self.dropout = nn.Dropout(config.prefix_dropout)
+        self.gate = nn.Parameter(torch.zeros(shape.num_heads, 1, 1)) if config.gate else None
+        if self.gate is None:
+            zero_values(prefix)
+
+    def halves(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return P_k and P_v as (1, H, P, K) each, in the type of ``like``, (B, H, N, K)."""
+        pair = self.prefix().view(self.num_columns, 2, self.heads, self.head_dim).permute(1, 2, 0, 3)
+        keys, values = pair.to(like.dtype)[:, None]
+        return repeat_heads(keys * self.key_scale, like.shape[1]), repeat_heads(self.dropout(values), like.shape[1])
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale."""
+        keys, _ = self.halves(query)
+        return query @ keys.transpose(-1, -2) * scale
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Add ``g p P_v``."""
+        _, values = self.halves(query)
+        added = probabilities.to(out.dtype) @ values
+        return out + (added if self.gate is None else torch.tanh(self.gate).to(out.dtype) * added)
+
+    def initialise_from(self, states: FrozenStates, index: int) -> None:
+        """Become the keys of a text, and with a gate its values."""
+        keys, values = (states.free if self.position_free else states.attentions)[index].chunk(2, dim=-1)
+        values = torch.zeros_like(values) if self.gate is None else values
+        write_prefix(self.prefix, torch.cat([keys / self.key_scale, values], dim=-1))
+
+
+def zero_values(prefix: Prefix | ProjectedPrefix) -> None:
+    """Let the second half of a (P, 2 W) prefix be zero."""
+    with torch.no_grad():
+        if isinstance(prefix, Prefix):
+            prefix.weight.chunk(2, dim=-1)[1].zero_()
+            return
+        for part in (prefix.linear.weight, prefix.linear.bias):
+            part.chunk(2)[1].zero_()

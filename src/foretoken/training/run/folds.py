@@ -1,0 +1,126 @@
+"""A recipe over all its folds: one run per fold, and what their predictions say together, each document tested once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from foretoken.errors import ConfigError
+from foretoken.files import JsonObject, atomic_file, write_json
+from foretoken.outputs import refuse_foreign
+from foretoken.processes import is_main_process
+from foretoken.training.problems import Problem, make_problem
+from foretoken.training.recipe.recipe import Recipe, checked
+from foretoken.training.run.folder import PREDICTIONS
+from foretoken.training.run.record import recipe_to_json
+from foretoken.training.run.train import train
+
+log = logging.getLogger(__name__)
+TEST = "test"
+
+
+def fold_recipes(recipe: Recipe) -> list[Recipe]:
+    """Return the recipe of every fold; its run's name is the recipe's with the number of the fold at its end."""
+    name = recipe.run_folder.name
+    return [
+        replace(recipe, data=replace(recipe.data, fold=fold), name=f"{name}-fold{fold}")
+        for fold in range(recipe.data.folds or 0)
+    ]
+
+
+def pooled_files(recipe: Recipe) -> tuple[Path, Path]:
+    """Return where the result over all folds is written, and where the predictions."""
+    folder = recipe.run_folder
+    return folder.with_name(f"{folder.name}-folds.json"), folder.with_name(f"{folder.name}-folds.parquet")
+
+
+def train_folds(recipe: Recipe, *, restart: bool = False, accept_changed: bool = False) -> JsonObject:
+    """Run all folds of a recipe and return their result; it and the test predictions are written beside the runs.
+
+    Folds that are finished are not repeated, and a killed one goes on.
+
+    Raises:
+        SaveError: a file of the result's name is there, and is none.
+        ConfigError: a fold's run was made without a look at its test split.
+        ForetokenError: what :func:`foretoken.training.run.train.train` raises.
+    """
+    recipe = checked(recipe)
+    result, predictions = pooled_files(recipe)
+    refuse_foreign(result, f'{{\n  "name": {json.dumps(recipe.run_folder.name, ensure_ascii=False)},\n  "status": ')
+    records = []
+    for number, one in enumerate(fold_recipes(recipe)):
+        log.info("fold %d of %d: %s", number, recipe.data.folds, one.run_folder)
+        records.append(train(one, restart=restart, accept_changed=accept_changed))
+        if TEST not in records[-1]:
+            raise ConfigError(f"{one.run_folder} has no test scores: a sweep trained it; choose another `name`")
+    if not is_main_process():
+        return records[0]
+    table = pooled_predictions([one.run_folder for one in fold_recipes(recipe)])
+    values = _result(recipe, records, pooled_scores(_problem(recipe, records[0]), table))
+    with atomic_file(predictions) as temporary:
+        pq.write_table(table, temporary)
+    write_json(result, values)
+    return values
+
+
+def pooled_predictions(folders: Sequence[Path]) -> pa.Table:
+    """Return the test predictions of the runs of all folds, and the fold of each."""
+    tables = [only_test(pq.read_table(folder / PREDICTIONS)) for folder in folders]
+    folds = [pa.array([fold] * len(table), pa.int64()) for fold, table in enumerate(tables)]
+    return pa.concat_tables([table.append_column("fold", fold) for table, fold in zip(tables, folds, strict=True)])
+
+
+def only_test(table: pa.Table) -> pa.Table:
+    """Return the rows of the test split."""
+    return table.filter(pc.equal(table["split"], TEST))
+
+
+def pooled_scores(problem: Problem, table: pa.Table) -> dict[str, float]:
+    """Return the metrics of the test predictions of all folds as of one test."""
+    return problem.measure(*problem.from_columns(table.to_pydict()))
+
+
+def over_folds(scores: Sequence[Mapping[str, object]]) -> dict[str, dict[str, float]]:
+    """Return mean and standard deviation, over the folds, of every metric that all of them have."""
+    columns = {name: [values.get(name) for values in scores] for name in scores[0]}
+    known = {
+        name: [float(value) for value in values if isinstance(value, int | float)] for name, values in columns.items()
+    }
+    return {
+        name: {"mean": fmean(values), "std": stdev(values)}
+        for name, values in known.items()
+        if len(values) == len(scores)
+    }
+
+
+def _problem(recipe: Recipe, record: JsonObject) -> Problem:
+    return make_problem(record["problem"], record["labels"], n_bins=recipe.ece_bins, task=recipe.data.task)
+
+
+def _result(recipe: Recipe, records: Sequence[JsonObject], pooled: Mapping[str, float]) -> JsonObject:
+    """Return the record over all folds; what predictions alone do not say of the test is the mean over the folds."""
+    first, means = records[0], over_folds([record[TEST] for record in records])
+    steps = [record["timings"]["step_seconds_median"] for record in records]
+    return {
+        "name": recipe.run_folder.name,
+        "status": "finished",
+        "recipe": recipe_to_json(recipe),
+        "seed": recipe.training.seed,
+        **{name: first[name] for name in ("problem", "labels", "base_model", "max_length", "parameters")},
+        "runs": [record["name"] for record in records],
+        "documents": sum(record["documents"][TEST]["documents"] for record in records),
+        TEST: {name: values["mean"] for name, values in means.items()} | dict(pooled),
+        "over_folds": {
+            "validation": over_folds([record["validation"] for record in records]),
+            TEST: means,
+        },
+        "timings": {"step_seconds_median": fmean(steps) if None not in steps else None},
+    }
