@@ -55,11 +55,9 @@ def _rate(row: Method) -> str:
 
 
 def _print_options(name: str) -> None:
-    from foretoken.methods import METHODS
-    from foretoken.training.model.adapter import option_types
+    from foretoken.training.model.adapter import option_fields, option_types
 
-    known = option_types(name)
-    items = [item for item in fields(METHODS[name].config) if item.name in known] if known else []  # type: ignore[arg-type]
+    known, items = option_types(name), option_fields(name)
     if not items:
         say(f"{name} has no options")
         return

@@ -32,6 +32,9 @@ ROWS = {
     "prefix-propagation, projected": lambda **kw: PrefixPropagationConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, prefix_projection=True, encoder_hidden_size=6, **kw
     ),
+    "prefix-propagation, upper layers": lambda **kw: PrefixPropagationConfig(
+        num_virtual_tokens=3, prefix_dropout=0.0, **{"layers": "last-1", **kw}
+    ),
     "kernel-propagation": lambda **kw: KernelPropagationConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, alpha=0.5, alpha_scope="query", **kw
     ),
@@ -41,6 +44,9 @@ ROWS = {
     "prefix-tuning": lambda **kw: PrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
     "prefix-tuning, projected": lambda **kw: PrefixTuningConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, prefix_projection=True, encoder_hidden_size=6, **kw
+    ),
+    "prefix-tuning, some layers": lambda **kw: PrefixTuningConfig(
+        num_virtual_tokens=3, prefix_dropout=0.0, **{"layers": [0, 1], **kw}
     ),
     "decoupled-prefix": lambda **kw: DecoupledPrefixConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
     "decoupled-prefix, gated": lambda **kw: DecoupledPrefixConfig(

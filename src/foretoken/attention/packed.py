@@ -133,6 +133,10 @@ class PackedBatch:
     def _wider(self) -> dict[int, PackedBatch]:
         return {}
 
+    def with_prefix(self, length: int) -> PackedBatch:
+        """Return the batch with a prefix of this length, or itself if it has one."""
+        return self if length == self.prefix_length else self.with_longer_prefix(length - self.prefix_length)
+
     def with_longer_prefix(self, count: int) -> PackedBatch:
         """Return the batch with more keys before each document: the same object for all layers, as masks are."""
         if count not in self._wider:

@@ -22,6 +22,7 @@ from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER, adapter_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.packing import with_own_prefix
 from foretoken.errors import BackboneError
 
 MARK = "foretoken_"
@@ -47,7 +48,8 @@ def adapted_attention(
     if isinstance(attention_mask, PackedBatch):
         return packed_attention(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout), None
     adapter = adapter_of(module)
-    if adapter is not None and (prefix := adapter.prefix_mask) is not None:
+    has_prefix = attention_mask is not None and attention_mask.shape[-1] == key.shape[2]  # that of a packed batch
+    if adapter is not None and not has_prefix and (prefix := adapter.prefix_mask) is not None:
         kind = query.dtype if wrapped == "eager" else torch.bool
         attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=kind)
     if adapter is None or not adapter.has_part:
@@ -95,6 +97,7 @@ def packed_attention(
     """
     config: Any = module.config
     wrapped = config._attn_implementation.removeprefix(MARK)
+    batch = with_own_prefix(batch, module)
     key, value = (batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
     mask = batch.key_mask
     if mask is not None and wrapped == "eager":

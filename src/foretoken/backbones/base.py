@@ -117,6 +117,16 @@ def unchanged(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     return kwargs
 
 
+def alone(hidden: Tensor) -> object:
+    """Return the hidden states, as a layer that returns nothing else."""
+    return hidden
+
+
+def in_tuple(hidden: Tensor) -> object:
+    """Return the hidden states as a layer does that may return attention maps beside them."""
+    return (hidden,)
+
+
 def always(body: nn.Module) -> bool:
     """Return True: modules of our own classes ask their adapter whatever the user does."""
     return True
@@ -159,6 +169,8 @@ class Stack:
         extend_inputs: keyword arguments of the stack's module and the prefix's (B, P) mask -> arguments that allow for
             the prefix.
         extend_layer: the same for a layer's keyword arguments.
+        layer_output: what a layer returns, made of the hidden states that leave it; None where layers cannot be left
+            out, as others depend on more than that.
     """
 
     layers: str
@@ -173,6 +185,7 @@ class Stack:
     heads: Callable[[PreTrainedConfig], tuple[int, int, int]] | None = None
     extend_inputs: Callable[[Keywords, Tensor], Keywords] = unchanged
     extend_layer: Callable[[Keywords, Tensor], Keywords] = unchanged
+    layer_output: Callable[[Tensor], object] | None = None
 
     def module(self, body: nn.Module) -> nn.Module:
         """Return the module that runs the layers."""

@@ -21,7 +21,7 @@ from transformers.models.big_bird.modeling_big_bird import (
 )
 
 from foretoken.attention import Blocks, DenseMask, Mask
-from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of, text_dimensions
+from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of, alone, text_dimensions
 from foretoken.backbones.masks import extend_late_mask
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.errors import BackboneError
@@ -277,6 +277,7 @@ BIG_BIRD = Backbone(
             ),
             feed_forward=("intermediate", "output.dense"),
             end="encoder",
+            layer_output=alone,
         ),
     ),
     heads=HEADS,

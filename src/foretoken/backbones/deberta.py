@@ -158,6 +158,11 @@ def change_classes(body: nn.Module, table: dict[type[nn.Module], type[nn.Module]
         module.__class__ = table.get(type(module), type(module))
 
 
+def without_weights(hidden: Tensor) -> object:
+    """Return the hidden states as a layer does that was not asked for its attention maps."""
+    return hidden, None
+
+
 DEBERTA = Backbone(
     model_types=("deberta-v2",),
     stacks=(
@@ -165,6 +170,7 @@ DEBERTA = Backbone(
             layers="encoder.layer",
             attention=Attention("attention.self", ("attention.self.query_proj",), "attention.output.dense"),
             feed_forward=("intermediate", "output.dense"),
+            layer_output=without_weights,
         ),
     ),
     heads=("pooler", "classifier", "qa_outputs"),

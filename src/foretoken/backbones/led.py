@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import Cache
 from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
@@ -18,7 +17,6 @@ from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoder
 from foretoken.attention import DenseMask
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, adapter_of, offset_after_padding
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
-from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError
 
@@ -41,18 +39,9 @@ class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
             return LEDEncoderSelfAttention.forward(self, hidden_states, *masks, output_attentions)
         if output_attentions:
             raise BackboneError("LED with an adapter does not return attention maps; leave out output_attentions")
-        if adapter is not None and adapter.acts and (prefix := adapter.prefix_mask) is not None:
-            is_index_masked = with_prefix(is_index_masked, ~prefix.mask, prefix)
-            is_index_global_attn = with_prefix(is_index_global_attn, prefix.mask, prefix)
         return super().forward(
             hidden_states, is_index_masked=is_index_masked, is_index_global_attn=is_index_global_attn
         )
-
-
-def with_prefix(mask: Tensor | None, front: Tensor, prefix: PrefixMask) -> Tensor | None:
-    """(B, N) and (B, P) -> (B, P + N), once per pass for the layers that share the mask."""
-    assert mask is not None  # LEDEncoder always makes both
-    return prefix.remember(mask, lambda: torch.cat([front, mask], dim=1))
 
 
 class AdaptedDecoderAttention(LEDDecoderAttention):

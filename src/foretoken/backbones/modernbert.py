@@ -17,7 +17,7 @@ from foretoken.backbones.attention_interface import (
     interface_dimensions,
     is_attached,
 )
-from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.base import Attention, Backbone, Stack, alone
 from foretoken.backbones.module_value import Keywords
 
 
@@ -42,6 +42,7 @@ MODERNBERT = Backbone(
             feed_forward=("mlp", "mlp"),
             takes_positions=True,
             extend_layer=extend_rotary,
+            layer_output=alone,
         ),
     ),
     heads=("head", "classifier"),

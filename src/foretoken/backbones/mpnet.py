@@ -14,7 +14,15 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 from foretoken.attention import DenseMask
-from foretoken.backbones.base import Attention, Backbone, Stack, adapter_of, offset_after_padding, text_dimensions
+from foretoken.backbones.base import (
+    Attention,
+    Backbone,
+    Stack,
+    adapter_of,
+    in_tuple,
+    offset_after_padding,
+    text_dimensions,
+)
 from foretoken.backbones.masks import PrefixMask, extend_late_mask
 
 
@@ -83,6 +91,7 @@ MPNET = Backbone(
             attention=Attention("attention.attn", ("attention.attn.q",), "attention.attn.o"),
             feed_forward=("intermediate", "output.dense"),
             end="encoder",
+            layer_output=in_tuple,
         ),
     ),
     heads=("classifier", "qa_outputs"),

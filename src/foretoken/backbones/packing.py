@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.choose import packs
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import AttentionAdapter, Backbone, has_submodule
+from foretoken.backbones.base import ADAPTER, AttentionAdapter, Backbone, has_submodule
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.pooling import POOLING
 
@@ -104,6 +104,11 @@ def while_packed(adapter: AttentionAdapter | None, batch: PackedBatch) -> Abstra
 def prefix_length_of(adapter: AttentionAdapter | None) -> int:
     """Return how many virtual tokens stand in front of the text: P."""
     return 0 if adapter is None else adapter.prefix_length
+
+
+def with_own_prefix(batch: PackedBatch, attention: nn.Module) -> PackedBatch:
+    """Return the batch as an attention sees it: the prefix may enter before a later layer than the first."""
+    return batch.with_prefix(prefix_length_of(ADAPTER.get(attention)))
 
 
 def trains(modules: Iterable[nn.Module]) -> bool:

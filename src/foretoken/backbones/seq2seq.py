@@ -26,7 +26,7 @@ from foretoken.backbones.attention_interface import (
     is_attached,
 )
 from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of
-from foretoken.backbones.masks import extend_late_mask
+from foretoken.backbones.masks import extend_late_mask, extend_mask
 from foretoken.errors import BackboneError
 
 HEADS = ("classification_head", "classifier", "qa_outputs")
@@ -95,6 +95,8 @@ class AdaptedT5Attention(T5Attention):
         if position_bias is None:
             bias = self.bias(query, key, prefix_length=adapter.prefix_length, seen=seen)
             position_bias = self.with_mask(adapter, mask, bias) if MASK_IN_BIAS else bias
+        elif adapter.prefix_length and position_bias.shape[-2] < query.shape[2]:  # made before the prefix entered
+            position_bias = self.with_front(adapter, position_bias)
         added = position_bias if MASK_IN_BIAS else self.with_mask(adapter, mask, position_bias)
         options: dict[str, Any] = {"scale": 1.0, "mask": DenseMask(added)}  # T5 does not scale its scores
         out, after = adapter.attend(query, key, value, dropout=self.dropout if self.training else 0.0, **options)
@@ -121,6 +123,19 @@ class AdaptedT5Attention(T5Attention):
         tokens = (queries - prefix_length, keys - prefix_length)
         text = self.compute_bias(*tokens, device=query.device, past_seen_tokens=seen)
         return nn.functional.pad(text, (prefix_length, 0, prefix_length, 0))
+
+    def with_front(self, adapter: AttentionAdapter, bias: Tensor) -> Tensor:
+        """Return the bias (B or 1, H, N, N) with zeros for the prefix in front, or its mask where it holds masks."""
+        prefix = adapter.prefix_mask
+        if MASK_IN_BIAS and prefix is not None:
+            text = (
+                prefix.mask.new_ones(prefix.mask.shape[0], bias.shape[-1])
+                if prefix.text_mask is None
+                else prefix.text_mask
+            )
+            return extend_mask(bias, prefix.mask, text)
+        front = adapter.prefix_length
+        return nn.functional.pad(bias, (front, 0, front, 0))
 
     def with_mask(self, adapter: AttentionAdapter, mask: Tensor | None, bias: Tensor) -> Tensor:
         """Return what is added to the scores: the bias (1, H, N, M), and the mask, extended for a prefix."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, ConfigError, quoted
 from foretoken.files import PathLike, refuse_pickles
-from foretoken.methods.dimensions import Dimensions, Place
+from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, Place, check_layers
 from foretoken.methods.require import require_token_numbers
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -44,7 +44,7 @@ class FrozenStates:
     """What the frozen model computes for a text of P tokens.
 
     Attributes:
-        entering: by the first layer of each stack, the (P, D) hidden states that enter it.
+        entering: by layer, the (P, D) hidden states that enter it.
         attentions: for every attention, (P, 2 W): the keys as its queries see them, and the values.
         free: the same, the keys without the rotation of their positions.
     """
@@ -81,7 +81,7 @@ class LayerEntry(nn.Module):
     """What a method does to the hidden states that enter one layer. The defaults change nothing.
 
     Attributes:
-        prefix_length: P.
+        prefix_length: P from this layer on; it enters before the first layer that has one.
         position_free: in models with rotary positions, queries are not rotated when they are scored with the prefix.
     """
 
@@ -89,7 +89,7 @@ class LayerEntry(nn.Module):
     position_free: bool = False
 
     def new_prefix(self, batch_size: int) -> Tensor:
-        """Return the (B, P, D) prefix; called on a stack's first layer when ``prefix_length`` > 0."""
+        """Return the (B, P, D) prefix, or what of it enters here; called where ``prefix_length`` grows."""
         raise AdapterError(f"{type(self).__name__} has no prefix of its own")
 
     def on_prefix(self, prefix: Tensor) -> Tensor:
@@ -242,6 +242,21 @@ class Sites:
         """Yield every module, in the order of :meth:`items`."""
         return (module for _, module in self.items())
 
+    def renumbered(self, layers: Mapping[int, int], attentions: Mapping[int, int]) -> Sites:
+        """Return the same modules at layers and attentions of other numbers."""
+
+        def moved(key: str | Place) -> str | Place:
+            if isinstance(key, str):
+                return key
+            return replace(key, index=(layers if key.kind == "feed_forward" else attentions)[key.index])
+
+        return Sites(
+            layers={layers[number]: entry for number, entry in self.layers.items()},
+            attention={attentions[number]: edit for number, edit in self.attention.items()},
+            outputs={moved(key): edit for key, edit in self.outputs.items()},
+            members=tuple((config, sites.renumbered(layers, attentions)) for config, sites in self.members),
+        )
+
 
 class MethodName(str):
     """A peft type from outside peft's own enumeration: a string that also answers ``.value`` and ``.name``."""
@@ -272,6 +287,9 @@ class ForetokenConfig(PeftConfig, ABC):
         trainable_token_indices: tokens whose embeddings are trained and saved beside the adapter, these alone;
             in the table that the model reads, and in its output where the two are tied. A mapping names the
             modules: ``{"embed_tokens": [...], "lm_head": [...]}``.
+        layers: the layers that the method acts at: ``all`` (the default), ``last-4`` (of each stack), or a list of
+            numbers from 0, counted through all stacks. To the method they are the whole model: a prefix enters before
+            the first of them. The layers below stay those of the frozen model.
         backbone: filled in when the adapter meets its model; loading on another one is an error.
         head: the same of a head that took the place of transformers' own (``foretoken.replace_head``).
     """
@@ -283,6 +301,10 @@ class ForetokenConfig(PeftConfig, ABC):
     trainable_token_indices: list[int] | dict[str, list[int]] | None = field(
         default=None,
         metadata={"help": "numbers of tokens whose embeddings are trained and saved, these rows alone"},
+    )
+    layers: Layers = field(
+        default=None,
+        metadata={"help": "layers that the method acts at: all (default), last-<k>, or a list of numbers"},
     )
     backbone: dict[str, str | int] | None = field(
         default=None,
@@ -304,6 +326,7 @@ class ForetokenConfig(PeftConfig, ABC):
         self.added_heads: frozenset[str] | None = None  # filled in by a model; no field, so that no file has it
         self.peft_type = MethodName(self.method_type)  # type: ignore[assignment]
         require_token_numbers(self.trainable_token_indices)
+        check_layers(self.layers)
         if not isinstance(self.backbone, dict | None):
             raise ConfigError(f"backbone is {quoted(self.backbone)}; expected what a saved adapter says, or null")
         if not isinstance(self.head, dict | None):
@@ -348,6 +371,27 @@ class ForetokenConfig(PeftConfig, ABC):
         """Return the config with the files that it names found in ``source``, a folder or a hub name: it names none."""
         return self
 
+    def chosen(self, dimensions: Dimensions) -> ChosenLayers:
+        """Return the layers that ``layers`` names.
+
+        Raises:
+            ConfigError: the backbone does not have them.
+        """
+        return ChosenLayers.of(self.layers, dimensions)
+
+    def acts_everywhere(self, dimensions: Dimensions) -> bool:
+        """Tell whether the method acts at every layer."""
+        return len(self.chosen(dimensions).layers) == dimensions.num_layers
+
+    def sites(self, dimensions: Dimensions) -> Sites:
+        """Return new modules for a backbone of these dimensions, at the layers that ``layers`` names.
+
+        Raises:
+            ConfigError: the backbone does not have them.
+        """
+        chosen = self.chosen(dimensions)
+        return self.build(chosen.dimensions).renumbered(*chosen.numbers)
+
     @abstractmethod
     def build(self, dimensions: Dimensions) -> Sites:
         """Return new modules for a backbone of these dimensions."""
@@ -355,6 +399,15 @@ class ForetokenConfig(PeftConfig, ABC):
     def auxiliary_loss(self, sites: Sites) -> Tensor | None:
         """Return what the method adds to the task's loss, given the modules that it built; None for nothing."""
         return None
+
+    def folded(
+        self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
+    ) -> tuple[ForetokenConfig, Sites] | None:
+        """Do :meth:`fused` for modules that :meth:`sites` has made."""
+        chosen = self.chosen(dimensions)
+        back = ({place: number for number, place in there.items()} for there in chosen.numbers)
+        result = self.fused(sites.renumbered(*back), chosen.dimensions, folder=folder, dtype=dtype)
+        return None if result is None else (result[0], result[1].renumbered(*chosen.numbers))
 
     def fused(
         self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype

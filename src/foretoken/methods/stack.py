@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from foretoken.methods.base import (
     StackedEdit,
     plain,
 )
-from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.dimensions import ChosenLayers, Dimensions, layer_numbers
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -41,6 +41,7 @@ class StackConfig(ForetokenConfig):
 
     Args:
         configs: the members' configs (or, as saved, their fields).
+        layers: of the members that name none of their own; LoRA names its own as ``layers_to_transform``.
 
     Raises:
         ConfigError: no members, a stack in a stack, two LoRAs or one that changes the frozen model, or a method that
@@ -77,21 +78,31 @@ class StackConfig(ForetokenConfig):
         return [type(self).make_member(dict(fields_)) for fields_ in self.configs]
 
     def own_members(self) -> list[ForetokenConfig]:
-        """Return the members that foretoken builds itself."""
-        return [member for member in self.members() if isinstance(member, ForetokenConfig)]
+        """Return the members that foretoken builds itself; those without ``layers`` of their own have the stack's."""
+        own = [member for member in self.members() if isinstance(member, ForetokenConfig)]
+        return [member if member.layers is not None else replace(member, layers=self.layers) for member in own]
+
+    def chosen(self, dimensions: Dimensions) -> ChosenLayers:
+        """Return all layers: each member chooses its own."""
+        layer_numbers(self.layers, dimensions)  # refused also where every member has its own
+        return ChosenLayers.of(None, dimensions)
 
     def lora_member(self) -> LoraConfig | None:
         """Return the LoRA member, if there is one."""
         return next((member for member in self.members() if isinstance(member, LoraConfig)), None)
 
+    def acts_everywhere(self, dimensions: Dimensions) -> bool:
+        """Tell whether all members act at every layer."""
+        return all(member.acts_everywhere(dimensions) for member in self.own_members())
+
     def build(self, dimensions: Dimensions) -> Sites:
         """Return the members' sites, those of one place put together."""
-        built = [(member, member.build(dimensions)) for member in self.own_members()]
+        built = [(member, member.sites(dimensions)) for member in self.own_members()]
         attention = gathered(sites.attention for _, sites in built)
         outputs = gathered(sites.outputs for _, sites in built)
         return Sites(
             layers=stacked_entries([sites.layers for _, sites in built], dimensions.first_layers)
-            or {0: StackedEntry([])},
+            or {0: StackedEntry([], [])},
             attention={i: StackedColumns(parts) for i, parts in attention.items()},
             outputs={at: only[0] if len(only) == 1 else StackedEdit(only) for at, only in outputs.items()},
             members=tuple(built),
@@ -106,7 +117,7 @@ class StackConfig(ForetokenConfig):
         self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
     ) -> tuple[ForetokenConfig, Sites] | None:
         """Fold the members, each by itself."""
-        results = [member.fused(own, dimensions, folder=folder, dtype=dtype) for member, own in sites.members]
+        results = [member.folded(own, dimensions, folder=folder, dtype=dtype) for member, own in sites.members]
         if not any(results):
             return None
         fused = tuple(result or before for result, before in zip(results, sites.members, strict=True))
@@ -166,42 +177,57 @@ def gathered(tables: Iterable[Mapping[Key, Value]]) -> dict[Key, list[Value]]:
     return together
 
 
-def stacked_entries(tables: list[Mapping[int, LayerEntry]], first_layers: Iterable[int]) -> dict[int, LayerEntry]:
+def stacked_entries(tables: list[Mapping[int, LayerEntry]], first_layers: Sequence[int]) -> dict[int, LayerEntry]:
     """Put the members' entries of each layer together; a member that does nothing there still has its prefix."""
     entries: dict[int, LayerEntry] = {}
     for layer in sorted({layer for table in tables for layer in table}):
         first = max(opening for opening in first_layers if opening <= layer)
-        parts = [table.get(layer) or IdleEntry(prefix_length(table, first)) for table in tables]
-        if layer == first and len({part.position_free for part in parts if part.prefix_length}) > 1:
+        openings = [prefix_opening(table, first, layer) for table in tables]
+        parts = [
+            table.get(layer) or IdleEntry(0 if opening is None else table[opening].prefix_length)
+            for table, opening in zip(tables, openings, strict=True)
+        ]
+        opened = [table[opening] for table, opening in zip(tables, openings, strict=True) if opening is not None]
+        if len({entry.position_free for entry in opened}) > 1:
             raise ConfigError(
                 "the prefixes of a stack stand side by side; set position_free in all of its members or none"
             )
-        entries[layer] = StackedEntry(parts)
+        entries[layer] = StackedEntry(parts, openings, layer=layer)
     return entries
 
 
-def prefix_length(table: Mapping[int, LayerEntry], first: int) -> int:
-    """Return the length of a member's prefix in the stack of layers that begins with layer ``first``."""
-    return table[first].prefix_length if first in table else 0
+def prefix_opening(table: Mapping[int, LayerEntry], first: int, layer: int) -> int | None:
+    """Return where a member's prefix enters the layers from ``first`` to ``layer``; None where it has not yet."""
+    return next((number for number in range(first, layer + 1) if number in table and table[number].prefix_length), None)
 
 
 class StackedEntry(LayerEntry):
-    """Several methods at one layer entry; their prefixes stand side by side."""
+    """Several methods at one layer entry; their prefixes stand side by side, in the order in which they enter.
 
-    def __init__(self, parts: list[LayerEntry]) -> None:
+    Args:
+        parts: the members' entries.
+        openings: where each member's prefix enters; None for one that has none here.
+        layer: the number of this layer.
+    """
+
+    def __init__(self, parts: list[LayerEntry], openings: list[int | None], *, layer: int = 0) -> None:
         super().__init__()
-        self.parts: Iterable[LayerEntry] = nn.ModuleList(parts)  # type: ignore[assignment]
+        self.parts: Sequence[LayerEntry] = nn.ModuleList(parts)  # type: ignore[assignment]
+        placed = sorted((opening, number) for number, opening in enumerate(openings) if opening is not None)
+        self.order = [number for _, number in placed]
+        self.entering = [number for opening, number in placed if opening == layer]
         self.prefix_length = sum(part.prefix_length for part in parts)
         self.position_free = any(part.position_free for part in parts if part.prefix_length)
 
     def new_prefix(self, batch_size: int) -> Tensor:
-        """Return the members' prefixes, one after the other."""
-        return torch.cat([part.new_prefix(batch_size) for part in self.parts if part.prefix_length], dim=1)
+        """Return the prefixes of the members that enter here, one after the other."""
+        return torch.cat([self.parts[number].new_prefix(batch_size) for number in self.entering], dim=1)
 
     def on_prefix(self, prefix: Tensor) -> Tensor:
         """Let each member edit its own prefix."""
-        pieces = prefix.split([part.prefix_length for part in self.parts], dim=1)
-        return torch.cat([part.on_prefix(piece) for part, piece in zip(self.parts, pieces, strict=True)], dim=1)
+        pieces = prefix.split([self.parts[number].prefix_length for number in self.order], dim=1)
+        edited = zip(self.order, pieces, strict=True)
+        return torch.cat([self.parts[number].on_prefix(piece) for number, piece in edited], dim=1)
 
     def on_text(self, text: Tensor, token_ids: Tensor | None) -> Tensor:
         """Let each member edit the text in turn."""

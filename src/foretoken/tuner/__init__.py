@@ -13,6 +13,7 @@ from foretoken.methods import METHODS, Method
 from foretoken.methods.base import ForetokenConfig, MethodName
 from foretoken.tuner.auxiliary import auxiliary_loss_of
 from foretoken.tuner.checkpoints.loading import wrap_loading
+from foretoken.tuner.forward.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 from foretoken.tuner.forward.sites import NAME
 from foretoken.tuner.heads import HEAD_KEY, check_prefix, replace_head
 from foretoken.tuner.limits import check_lora
@@ -27,10 +28,13 @@ PEFT_TABLES: tuple[dict[Any, Any], ...] = (
 )
 __all__ = [
     "HEAD_KEY",
+    "LowerLayers",
     "auxiliary_loss_of",
+    "can_leave_layers_out",
     "check_lora",
     "check_prefix",
     "completed_lora",
+    "first_trained_layer",
     "head_names",
     "new_sites",
     "register",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from itertools import pairwise
 
 from torch import Tensor, nn
 
 from foretoken.backbones.base import Stack
 from foretoken.errors import AdapterError, BackboneError, cut
 from foretoken.methods.base import ForetokenConfig, Sites
-from foretoken.methods.dimensions import Dimensions
+from foretoken.methods.dimensions import Dimensions, by_stack
 from foretoken.tuner.forward.plan import Plan
 from foretoken.tuner.forward.sites import NAME, Site
 
@@ -98,9 +99,10 @@ def check_heads_apart(model: nn.Module, names: Iterable[str]) -> None:
 
 def check_position_free(sites: Sites, stacks: Iterable[Stack], dimensions: Dimensions) -> None:
     """Raise BackboneError where rows stand among the text's own rotated keys and cannot be met without rotation."""
-    for stack, layer in zip(stacks, dimensions.first_layers, strict=True):
-        entry = sites.layers.get(layer)
-        if entry is None or not entry.prefix_length or not entry.position_free:
+    numbers = by_stack(range(dimensions.num_layers), dimensions)
+    for stack, layers in zip(stacks, numbers, strict=True):
+        entries = [sites.layers[layer] for layer in layers if layer in sites.layers]
+        if not any(entry.prefix_length and entry.position_free for entry in entries):
             continue
         if stack.attention.is_rotary and not stack.is_causal:
             raise BackboneError(
@@ -117,6 +119,17 @@ def check_positions_agree(plan: Plan) -> None:
             f"the active adapters {', '.join(rows)} cannot act together: position_free is set in "
             f"{', '.join(name for name in rows if rows[name])} alone; activate one of them at a time"
         )
+
+
+def check_entries_in_turn(plan: Plan) -> None:
+    """Raise AdapterError where a causal prefix would see what has not entered yet of the one before it."""
+    groups = sorted((group for group in plan.groups if group.prefix_length), key=lambda group: group.offset)
+    if plan.is_mixed or all(one.entries()[-1] <= other.entries()[0] for one, other in pairwise(groups)):
+        return
+    raise AdapterError(
+        f"the active adapters {', '.join(group.adapter for group in groups)} cannot act together: a part of one's "
+        "prefix enters before a later layer than another's; activate one of them at a time"
+    )
 
 
 def check_state_dict(model: nn.Module, adapter_name: str, state_dict: Mapping[str, Tensor]) -> None:

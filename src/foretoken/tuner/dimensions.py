@@ -45,6 +45,11 @@ def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, head
         embedding=embedding_of(model),
         biases=biases,
         heads=heads,
+        layer_paths=tuple(
+            f"{stack.layers}.{name}"
+            for stack in backbone.stacks_of(body)
+            for name, _ in body.get_submodule(stack.layers).named_children()
+        ),
         **numbers,
     )
 

@@ -74,7 +74,7 @@ def fold(model: nn.Module, model_hooks: ModelHooks, name: str, folder: PathLike 
     """Fold one adapter; tell whether there was anything to fold."""
     config, sites = model_hooks.built[name]
     where = None if folder is None else Path(folder) if name == "default" else Path(folder) / name
-    result = config.fused(sites, model_hooks.dimensions, folder=where, dtype=dtype)
+    result = config.folded(sites, model_hooks.dimensions, folder=where, dtype=dtype)
     if result is not None:
         model_hooks.built[name] = result
         configs: Any = model.peft_config
@@ -180,6 +180,10 @@ def check_cache(model_hooks: ModelHooks, names: list[str]) -> None:
         raise BackboneError(f"this {model_type} model cannot take a prefix as a cache: {obstacle}; keep the adapter")
     for name in names:
         config = model_hooks.built[name][0]
+        if not config.acts_everywhere(model_hooks.dimensions):
+            raise AdapterError(
+                f"adapter {name!r} does not act at every layer (layers), and a key-value cache is as long in each"
+            )
         if not config.is_cache():
             raise AdapterError(
                 f"adapter {name!r} ({type(config).__name__}) is more than keys and values in front of the text: what "
@@ -192,7 +196,7 @@ def all_states(model_hooks: ModelHooks, names: list[str]) -> list[State]:
     """Return every layer's keys and values (1, H_kv, P, K): of the rows in front, and trained ones."""
     wired = model_hooks.stacks[0]
     like = next(p for p in wired.module.parameters() if p.is_floating_point())
-    groups = make_groups(None, names, wired.prefix_length_of, 1, like.device)
+    groups = make_groups(None, names, wired.prefix_lengths_of, 1, like.device)
     length = sum(group.prefix_length for group in groups)
     rows = wired.run_prefix(Plan(groups, length, 1, like.device), {}) if length else {}
     states = []

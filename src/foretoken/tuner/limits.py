@@ -62,7 +62,7 @@ def check_fits(config: ForetokenConfig, dimensions: Dimensions, model: nn.Module
     """
     try:
         with torch.device("meta"), WithoutValues():
-            sites = config.build(dimensions)
+            sites = config.sites(dimensions)
     except (RuntimeError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:150]
         raise ConfigError(f"{type(config).__name__} has sizes that no tensor can have ({reason}); {SMALLER}") from error

@@ -12,7 +12,9 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from foretoken.backbones import find_backbone
-from foretoken.tuner.dimensions import body_of
+from foretoken.errors import ConfigError, quoted
+from foretoken.methods.dimensions import ALL, Layers, by_stack, layer_numbers
+from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.limits import check_lora
 
 HEADS = r".*\.(modules_to_save|original_module)(\..*)?"  # the modules that are trained in full, and the frozen ones
@@ -30,6 +32,27 @@ def with_targets(lora: LoraConfig, model: nn.Module) -> LoraConfig:
     return replace(lora, target_modules=list(targets), fan_in_fan_out=transposed or lora.fan_in_fan_out)
 
 
+def with_layers(lora: LoraConfig, layers: Layers, model: nn.Module) -> LoraConfig:
+    """Return the LoRA config for the layers that an option ``layers`` names; layers of its own stay.
+
+    Raises:
+        ConfigError: the model does not have them, or peft, which counts each stack's layers from 0, cannot name them.
+    """
+    if layers in (None, ALL) or lora.layers_to_transform is not None:
+        return lora
+    body, backbone = body_of(model), find_backbone(model)
+    dimensions = dimensions_of(model, body, backbone)
+    chosen = by_stack(layer_numbers(layers, dimensions), dimensions)
+    numbers = [[layer - first for layer in own] for own, first in zip(chosen, dimensions.first_layers, strict=True)]
+    if any(own != numbers[0] for own in numbers):
+        raise ConfigError(
+            f"layers is {quoted(layers)}, which are the layers {' and '.join(map(str, numbers))} of the model's "
+            "stacks; peft's LoRA takes the same numbers in each, name those"
+        )
+    patterns = {stack.layers.rpartition(".")[2] for stack in backbone.stacks_of(body)}
+    return replace(lora, layers_to_transform=numbers[0], layers_pattern=sorted(patterns))
+
+
 def outside_heads(lora: LoraConfig, model: nn.Module) -> LoraConfig:
     """Return the LoRA config without the modules that are trained in full already; a file could not hold both."""
     inside = [path for path, _ in model.named_modules() if re.fullmatch(HEADS, path)]
@@ -41,14 +64,16 @@ def outside_heads(lora: LoraConfig, model: nn.Module) -> LoraConfig:
     return replace(lora, exclude_modules="|".join(f"({pattern})" for pattern in (*others, HEADS)))
 
 
-def completed_lora(lora: LoraConfig, model: nn.Module) -> LoraConfig:
+def completed_lora(lora: LoraConfig, model: nn.Module, layers: Layers = None) -> LoraConfig:
     """Return a LoRA config that trains the same head as foretoken's own methods do, so that they compare.
 
     Raises:
-        ConfigError: its regular expressions cannot be matched, or it would not fit into memory.
+        ConfigError: it cannot be at these layers, its regular expressions cannot be matched, or it would not fit into
+            memory.
     """
     head = find_backbone(model).head_names(model, body_of(model))
     trained = list(dict.fromkeys([*(lora.modules_to_save or []), *head])) or None
-    completed = replace(with_targets(lora, model), modules_to_save=trained)
+    located = with_layers(with_targets(lora, model), layers, model)
+    completed = replace(located, modules_to_save=trained)
     check_lora(completed, model)
     return completed

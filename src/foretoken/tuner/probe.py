@@ -162,15 +162,15 @@ def probing(model_hooks: ModelHooks) -> Iterator[list[AttentionProbe]]:
 
 @contextmanager
 def recording_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
-    """Record what enters the first layer of each stack for a while."""
+    """Record what enters each layer for a while."""
     entering: dict[int, Tensor] = {}
     handles = []
-    for first, wired in zip(model_hooks.dimensions.first_layers, model_hooks.stacks, strict=True):
+    for number, layer in enumerate(layer for wired in model_hooks.stacks for layer in wired.layers):
 
-        def note(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any], first: int = first) -> None:
-            entering[first] = (args[0] if args else kwargs["hidden_states"]).detach()
+        def note(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any], number: int = number) -> None:
+            entering[number] = (args[0] if args else kwargs["hidden_states"]).detach()
 
-        handles.append(wired.layers[0].register_forward_pre_hook(note, with_kwargs=True))
+        handles.append(layer.register_forward_pre_hook(note, with_kwargs=True))
     try:
         yield entering
     finally:

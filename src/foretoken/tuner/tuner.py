@@ -37,7 +37,7 @@ from foretoken.tuner.forward.plan import check_names
 from foretoken.tuner.forward.sites import NAME, Site, check_adapter_name
 from foretoken.tuner.heads import check_prefix, check_same_head, head_of
 from foretoken.tuner.limits import check_fits, check_lora
-from foretoken.tuner.lora import outside_heads, with_targets
+from foretoken.tuner.lora import outside_heads, with_layers, with_targets
 from foretoken.tuner.prefix_init import Source, initialise, sources_of
 from foretoken.tuner.quantised import check_trainable, compute_type
 from foretoken.tuner.trained_tokens import train_tokens, without_trained_tokens
@@ -106,6 +106,7 @@ class ForetokenModel(BaseTuner):
         self.peft_config[adapter_name] = config
         self.model_hooks.built[adapter_name] = config, injection.sites
         if (lora := config.lora_member()) is not None:
+            lora = with_layers(with_targets(lora, model), config.layers, model)
             self._inject_lora(model, adapter_name, lora, kwargs.get("low_cpu_mem_usage", False))
             self.set_adapter(self.active_adapters, inference_mode=config.inference_mode)
         if injection.sources:
@@ -113,7 +114,7 @@ class ForetokenModel(BaseTuner):
         self.injection = Injection()
 
     def _inject_lora(self, model: nn.Module, adapter_name: str, lora: LoraConfig, low_cpu_mem_usage: bool) -> None:
-        lora = outside_heads(with_targets(lora, model), model)
+        lora = outside_heads(lora, model)
         lora = replace(lora, modules_to_save=None, inference_mode=self.peft_config[adapter_name].inference_mode)
         with configs_hidden(model):
             if self.lora_model is None:
@@ -137,9 +138,9 @@ class ForetokenModel(BaseTuner):
         check_trained_tokens(dimensions)
         check_fits(config, dimensions, model)
         if (lora := config.lora_member()) is not None:
-            check_lora(with_targets(lora, model), model)
+            check_lora(with_layers(with_targets(lora, model), config.layers, model), model)
         check_same_head(config, model)
-        sites = config.build(dimensions)  # may refuse: before anything is attached
+        sites = config.sites(dimensions)  # may refuse: before anything is attached
         check_prefix(model, sites)
         check_position_free(sites, backbone.stacks_of(body), dimensions)
         check_names_apart(self.peft_config, model, sites)
@@ -332,7 +333,7 @@ def new_sites(config: ForetokenConfig, model: nn.Module) -> Sites:
     """
     body, backbone = body_of(model), find_backbone(model)
     heads = tuple(backbone.head_names(model, body))
-    return config.build(dimensions_of(model, body, backbone, heads=heads))
+    return config.sites(dimensions_of(model, body, backbone, heads=heads))
 
 
 def head_names(model: nn.Module) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
@@ -66,6 +67,6 @@ def stateful_objects(model: nn.Module) -> Iterable[object]:
 
 
 @cache  # asking the abstract class BaseTuner of every attribute takes as long as all else here
-def is_stateful(kind: type) -> bool:
+def is_stateful(kind: Any) -> bool:
     """Tell whether objects of a class have state that attaching changes."""
     return issubclass(kind, ModelHooks | BaseTuner)

@@ -10,7 +10,7 @@ from foretoken.backbones.attention_interface import (
     interface_dimensions,
     is_attached,
 )
-from foretoken.backbones.base import Attention, Backbone, Stack, offset_after_padding
+from foretoken.backbones.base import Attention, Backbone, Stack, alone, offset_after_padding
 from foretoken.backbones.bert.packed import attach_bert, detach_bert
 from foretoken.backbones.masks import extend_text_mask
 
@@ -26,6 +26,7 @@ BERT = Backbone(
             entry=("embeddings_project", "embeddings"),
             end="encoder",
             extend_inputs=extend_text_mask,
+            layer_output=alone,
         ),
     ),
     heads=HEADS,
@@ -51,6 +52,7 @@ DISTILBERT = Backbone(
             entry=("embeddings",),
             end="transformer",
             extend_inputs=extend_text_mask,
+            layer_output=alone,
         ),
     ),
     heads=HEADS,

@@ -34,6 +34,7 @@ from foretoken.backbones.packing import (
     prefix_length_of,
     unpack_first_tokens,
     while_packed,
+    with_own_prefix,
 )
 
 
@@ -49,7 +50,8 @@ class FirstTokenLayer(nn.Module):
         """(1, S, D) -> (1, S, D), or (1, B, D) where the batch wants one token of each document."""
         if not isinstance(attention_mask, PackedBatch) or attention_mask.wanted is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
-        batch, own = attention_mask, self.attention.self
+        own = self.attention.self
+        batch = with_own_prefix(attention_mask, own)
         chosen = batch.split(hidden_states)[1].index_select(1, attention_mask.wanted)
 
         def heads(x: Tensor) -> Tensor:
@@ -149,6 +151,7 @@ class EncoderHooks:
             context.__exit__(None, None, None)
         if batch is None or output is None:
             return output
+        batch = with_own_prefix(batch, self.layers()[-1].attention.self)
         packed = output["last_hidden_state"]
         output["last_hidden_state"] = (
             batch.unpack(packed) if batch.wanted is None else unpack_first_tokens(packed, batch.prefix_length)

@@ -16,6 +16,7 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 from foretoken.attention import DenseMask, Mask, Projected, Weighting, Window, attend
 from foretoken.attention.engines.projected import pays
 from foretoken.backbones.base import ADAPTER, AttentionAdapter, adapter_of
+from foretoken.backbones.masks import PrefixMask
 from foretoken.errors import BackboneError
 
 
@@ -46,7 +47,8 @@ class WindowedSelfAttention(LongformerSelfAttention):
 
     The same parameters and calling convention as the class it stands in for; any length (no multiple of the window
     needed); extra score columns for the windowed and for the global queries. Attention maps are not returned.
-    While the adapters are disabled it is transformers' own.
+    A prefix that enters after the masks were made is put into them as global tokens. While the adapters are disabled
+    it is transformers' own.
     """
 
     global_tokens: GlobalTokens
@@ -68,6 +70,11 @@ class WindowedSelfAttention(LongformerSelfAttention):
             raise BackboneError(
                 "Longformer with an adapter does not return attention maps; leave out output_attentions"
             )
+        prefix = None if adapter is None else adapter.prefix_mask
+        has_prefix = is_index_masked is not None and is_index_masked.shape[1] == hidden_states.shape[1]
+        if prefix is not None and not has_prefix:  # an encoder that packs has put it into the masks
+            is_index_masked = with_prefix(is_index_masked, ~prefix.mask, prefix)
+            is_index_global_attn = with_prefix(is_index_global_attn, prefix.mask, prefix)
         window = self.window(is_index_masked, is_index_global_attn)
         out, after = self.attended(*self.projected(hidden_states), mask=window)
         if window.global_index.shape[1]:
@@ -132,6 +139,12 @@ class WindowedSelfAttention(LongformerSelfAttention):
         assert masked is not None
         assert is_global is not None
         return self.global_tokens.window(is_global, masked, self.one_sided_attn_window_size)
+
+
+def with_prefix(mask: Tensor | None, front: Tensor, prefix: PrefixMask) -> Tensor | None:
+    """(B, N) and (B, P) -> (B, P + N), once per pass for the layers that share the mask."""
+    assert mask is not None  # the encoder always makes both
+    return prefix.remember(mask, lambda: torch.cat([front, mask], dim=1))
 
 
 def plain_map(module: nn.Module, adapter: AttentionAdapter | None) -> nn.Linear | None:

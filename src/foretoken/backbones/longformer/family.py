@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.backbones.base import Attention, Backbone, Stack, offset_after_padding, text_dimensions
+from foretoken.backbones.base import Attention, Backbone, Stack, in_tuple, offset_after_padding, text_dimensions
 from foretoken.backbones.bert.family import HEADS
 from foretoken.backbones.longformer.attention import GlobalTokens
 from foretoken.backbones.longformer.packed import PackingSelfAttention, attach_encoder, detach_encoder
@@ -57,6 +57,7 @@ LONGFORMER = Backbone(
             entry=("embeddings",),
             end="encoder",
             extend_inputs=extend_longformer,
+            layer_output=in_tuple,
         ),
     ),
     heads=HEADS,

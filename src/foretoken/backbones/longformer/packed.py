@@ -29,6 +29,7 @@ from foretoken.backbones.packing import (
     trains,
     unpack_first_tokens,
     while_packed,
+    with_own_prefix,
 )
 
 
@@ -64,10 +65,11 @@ class PackingEncoder(LongformerEncoder):
             last = self.for_last_layer(batch, attentions[-1]) if not output_hidden_states else batch
             for number, layer in enumerate(self.layer):
                 if output_hidden_states:
-                    recorded.append(batch.unpack(hidden))
+                    recorded.append(with_own_prefix(batch, attentions[max(number - 1, 0)]).unpack(hidden))
                 hidden = layer(hidden, attention_mask=last if number == len(self.layer) - 1 else batch)[0]
+            batch = with_own_prefix(batch, attentions[-1])
         if last.wanted is not None:
-            states = unpack_first_tokens(hidden, length)
+            states = unpack_first_tokens(hidden, batch.prefix_length)
         else:
             states = batch.unpack(hidden)
             recorded = [state[:, : state.shape[1] - padding_len] for state in (*recorded, states)]
@@ -105,7 +107,8 @@ class PackingLayer(LongformerLayer):
         if attention_mask.wanted is None:
             return (self.fed_forward(self.attention(hidden_states, attention_mask=attention_mask)[0]),)
         attended = self.attention.self(hidden_states, attention_mask=attention_mask)[0]
-        states = attention_mask.split(hidden_states)[1].index_select(1, attention_mask.wanted)
+        batch = with_own_prefix(attention_mask, self.attention.self)
+        states = batch.split(hidden_states)[1].index_select(1, attention_mask.wanted)
         return (self.fed_forward(self.attention.output(attended, states)),)
 
     def fed_forward(self, attended: Tensor) -> Tensor:
@@ -266,7 +269,7 @@ class PackingSelfAttention(WindowedSelfAttention):
     ) -> tuple[Tensor]:
         """(B, N, D) -> ((B, N, D),), or packed (1, S, D) -> ((1, S, D),)."""
         if isinstance(attention_mask, PackedBatch):
-            return (PackedAttention(self, attention_mask)(hidden_states),)
+            return (PackedAttention(self, with_own_prefix(attention_mask, self))(hidden_states),)
         return super().forward(hidden_states, attention_mask, *args, **kwargs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -13,12 +14,14 @@ from transformers import PreTrainedModel
 from foretoken.errors import ConfigError, ForetokenError, did_you_mean, no_such, quoted
 from foretoken.methods import METHODS, option_names
 from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.dimensions import ALL, Layers, check_layers
 from foretoken.options import Errors, Values, convert, is_number, unknown_keys
 from foretoken.training.baseline.options import TF_IDF
 from foretoken.training.tokens.new_tokens import with_trained_rows
 from foretoken.tuner import check_prefix, completed_lora, use_fast_attention  # registers our methods with peft
 
 MEMBERS = "configs"  # the option of a stack that holds methods
+LAYERS = "layers"  # the option of LoRA too, which peft knows by numbers alone
 NO_MEMBERS = ("stack", "full")
 
 
@@ -37,7 +40,17 @@ def option_types(name: str) -> dict[str, Any]:
     if config is None:
         return {}
     hints = _type_hints(config)
-    return {option: hints.get(option, Any) for option in option_names(config)}
+    known = {option: hints.get(option, Any) for option in option_names(config)}
+    return known | ({LAYERS: Layers} if issubclass(config, LoraConfig) else {})
+
+
+def option_fields(name: str) -> list[Field[object]]:
+    """Return the fields of a method's options, with their help texts."""
+    config: Any = METHODS[name].config
+    known = option_types(name)
+    own = [] if config is None else [item for item in fields(config) if item.name in known]
+    ours = [item for item in fields(ForetokenConfig) if item.name in known and item.name not in {o.name for o in own}]
+    return own + ours
 
 
 def build_config(method: Values, task_type: str = "SEQ_CLS") -> PeftConfig | None:
@@ -70,7 +83,7 @@ def attach(
     _check_modules_to_save(model, config)
     try:
         if isinstance(config, LoraConfig):
-            config = completed_lora(config, model)
+            config = completed_lora(config, model, method.get(LAYERS))
         adapted = get_peft_model(model, config)
     except ForetokenError:
         raise
@@ -78,6 +91,19 @@ def attach(
         raise ConfigError(f"method {method['name']}: {' '.join(str(error).split())}") from error
     use_fast_attention(model)  # LoRA by itself knows nothing of it; our own methods have it already
     return adapted
+
+
+def names_layers(method: Values) -> bool:
+    """Tell whether a method group, or a member of its stack, says at which layers the method acts."""
+    members = [member for member in method.get(MEMBERS, ()) if isinstance(member, Mapping)]
+    return method.get(LAYERS) not in (None, ALL) or any(map(names_layers, members))
+
+
+def check_lora_layers(options: Values) -> None:
+    """Raise ConfigError for layers that cannot be, or that are named twice: LoRA has a name of its own for them."""
+    check_layers(options.get(LAYERS))
+    if options.get(LAYERS) is not None and options.get("layers_to_transform") is not None:
+        raise ConfigError("layers and layers_to_transform name the same; give one of them")
 
 
 def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ_CLS") -> PeftConfig | None:
@@ -94,6 +120,9 @@ def _read_config(method: Values, key: str, errors: Errors, task_type: str = "SEQ
     if config is None or len(errors) > before:
         return None
     try:
+        if issubclass(config, LoraConfig):
+            check_lora_layers(options)
+            options.pop(LAYERS, None)
         return config(task_type=task_type, **options)
     except (ValueError, TypeError) as error:
         errors.append(f"{key}: {error}")
@@ -129,6 +158,8 @@ def _read_members(members: object, key: str, errors: Errors) -> list[dict[str, A
         group = {"name": member} if isinstance(member, str) else member
         if not isinstance(group, Mapping):
             errors.append(f"{at}: got {quoted(group)}, expected a method's name, or a group with `name` and options")
+        elif group.get("name") == "lora" and group.get(LAYERS) is not None:
+            errors.append(f"{at}.{LAYERS}: LoRA in a stack has the stack's own, or layers_to_transform: [numbers]")
         elif group.get("name") in NO_MEMBERS:
             errors.append(f"{at}.name: {group['name']} cannot be part of a stack")
         elif not (found := method_errors(group, at)):

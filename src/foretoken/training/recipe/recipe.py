@@ -134,6 +134,11 @@ class TrainingOptions:
     precision: Literal["fp32", "bf16"] = option(
         "number format of the computation; bf16 holds frozen weights in it too", "fp32"
     )
+    cache_states: Literal["off", "float32", "float16"] = option(
+        "run the layers below the first trained one once per document, and keep what they yield on disk in this type; "
+        "for encoders with `method.layers`, or head-only",
+        "off",
+    )
     gradient_checkpointing: bool = option("trade compute for memory in the backward pass", False)
     activation_offload: bool = option("keep what the backward pass needs in CPU memory, not on the GPU", False)
     attention_engine: str | None = option("implementation of attention; default: the fastest for the device", None)

@@ -24,6 +24,7 @@ from foretoken.training.model.adapter import MEMBERS
 from foretoken.training.model.load import ATTENTION_DROPOUTS, count_parameters
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.prepare import Prepared
+from foretoken.tuner import first_trained_layer
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,11 @@ OPTIONS = (
         "training.packing",
         lambda run: run.backbone is None or not run.backbone.first_token_heads,
         "models of the family {run.config.model_type} always run with padding",
+    ),
+    Idle(
+        "training.cache_states",
+        lambda run: first_trained_layer(run.prepared.model) == 0,
+        "no layer is below the first one that is trained; give the method `layers`, e.g. last-4",
     ),
     Idle("generation.length_penalty", lambda run: _of(run, "generation.num_beams") == 1, "there is one beam"),
     Idle("chunks.overlap", lambda run: _of(run, "chunks.at_most") == 1, "a document has one chunk"),

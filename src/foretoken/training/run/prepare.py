@@ -21,7 +21,7 @@ from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
-from foretoken.training.model.adapter import attach
+from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
@@ -32,6 +32,7 @@ from foretoken.training.tokens.cache import Content, cached
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.ingredients import of_encoding, of_source
 from foretoken.training.tokens.new_tokens import add_new_tokens
+from foretoken.tuner import LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
@@ -71,10 +72,11 @@ def prepare(recipe: Recipe) -> Prepared:
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
     settings = EncodeSettings(tokenizer, max_length, token_rules(model.config), recipe.chunks)
-    tables, truncations = _tokens(data.splits, problem, settings, contents, _named(recipe.data))
+    tables, truncations = _tokens(data.splits, problem, settings, contents, data_name(recipe.data))
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
     _say(recipe, adapted, problem)
     _set_precision(recipe, adapted)
+    _rest_lower_layers(recipe, adapted)
     return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint)
 
 
@@ -138,12 +140,12 @@ def read_data(options: DataOptions) -> tuple[Loaded, dict[str, str]]:
         facts = {name: getattr(data, name) for name in ("problem", "labels", "grouped")}
         return Content(dict(data.splits), {"data": facts, "fingerprint": of_data(data.splits)})
 
-    content = cached(lambda: of_source(options), make, kind="documents", name=_named(options))
+    content = cached(lambda: of_source(options), make, kind="documents", name=data_name(options))
     splits = DatasetDict({name: content.tables[name] for name in SPLITS})
     return Loaded(splits=splits, **content.facts["data"]), dict(content.facts["fingerprint"])
 
 
-def _named(options: DataOptions) -> str:
+def data_name(options: DataOptions) -> str:
     """Return what `foretoken cache` calls the data."""
     return str(options.task or options.path or options.train)
 
@@ -228,6 +230,22 @@ def _set_precision(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
         held = hold_frozen(model)
         kept = f"{held:,} frozen parameters are held in it; " if held else ""
         log.info("computing in bfloat16; %swhat is trained stays float32", kept)
+
+
+def _rest_lower_layers(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
+    """Let the frozen layers below those that the recipe names run without dropout, with and without `cache_states`.
+
+    Raises:
+        ConfigError: the states are to be kept and this family's cannot be.
+    """
+    is_kept = recipe.training.cache_states != "off"
+    if is_kept and not can_leave_layers_out(model):
+        raise ConfigError(
+            f"training.cache_states: the lower layers of {model.config.model_type} models cannot be left out, "
+            "only those of encoders; leave it out"
+        )
+    if (is_kept or names_layers(recipe.method)) and first_trained_layer(model):
+        LowerLayers(model).rest()
 
 
 def summary(prepared: Prepared) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from foretoken.training.run.folder import (
     set_aside,
 )
 from foretoken.training.run.idle import SayIdle
-from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
+from foretoken.training.run.prepare import MEASURED, Prepared, data_name, prepare, summary
 from foretoken.training.run.record import (
     FINISHED,
     RATE_SEARCH,
@@ -55,10 +55,12 @@ from foretoken.training.run.results import (
     timings,
     write_predictions,
 )
+from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
 from foretoken.training.trainer.progress import LogAtEvaluation, ProgressBar, StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
+from foretoken.tuner import first_trained_layer
 
 log = logging.getLogger(__name__)
 _COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
@@ -134,6 +136,11 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
             f"training.tokens_per_batch: one process with {gpus} GPUs divides its batches by documents; "
             "start one process per GPU with `accelerate launch -m foretoken train ...`"
         )
+    if options.cache_states != "off" and processes == 1 and gpus > 1:
+        raise ConfigError(
+            f"training.cache_states: one process with {gpus} GPUs has a copy of the model on each; "
+            "start one process per GPU with `accelerate launch -m foretoken train ...`"
+        )
     if options.eval_tokens_per_batch is not None and processes > 1:
         raise ConfigError(
             f"training.eval_tokens_per_batch: {processes} processes share out what is measured by documents; "
@@ -162,7 +169,7 @@ def _train(
                 record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
             with closing(ProgressBar(metric)) as bar:
                 watching = [bar, HistoryCallback(record, metric), _DropAside(recipe.run_folder), *callbacks]
-                trainer = _fit(recipe, prepared, checkpoint, watching)
+                trainer = _fit(recipe, prepared, checkpoint, watching, measured)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
             scaling = scaling_of(recipe.calibration, predictions["validation"])
             if is_main_process():
@@ -177,7 +184,11 @@ def _train(
 
 
 def _fit(
-    recipe: Recipe, prepared: Prepared, checkpoint: Path | None, callbacks: Sequence[TrainerCallback]
+    recipe: Recipe,
+    prepared: Prepared,
+    checkpoint: Path | None,
+    callbacks: Sequence[TrainerCallback],
+    measured: Sequence[str],
 ) -> RecipeTrainer:
     """Train to the end and put the best weights into the model."""
     trainer = make_trainer(
@@ -189,6 +200,7 @@ def _fit(
         checkpoints=_checkpoints(recipe),
         callbacks=[SayIdle(recipe, prepared), LogAtEvaluation(), StepTimes(), *callbacks],
     )
+    _cache_states(recipe, prepared, trainer, ("train", *MEASURED[:1], *measured))
     if checkpoint is not None and is_over(checkpoint):
         _restore(trainer, checkpoint)
         return trainer
@@ -196,6 +208,24 @@ def _fit(
         log.info("going on from %s", checkpoint.name)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return trainer
+
+
+def _cache_states(recipe: Recipe, prepared: Prepared, trainer: RecipeTrainer, splits: Sequence[str]) -> None:
+    """Run the layers below the first trained one once, where the recipe asks for it and there are any."""
+    options = recipe.training
+    if options.cache_states == "off" or not first_trained_layer(prepared.model):
+        return
+    states = LowerStates.open(
+        prepared.model,
+        prepared.problem.collator(prepared.tokenizer, prepared.model),
+        dtype=options.cache_states,
+        name=data_name(recipe.data),
+        batch_size=options.eval_batch_size,
+        precision=options.precision,
+    )
+    if states is not None:
+        states.fill(prepared.tables[name] for name in dict.fromkeys(splits))
+        trainer.leave_lower_layers_out(states)
 
 
 def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:

@@ -106,13 +106,13 @@ def cached(
         content = make()
     if ingredients() == before:  # else a file was changed while it was read
         _write(path, content, {"kind": kind, "name": name, "messages": messages})
-        _keep_below(limit, root)
+        keep_below(limit, root)
     return content
 
 
 def key_of(ingredients: JsonObject) -> str:
     """Return the key of what is made of these ingredients by this version of the code."""
-    made_by = {"format": FORMAT, "code": _code_digest(), **{name: version(name) for name in _LIBRARIES}}
+    made_by = {"format": FORMAT, "code": code_digest(_CODE), **{name: version(name) for name in _LIBRARIES}}
     return hashlib.sha256(_plain_json({**made_by, "ingredients": ingredients}).encode()).hexdigest()
 
 
@@ -159,7 +159,7 @@ def _read(path: Path) -> Content | None:
     if not path.is_dir():
         return None
     try:
-        values = _checked(path)
+        values = read_entry(path)
         tables = {}
         for name, digest in values["files"].items():
             file = path / f"{name}.arrow"
@@ -181,7 +181,13 @@ def _read(path: Path) -> Content | None:
     return Content(tables, values["facts"])
 
 
-def _checked(path: Path) -> JsonObject:
+def read_entry(path: Path) -> JsonObject:
+    """Return what an entry says of itself.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged; also LookupError and TypeError.
+    """
     written: JsonObject = json.loads((path / ENTRY).read_text(encoding="utf-8"))
     values: JsonObject = written["entry"]
     if written["digest"] != _text_digest(_plain_json(values)):
@@ -190,17 +196,34 @@ def _checked(path: Path) -> JsonObject:
 
 
 def _write(path: Path, content: Content, values: JsonObject) -> None:
-    """Write an entry under a temporary name and rename it; of two processes the first one's stays."""
+    """Write an entry of tables."""
+
+    def fill(folder: Path) -> JsonObject:
+        files = {}
+        for name, table in content.tables.items():
+            file = folder / f"{name}.arrow"
+            _write_table(file, table)
+            files[name] = file_digest(file)
+        return {"facts": content.facts, "files": files}
+
+    write_entry(path, values, fill)
+
+
+def write_entry(path: Path, values: JsonObject, fill: Callable[[Path], JsonObject]) -> None:
+    """Write an entry under a temporary name and rename it; of two processes the first one's stays.
+
+    A disk that is full or read-only is said once, and nothing is written.
+
+    Args:
+        path: of the entry.
+        values: what it says of itself.
+        fill: writes its files into a folder, and returns what else it says of itself.
+    """
     temporary = path.with_name(temporary_name())
     try:
         temporary.mkdir(parents=True)
         remove_strays(path.parent)
-        files = {}
-        for name, table in content.tables.items():
-            file = temporary / f"{name}.arrow"
-            _write_table(file, table)
-            files[name] = file_digest(file)
-        entry = values | {"facts": content.facts, "files": files}
+        entry = values | fill(temporary)
         text = json.dumps({"digest": _text_digest(_plain_json(entry)), "entry": entry})
         (temporary / ENTRY).write_text(text, encoding="utf-8")
         temporary.rename(path)
@@ -219,7 +242,7 @@ def _write_table(file: Path, table: Dataset) -> None:
             writer.write_table(plain[start : start + _ROWS].cast(schema))
 
 
-def _keep_below(limit: int, root: Path) -> None:
+def keep_below(limit: int, root: Path) -> None:
     """Remove the least recently used entries until the rest is within the limit."""
     found = [entry for entry in entries(root) if entry.path.parent.name == FOLDER]
     total = sum(entry.size for entry in found)
@@ -296,10 +319,10 @@ def _say_unusable(folder: Path, reason: str) -> None:
 
 
 @cache
-def _code_digest() -> str:
-    """Return a digest of the code that reads and tokenises: a change of it makes other entries."""
+def code_digest(parts: tuple[str, ...]) -> str:
+    """Return a digest of code that makes entries: a change of it makes other entries."""
     root = Path(__file__).parents[2]
-    files = sorted(file for part in _CODE for file in (root / part).rglob("*.py"))
+    files = sorted(file for part in parts for file in (root / part).rglob("*.py"))
     lines = [f"{file.relative_to(root)} {file_digest(file)}" for file in files]
     return _text_digest("\n".join([__version__, *lines]))
 

@@ -42,6 +42,7 @@ from foretoken.training.run.checkpoints import best_in, remove_checkpoint, rotat
 from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations
+from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.tuner.auxiliary import AuxiliaryLossCallback
 
 log = logging.getLogger(__name__)
@@ -165,6 +166,12 @@ class RecipeTrainer(Trainer):
         self.loss_is_scaled_for_ga = False
         self.step_items = 0
         self.train_loss, self.eval_loss = WeightedMean(), WeightedMean()
+        self.lower_states: LowerStates | None = None
+
+    def leave_lower_layers_out(self, states: LowerStates) -> None:
+        """Read from now on what the layers below the first trained one compute."""
+        self.lower_states = states
+        self.data_collator = states.collate
 
     def get_train_dataloader(self) -> DataLoader:
         """Return batches by documents, or by tokens where the recipe names a number."""
@@ -242,7 +249,8 @@ class RecipeTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the problem's loss, a mean over the batch's items, and its logits where they are asked for."""
-        loss, logits = self.problem.forward(model, inputs)
+        given = inputs if self.lower_states is None else self.lower_states.use(inputs)
+        loss, logits = self.problem.forward(model, given)
         return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
 
     def training_step(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Tensor | int | None = None) -> Tensor:

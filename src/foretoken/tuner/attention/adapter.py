@@ -64,8 +64,8 @@ class TunedAttention:
 
     @property
     def plan(self) -> Plan | None:
-        """The pass that is under way."""
-        return self.pass_state.plan
+        """The pass that is under way, as this layer sees it."""
+        return self.pass_state.plan_at(self.layer)
 
     @property
     def acts(self) -> bool:
@@ -84,7 +84,8 @@ class TunedAttention:
         if plan is None:
             return False
         # where the prefix runs alone its keys and values are kept; afterwards every query of the text sees them
-        has_prefix = not self.is_cross and plan.phase in (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
+        alone = (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
+        has_prefix = not self.is_cross and plan.prefix_length > 0 and plan.phase in alone
         is_seen = self.observer is not None and not self.is_cross and plan.prefix_here > 0
         return has_prefix or is_seen or next(self.members(), None) is not None
 
@@ -92,7 +93,7 @@ class TunedAttention:
     def prefix_mask(self) -> PrefixMask | None:
         """The prefix for which the attention must extend its masks itself."""
         plan = self.plan
-        if plan is None or self.is_cross or not plan.is_late or plan.phase is not Phase.JOINT:
+        if plan is None or self.is_cross or not (plan.is_late and plan.prefix_length) or plan.phase is not Phase.JOINT:
             return None
         return PrefixMask(plan.prefix_mask(), plan.text_mask, plan.memo)
 
@@ -103,9 +104,10 @@ class TunedAttention:
 
     @property
     def mixed_size(self) -> int | None:
-        """B where each document names its adapter, or is to be seen by itself; else None."""
-        plan = self.plan
-        return plan.batch_size if plan is not None and (plan.is_mixed or self.observer is not None) else None
+        """B where each document names its adapter, is to be seen by itself, or prefixes enter in turn; else None."""
+        plan = self.pass_state.plan
+        is_one = plan is None or not (plan.is_mixed or plan.is_staged or self.observer is not None)
+        return None if plan is None or is_one else plan.batch_size
 
     @property
     def needs_keys(self) -> bool:
@@ -131,12 +133,12 @@ class TunedAttention:
     @property
     def text_is_frozen(self) -> bool:
         """Whether the text that enters this attention depends on nothing that is trained."""
-        return self.layer == 0 and self.pass_state.text_is_frozen
+        return self.layer == self.pass_state.frozen_text
 
     @contextmanager
     def packed(self, stream: PackedBatch) -> Iterator[None]:
         """Let the plan know that the hidden states are packed."""
-        plan = self.plan
+        plan = self.pass_state.plan
         with self.pass_state.using(None if plan is None else replace(plan, packed=stream)):
             yield
 
@@ -161,7 +163,7 @@ class TunedAttention:
 
     def cached_prefix(self, plan: Plan) -> PrefixKeys | None:
         """Return the keys and values of a prefix that ran before the text."""
-        if self.is_cross or plan.phase is not Phase.PREFIX_CACHED:
+        if self.is_cross or plan.phase is not Phase.PREFIX_CACHED or not plan.prefix_length:
             return None
         key, value = plan.prefix_kv[self.layer]
         mask = None if plan.is_prefix_shared else plan.prefix_mask()[:, None, None]

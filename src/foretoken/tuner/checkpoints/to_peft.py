@@ -15,7 +15,7 @@ from peft import get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from foretoken.errors import AdapterError
+from foretoken.errors import AdapterError, quoted
 from foretoken.files import PathLike, atomic_file, write_json
 from foretoken.methods.base import ForetokenConfig, ScoreColumns, Sites, plain
 from foretoken.methods.dimensions import Dimensions
@@ -54,6 +54,8 @@ def to_peft(model: nn.Module, folder: PathLike, adapter_name: str = "default") -
         )
     if not config.is_cache():
         raise AdapterError("with position_free queries meet the prefix in a way that peft's methods do not have")
+    if not config.acts_everywhere(model_hooks.dimensions):
+        raise AdapterError(f"layers is {quoted(config.layers)}; peft's prompt learning acts at every layer")
     if config.trained_tokens:
         raise AdapterError("peft's prompt learning has no place for trained token embeddings (trainable_token_indices)")
     if config.head is not None:

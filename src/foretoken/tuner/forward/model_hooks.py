@@ -123,7 +123,7 @@ class ModelHooks:
         self.sites.append(site)
         self.targets.append(target.holder)
         if isinstance(site, EntrySite):
-            site.is_first = target.holder is stack_hooks.layers[0]
+            site.layer = stack_hooks.layers.index(target.holder)
             hook = BeforeLayer(site)
             self.handles.append(target.holder.register_forward_pre_hook(hook, with_kwargs=True))
         return site

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +29,16 @@ class Group:
         index: (b,) positions of the documents in the batch; None for all of them.
         offset: where the adapter's prefix begins among the prefixes of all adapters.
         prefix_length: the length of the adapter's prefix.
+        lengths: that length at every layer, where it enters, or some of it, before a later layer than the first.
+        entering: how much of the prefix enters at the layer where the plan begins.
     """
 
     adapter: str
     index: Tensor | None
     offset: int
     prefix_length: int
+    lengths: tuple[int, ...] = ()
+    entering: int | None = None
 
     def take(self, x: Tensor) -> Tensor:
         """Return this group's documents of (B, ...)."""
@@ -42,6 +47,27 @@ class Group:
     def put(self, x: Tensor, part: Tensor) -> Tensor:
         """Return (B, ...) with this group's documents replaced."""
         return part if self.index is None else x.index_copy(0, self.index, part.to(x.dtype))
+
+    def length_at(self, layer: int) -> int:
+        """Return the length of the adapter's prefix at a layer; 0 before the first one."""
+        if layer < 0:
+            return 0
+        return self.lengths[layer] if self.lengths else self.prefix_length
+
+    def entries(self) -> list[int]:
+        """Return the layers before which the prefix enters, or some of it."""
+        layers = range(len(self.lengths) or 1)
+        return [layer for layer in layers if self.length_at(layer) > self.length_at(layer - 1)]
+
+    @property
+    def num_entering(self) -> int:
+        """How much of the prefix enters where the plan begins: all of it, or what does."""
+        return self.prefix_length if self.entering is None else self.entering
+
+    def at(self, layer: int) -> Group:
+        """Return the group as the layers from an entry on see it."""
+        here = self.length_at(layer)
+        return replace(self, prefix_length=here, entering=here - self.length_at(layer - 1))
 
 
 class Phase(Enum):
@@ -71,6 +97,9 @@ class Plan:
         is_mixed: each document names its adapter.
         packed: how the hidden states are packed; None where they are padded.
         position_free: the adapters whose prefix is scored with queries that are not rotated.
+        begins: the layer before which the prefix enters.
+        entries: where the prefix, or some of it, enters before a later layer than the first: all layers before which
+            it does. The layers see the plan through :meth:`at`.
     """
 
     groups: tuple[Group, ...]
@@ -86,6 +115,33 @@ class Plan:
     is_mixed: bool = False
     packed: PackedBatch | None = None
     position_free: frozenset[str] = frozenset()
+    begins: int = 0
+    entries: tuple[int, ...] = ()
+
+    def at(self, layer: int) -> Plan:
+        """Return the plan as a layer sees it: with what has entered of the prefix.
+
+        The places of the whole prefix are there as soon as some of it enters; what has not yet is masked.
+        """
+        if not self.entries:
+            return self
+        begins = max((entry for entry in self.entries if entry <= layer), default=-1)
+        if begins not in self._stages:
+            length = self.prefix_length if begins >= 0 or self.phase is Phase.PREFIX_ONLY else 0
+            packed = None if self.packed is None else self.packed.with_prefix(length)
+            groups = tuple(group.at(begins) for group in self.groups)
+            stage = replace(self, begins=begins, entries=(), groups=groups, prefix_length=length)
+            self._stages[begins] = replace(stage, packed=packed, memo={})
+        return self._stages[begins]
+
+    @cached_property
+    def _stages(self) -> dict[int, Plan]:
+        return {}
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether parts of the prefix enter before different layers."""
+        return len(self.entries) > 1
 
     def ids_for(self, text: Tensor) -> Tensor | None:
         """Return the token ids of the (B, N, D) text. LED pads it after its embeddings; any id will do for those."""
@@ -142,13 +198,17 @@ class PassState:
     Attributes:
         body: the model's body.
         plan: the plan, or None between passes.
-        text_is_frozen: a trained prefix was put before a text that depends on nothing trained.
+        frozen_text: the layer before which a trained prefix was put before a text that depends on nothing trained.
     """
 
     def __init__(self, body: nn.Module) -> None:
         self.body = body
         self.plan: Plan | None = None
-        self.text_is_frozen = False
+        self.frozen_text: int | None = None
+
+    def plan_at(self, layer: int) -> Plan | None:
+        """Return the plan as a layer sees it."""
+        return None if self.plan is None else self.plan.at(layer)
 
     @property
     def rests(self) -> bool:
@@ -168,27 +228,42 @@ class PassState:
 def make_groups(
     names: Sequence[str] | None,
     active: Sequence[str],
-    prefix_length: Callable[[str], int],
+    prefix_lengths: Callable[[str], tuple[int, ...]],
     batch_size: int,
     device: torch.device,
 ) -> tuple[Group, ...]:
     """Return the groups of a batch: every active adapter for all documents, or one adapter per document.
 
+    Several prefixes of a document stand in the order in which they enter.
+
     Raises:
         AdapterError: the number of names does not fit the batch.
     """
     if names is None:
-        groups, offset = [], 0
-        for name in active:
-            groups.append(Group(name, None, offset, prefix_length(name)))
-            offset += groups[-1].prefix_length
-        return tuple(groups)
+        alone = [new_group(name, None, prefix_lengths(name)) for name in active]
+        offsets, offset = {}, 0
+        for group in sorted(alone, key=lambda group: group.entries()):
+            offsets[group.adapter] = offset
+            offset += group.prefix_length
+        return tuple(replace(group, offset=offsets[group.adapter]) for group in alone)
     names = spread(names, batch_size)
     return tuple(
-        Group(name, index_of(name, names, device), 0, prefix_length(name))
+        new_group(name, index_of(name, names, device), prefix_lengths(name))
         for name in dict.fromkeys(names)
         if name != BASE
     )
+
+
+def new_group(name: str, index: Tensor | None, lengths: tuple[int, ...]) -> Group:
+    """Return the documents of an adapter whose prefix has these lengths at the layers."""
+    is_constant = len(set(lengths)) == 1
+    return Group(name, index, 0, lengths[-1], () if is_constant else lengths)
+
+
+def entries_of(groups: Sequence[Group]) -> tuple[int, ...]:
+    """Return the layers before which prefixes enter; none where all of them do before the first layer."""
+    entries = sorted({entry for group in groups for entry in group.entries()})
+    return () if entries in ([], [0]) else tuple(entries)
 
 
 def index_of(name: str, names: Sequence[str], device: torch.device) -> Tensor:

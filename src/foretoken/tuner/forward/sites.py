@@ -42,18 +42,32 @@ class Site(nn.ModuleDict, BaseTunerLayer):
         """The modules by adapter name, as peft asks for them."""
         return self
 
+    @property
+    def plan(self) -> Plan | None:
+        """The pass that is under way."""
+        return self.pass_state.plan
+
     def at_work(self) -> Iterator[tuple[Group, Any]]:
         """Yield (group, module) for the adapters at work here in the current pass."""
-        plan = self.pass_state.plan
+        plan = self.plan
         for group in () if plan is None else plan.groups:
             if group.adapter in self:
                 yield group, self[group.adapter]
 
 
 class EntrySite(Site):
-    """A layer entry: puts the prefix before the text (first layer of a stack), then edits prefix and text."""
+    """A layer entry: puts the prefix before the text where it enters, then edits prefix and text.
 
-    is_first = False  # of its stack
+    Attributes:
+        layer: the layer's number in its stack.
+    """
+
+    layer = 0
+
+    @property
+    def plan(self) -> Plan | None:
+        """The pass that is under way, as this layer sees it."""
+        return self.pass_state.plan_at(self.layer)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D); P = 0 where the hidden states hold the text alone.
@@ -61,16 +75,17 @@ class EntrySite(Site):
         Equation 1 of prefix-propagation (Li et al. 2023): the input of layer 0 is ``cat(P^(0), C)``; before layer l > 0
         the first P hidden states get ``+ P^(l)``.
         """
-        plan = self.pass_state.plan
+        plan = self.plan
         at_work = list(self.at_work())
         if plan is None or not at_work:
             return hidden
         here, packed = plan.prefix_here, plan.packed
         prefix, text = (hidden[:, :here], hidden[:, here:]) if packed is None else packed.split(hidden)
-        if here and self.is_first:
-            # P^(0): the zeros that StackHooks.reserve_prefix put here only kept its place. It is made inside layer 0
+        enters = bool(here) and self.layer == plan.begins
+        if enters:
+            # P^(0): the zeros that StackHooks.reserve_prefix put here only kept its place. It is made inside the layer
             # because sharding, offloading and checkpointing have the layer's parameters at hand here alone.
-            prefix = self.new_prefix(plan, hidden)
+            prefix = self.new_prefix(plan, prefix)
         for group, entry in at_work:
             if here and group.prefix_length:
                 prefix = self.edit_prefix(prefix, group, entry)  # + P^(l) in layers l > 0
@@ -78,8 +93,8 @@ class EntrySite(Site):
                 ids = plan.ids_for(text)
                 ids = None if ids is None else group.take(ids)
                 text = group.put(text, entry.on_text(group.take(text), ids))
-        if self.is_first:
-            self.pass_state.text_is_frozen = bool(here) and not text.requires_grad
+        if enters and not text.requires_grad:
+            self.pass_state.frozen_text = self.layer
         if packed is not None:
             return packed.join(prefix, text)
         return torch.cat([prefix, text], dim=1) if here else text  # the cat of equation 1
@@ -95,18 +110,20 @@ class EntrySite(Site):
             return group.put(prefix, edited)
         return group.put(prefix, torch.cat([before, edited, after], dim=1))
 
-    def new_prefix(self, plan: Plan, like: Tensor) -> Tensor:
-        """Return the adapters' prefixes side by side, (B, P, D); zeros where a document has a shorter one."""
-        prefix = like.new_zeros(plan.batch_size, plan.prefix_length, like.shape[-1])
+    def new_prefix(self, plan: Plan, prefix: Tensor) -> Tensor:
+        """Return the (B, P, D) prefix with what enters here of the adapters' prefixes, side by side.
+
+        It stays zero where a document has a shorter one.
+        """
+        if all(group.num_entering == group.prefix_length for group in plan.groups):  # nothing has entered before
+            prefix = torch.zeros_like(prefix)
         for group, entry in self.at_work():
-            if not group.prefix_length:
+            if not (count := group.num_entering):
                 continue
-            size = plan.batch_size if group.index is None else group.index.shape[0]
-            new = entry.new_prefix(size).to(dtype=like.dtype, device=like.device)
-            if group.prefix_length < plan.prefix_length:
-                padding = (0, 0, group.offset, plan.prefix_length - group.offset - group.prefix_length)
-                new = group.take(prefix) + nn.functional.pad(new, padding)
-            prefix = group.put(prefix, new)
+            mine = group.take(prefix)
+            new = entry.new_prefix(mine.shape[0]).to(dtype=prefix.dtype, device=prefix.device)
+            stop = group.offset + group.prefix_length
+            prefix = group.put(prefix, torch.cat([mine[:, : stop - count], new, mine[:, stop:]], dim=1))
         return prefix
 
 

@@ -1,7 +1,8 @@
 """One forward pass of one stack of layers: its plan, the prefix before the text, and the hooks around it.
 
 A pass goes through the hooks in this order: ``before_stack`` plans it, ``reserve_prefix`` makes room in front of the
-embedding output, the first layer's site fills that room (:class:`foretoken.tuner.forward.sites.EntrySite`),
+embedding output, or before the layer where it enters, the layer's site fills that room
+(:class:`foretoken.tuner.forward.sites.EntrySite`),
 ``strip_prefix`` and ``after_stack`` take the prefix away. A causal stack runs its prefix alone before the text instead.
 
 Shapes: B batch, N text tokens, P length of the prefix, D model width.
@@ -14,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import torch
@@ -25,11 +27,12 @@ from foretoken.backbones.base import Backbone, Stack, unchanged
 from foretoken.backbones.masks import prefix_without_positions, with_positions
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.backbones.pooling import POOLING
+from foretoken.methods.base import LayerEntry
 from foretoken.methods.dimensions import Dimensions
-from foretoken.tuner.checks import check_positions_agree
+from foretoken.tuner.checks import check_entries_in_turn, check_positions_agree
 from foretoken.tuner.forward.mixed_batch import hook_names
-from foretoken.tuner.forward.plan import PassState, Phase, Plan, make_groups
-from foretoken.tuner.forward.sites import NAME, Site
+from foretoken.tuner.forward.plan import PassState, Phase, Plan, entries_of, make_groups
+from foretoken.tuner.forward.sites import NAME, EntrySite, Site
 from foretoken.tuner.quantised import compute_type
 
 PREFIX = "_foretoken_prefix"  # where a key-value cache remembers the prefix that it was begun with
@@ -92,11 +95,8 @@ class StackHooks:
             last, embeddings = entry
             handles.append(embeddings.register_forward_pre_hook(self.before_embeddings, with_kwargs=True))
             handles.append(last.register_forward_hook(self.after_embeddings))
-        else:
-            handles.append(self.layers[0].register_forward_pre_hook(self.before_first_layer, with_kwargs=True))
-        if self.stack.extend_layer is not unchanged:
-            hooks = (layer.register_forward_pre_hook(self.before_layer, with_kwargs=True) for layer in self.layers)
-            handles.extend(hooks)
+        for number, layer in enumerate(self.layers):
+            handles.append(layer.register_forward_pre_hook(partial(self.before_layer, number), with_kwargs=True))
         if self.stack.end:
             end = self.module.get_submodule(self.stack.end)
             handles.append(end.register_forward_hook(self.strip_prefix))
@@ -112,9 +112,9 @@ class StackHooks:
         return self.pass_state.plan
 
     @property
-    def prefix_here(self) -> int:
-        """How many of the hidden states, from the front, are the prefix."""
-        return 0 if self.plan is None else self.plan.prefix_here
+    def plan_at_end(self) -> Plan | None:
+        """The pass that is under way, as the last layer sees it."""
+        return self.pass_state.plan_at(len(self.layers) - 1)
 
     def before_stack(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords] | None:
         """Plan the pass; run the prefix alone, or let masks allow for it."""
@@ -122,7 +122,7 @@ class StackHooks:
             return None
         kwargs = {**kwargs, **dict(zip(self.argument_names, args, strict=False))}
         plan = self.pass_state.plan = self.make_plan(kwargs)
-        self.pass_state.text_is_frozen = False
+        self.pass_state.frozen_text = None
         self.model.attach_attention_again()
         self.replay_checkpoints()
         if plan is not None and self.stack.takes_positions:
@@ -133,14 +133,19 @@ class StackHooks:
             # the prefix sees no text: one short pass gives the keys and values that every text then sees
             self.pass_state.plan = replace(plan, phase=Phase.PREFIX_CACHED, prefix_kv=self.prefix_kv(plan, kwargs))
             return (), kwargs
-        mask = kwargs.get("attention_mask")
+        mask, is_late = kwargs.get("attention_mask"), bool(plan.entries) or not self.stack.entry
         self.pass_state.plan = replace(
             plan,
             phase=Phase.JOINT,
-            is_late=not self.stack.entry,
+            is_late=is_late,
             text_mask=mask if isinstance(mask, Tensor) and mask.dim() == 2 else None,
         )
-        return (), self.stack.extend_inputs(kwargs, plan.prefix_mask())
+        return (), kwargs if is_late else self.stack.extend_inputs(kwargs, plan.prefix_mask())
+
+    @property
+    def first_entry(self) -> int | None:
+        """The layer before which a prefix enters, where that is not the first one for all of it."""
+        return self.plan.entries[0] if self.plan is not None and self.plan.entries else None
 
     def is_prefix_only(self) -> bool:
         """Tell whether the prefix is running alone."""
@@ -156,22 +161,37 @@ class StackHooks:
         if text is None or (not is_mixed if site is None else site.disable_adapters):
             return None
         size, active = text.shape[0], [] if site is None else site.active_adapters
-        groups = make_groups(self.model.names, active, self.prefix_length_of, size, text.device)
+        groups = make_groups(self.model.names, active, self.prefix_lengths_of, size, text.device)
         length = max([group.offset + group.prefix_length for group in groups], default=0)
         free = frozenset(group.adapter for group in groups if self.is_position_free(group.adapter))
-        plan = Plan(groups, length, size, text.device, token_ids=token_ids, is_mixed=is_mixed, position_free=free)
+        plan = Plan(
+            groups,
+            length,
+            size,
+            text.device,
+            token_ids=token_ids,
+            is_mixed=is_mixed,
+            position_free=free,
+            entries=entries_of(groups),
+        )
         check_positions_agree(plan)
+        if self.stack.is_causal and plan.is_staged:
+            check_entries_in_turn(plan)
         return plan
 
-    def prefix_length_of(self, adapter: str) -> int:
-        """Return the length of the prefix that an adapter puts before this stack's text."""
-        site = getattr(self.layers[0], NAME, None)
-        return site[adapter].prefix_length if site is not None and adapter in site else 0
+    def entries(self, adapter: str) -> list[LayerEntry | None]:
+        """Return what an adapter has at every layer's entry."""
+        sites: list[Any] = [layer._modules.get(NAME) for layer in self.layers]
+        return [site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites]
+
+    def prefix_lengths_of(self, adapter: str) -> tuple[int, ...]:
+        """Return the length of the prefix that an adapter has before this stack's text at every layer."""
+        lengths = [0 if entry is None else entry.prefix_length for entry in self.entries(adapter)]
+        return tuple(accumulate(lengths, max))
 
     def is_position_free(self, adapter: str) -> bool:
         """Tell whether an adapter's prefix is scored with queries that are not rotated."""
-        site = getattr(self.layers[0], NAME, None)
-        return site is not None and adapter in site and site[adapter].position_free
+        return any(entry.position_free for entry in self.entries(adapter) if entry is not None)
 
     def prefix_kv(self, plan: Plan, kwargs: Keywords) -> KeyValues:
         """Return each layer's keys and values of the prefix; a key-value cache keeps those it was begun with."""
@@ -244,33 +264,30 @@ class StackHooks:
 
     def after_embeddings(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
         """Make room for the prefix, unless Longformer embeds the padding of a text that was given as embeddings."""
-        return output if self.is_padding else self.reserve_prefix(output)
-
-    def before_first_layer(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
-        """Make room for the prefix right before the first layer."""
-        if args:
-            return (self.reserve_prefix(args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": self.reserve_prefix(kwargs["hidden_states"])}
-
-    def before_layer(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
-        """Let a layer's other arguments allow for the prefix."""
         plan = self.plan
+        if self.is_padding or plan is None or plan.is_late or not plan.prefix_here:
+            return output
+        return reserve_prefix(output, plan)
+
+    def before_layer(
+        self, number: int, layer: nn.Module, args: Arguments, kwargs: Keywords
+    ) -> tuple[Arguments, Keywords] | None:
+        """Make room for a prefix that enters here, and let the layer's other arguments allow for the prefix."""
+        plan = self.pass_state.plan_at(number)
         if plan is None or not plan.prefix_here:
-            return args, kwargs
-        return args, self.stack.extend_layer(kwargs, plan.prefix_mask())
-
-    def reserve_prefix(self, hidden: Tensor) -> Tensor:
-        """(B, N, D) -> (B, P + N, D), zeros where the prefix will be.
-
-        What the model computes from the length of its hidden states before layer 0 (masks, positions, blocks) has to
-        count P + N already. The first layer's site then replaces the zeros by P^(0): it holds the cat of equation 1.
-        """
-        length = self.prefix_here
-        return nn.functional.pad(hidden, (0, 0, length, 0)) if length else hidden
+            return None
+        if plan.is_late and plan.phase is Phase.JOINT and number == (self.first_entry or 0):
+            if args:
+                args = (reserve_prefix(args[0], plan), *args[1:])
+            else:
+                kwargs = {**kwargs, "hidden_states": reserve_prefix(kwargs["hidden_states"], plan)}
+        if self.stack.extend_layer is not unchanged:
+            kwargs = self.stack.extend_layer(kwargs, plan.prefix_mask())
+        return args, kwargs
 
     def strip_prefix(self, end: nn.Module, args: Arguments, output: Output) -> Output:
         """Take the prefix away again, before pooler, heads and decoder."""
-        plan = self.plan
+        plan = self.plan_at_end
         return output if plan is None or not plan.prefix_here else self.without_prefix(output, plan)
 
     def without_prefix(self, output: Output, plan: Plan) -> Output:
@@ -284,16 +301,16 @@ class StackHooks:
         """Take the prefix away from the stack's output and from recorded hidden states; end the pass."""
         if self.is_prefix_only():
             return output
-        plan, self.pass_state.plan = self.plan, None
+        plan, first, self.pass_state.plan = self.plan_at_end, self.first_entry, None
         if plan is None or not plan.prefix_here:
             return output
         if not self.stack.end:
             output = self.without_prefix(output, plan)
         text = output[0].shape[1]
         if isinstance(output, tuple):
-            return tuple(to_text(x, plan.prefix_length, text) if isinstance(x, tuple) else x for x in output)
+            return tuple(to_text(x, plan.prefix_length, text, first) if isinstance(x, tuple) else x for x in output)
         if not isinstance(output, Tensor) and output.get("hidden_states") is not None:
-            output["hidden_states"] = to_text(output["hidden_states"], plan.prefix_length, text)
+            output["hidden_states"] = to_text(output["hidden_states"], plan.prefix_length, text, first)
         return output
 
 
@@ -371,6 +388,24 @@ def without_prefix(output: Output, length: int) -> Output:
     return output
 
 
-def to_text(states: tuple[Tensor, ...], length: int, text: int) -> tuple[Tensor, ...]:
-    """Take the prefix from the front of (B, P + N, D) states, N >= ``text`` (BigBird pads them); keep anything else."""
-    return tuple(x[:, length:] if x.dim() == 3 and x.shape[1] >= length + text else x for x in states)
+def reserve_prefix(hidden: Tensor, plan: Plan) -> Tensor:
+    """(B, N, D) -> (B, P + N, D), zeros where the prefix will be; or a packed (1, T, D) -> (1, S, D).
+
+    What the model computes from the length of its hidden states before layer 0 (masks, positions, blocks) has to
+    count P + N already. The layer's site then replaces the zeros by P^(0): it holds the cat of equation 1.
+    """
+    if plan.packed is None:
+        return nn.functional.pad(hidden, (0, 0, plan.prefix_here, 0))
+    return plan.packed.join(hidden.new_zeros(plan.batch_size, plan.prefix_here, hidden.shape[-1]), hidden)
+
+
+def to_text(states: tuple[Tensor, ...], length: int, text: int, first: int | None) -> tuple[Tensor, ...]:
+    """Take the prefix from the front of (B, P + N, D) states, N >= ``text`` (BigBird pads them); keep anything else.
+
+    The states that enter the layers up to ``first``, where the prefix enters, have none.
+    """
+
+    def has_prefix(number: int, x: Tensor) -> bool:
+        return x.dim() == 3 and x.shape[1] >= length + text and (first is None or number > first)
+
+    return tuple(x[:, length:] if has_prefix(number, x) else x for number, x in enumerate(states))

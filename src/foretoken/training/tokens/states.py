@@ -1,0 +1,258 @@
+"""Hidden states of texts on disk, found by the texts' tokens: what frozen layers compute is computed once.
+
+An entry of the cache holds the states of some texts, one after the other in ``states.bin``, which is mapped into
+memory, and in ``index.npy`` where each text's begin, with a checksum. Entries of one key belong together: a run adds an
+entry of the texts that no other has yet, so that data sets, splits and folds share what they have in common.
+
+Shapes: S texts, N tokens of the longest, D model width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from foretoken.files import JsonObject, cache_folder, file_digest
+from foretoken.training.tokens.cache import (
+    ENTRY,
+    FOLDER,
+    code_digest,
+    keep_below,
+    read_entry,
+    remove_entry,
+    size_limit,
+    write_entry,
+)
+from foretoken.training.tokens.encode import PER_TOKEN
+
+log = logging.getLogger(__name__)
+KIND = "states"
+STATES, INDEX = "states.bin", "index.npy"
+FORMAT = 1
+Key: TypeAlias = bytes  # of a text's tokens
+_KEY_BYTES = 16
+_RECORD = np.dtype([("key", f"V{_KEY_BYTES}"), ("start", "<i8"), ("stop", "<i8"), ("checksum", "<u4")])
+_CODE = ("attention", "backbones", "tuner")
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, EOFError)
+
+
+def store_key(ingredients: JsonObject) -> str:
+    """Return the key of states that these ingredients make, by this version of the code."""
+    libraries = {name: version(name) for name in ("torch", "transformers")}
+    made_by = {"format": FORMAT, "code": code_digest(_CODE), **libraries, **ingredients}
+    return hashlib.sha256(json.dumps(made_by, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def keys_of(inputs: Mapping[str, Tensor]) -> list[Key]:
+    """Return the keys of a padded batch's texts: digests of all that is given for each token."""
+    lengths = inputs["attention_mask"].sum(dim=1).tolist()
+    columns = [inputs[name].to(torch.int64).numpy() for name in ("input_ids", *PER_TOKEN) if name in inputs]
+    names = ",".join(name for name in PER_TOKEN if name in inputs).encode()
+    keys = []
+    for row, length in enumerate(lengths):
+        digest = hashlib.blake2b(names, digest_size=_KEY_BYTES)
+        for column in columns:
+            digest.update(column[row, :length].tobytes())
+        keys.append(digest.digest())
+    return keys
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the states of one text are."""
+
+    states: np.memmap[Any, Any]
+    start: int
+    stop: int
+    checksum: int
+
+
+@dataclass
+class StateStore:
+    """The states of texts, by the texts' keys.
+
+    Attributes:
+        root: the folder of the cache.
+        key: of all that the states depend on beside the tokens.
+        dtype: ``float32`` or ``float16``.
+        name: of the data set, for `foretoken cache`.
+        computed: what type the states had when they were computed.
+    """
+
+    root: Path
+    key: str
+    dtype: str
+    name: str
+    width: int
+    computed: str | None = None
+    places: dict[Key, Place] = field(default_factory=dict)
+    read: set[Path] = field(default_factory=set)
+
+    @classmethod
+    def open(cls, key: str, *, dtype: str, name: str, width: int) -> StateStore | None:
+        """Return the store of a key with what it has; None where nothing is cached."""
+        root = cache_folder()
+        if root is None:
+            return None
+        store = cls(root, key, dtype, name, width)
+        store.refresh()
+        return store
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What the states of a token take."""
+        return self.width * np.dtype(self.dtype).itemsize
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other process adds to this store; what others have added is there then.
+
+        Raises:
+            OSError: the cache cannot be written to.
+        """
+        folder = self.root / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f".states-{self.key[:16]}.lock"):
+            self.refresh()
+            yield
+
+    def refresh(self) -> None:
+        """Take up the entries that have been added; a damaged one is removed."""
+        for path in sorted((self.root / FOLDER).glob("*")):
+            if path in self.read or not (path / STATES).is_file():
+                continue
+            self.read.add(path)
+            try:
+                self._take(path, read_entry(path))
+            except _DAMAGE as error:
+                log.warning("%s: the cached states are damaged (%s) and are made again", path, error)
+                with suppress(OSError):
+                    remove_entry(path)
+
+    def _take(self, path: Path, entry: JsonObject) -> None:
+        if entry.get("kind") != KIND or entry["store"] != self.key:
+            return
+        if file_digest(path / INDEX) != entry["files"][INDEX]:
+            raise ValueError(f"{INDEX} is not what was written")
+        records = np.load(path / INDEX, allow_pickle=False)
+        count = int(records["stop"].max(initial=0))
+        if (path / STATES).stat().st_size != count * self.bytes_per_token:
+            raise ValueError(f"{STATES} is not as long as it was written")
+        states = np.memmap(path / STATES, dtype=self.dtype, mode="r", shape=(count, self.width))
+        for record in records:
+            place = Place(states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
+            self.places[record["key"].tobytes()] = place
+        self.computed = entry["computed"]
+        with suppress(OSError):
+            os.utime(path / ENTRY)
+
+    def fits(self, tokens: int) -> str | None:
+        """Return why the states of so many more tokens have no place; None where they have."""
+        size, limit = tokens * self.bytes_per_token, size_limit()
+        if size > limit:
+            return f"they take {size / 1e9:.1f} GB, and the cache at most {limit / 1e9:.1f} GB (FORETOKEN_CACHE_LIMIT)"
+        with suppress(OSError):
+            free = shutil.disk_usage(self.root).free
+            if size > free:
+                return f"they take {size / 1e9:.1f} GB, and {self.root} has {free / 1e9:.1f} GB left"
+        return None
+
+    def add(self, made: Iterable[tuple[Key, Tensor]]) -> Rounding:
+        """Write the states (N_i, D) of texts as they are made, as one entry; return how they were rounded."""
+        rounding = Rounding(self.dtype)
+        records: list[tuple[np.void, int, int, int]] = []
+
+        def fill(folder: Path) -> JsonObject:
+            with (folder / STATES).open("wb") as file:
+                records.extend(self._written(file, made, rounding))
+            np.save(folder / INDEX, np.array(records, dtype=_RECORD), allow_pickle=False)
+            return {"files": {INDEX: file_digest(folder / INDEX)}, "computed": rounding.computed}
+
+        values: JsonObject = {"kind": KIND, "name": self.name, "store": self.key, "messages": []}
+        path = self.root / FOLDER / hashlib.sha256(os.urandom(32)).hexdigest()
+        write_entry(path, values, fill)
+        keep_below(size_limit(), self.root)
+        self.refresh()
+        return rounding
+
+    def _written(
+        self, file: BinaryIO, made: Iterable[tuple[Key, Tensor]], rounding: Rounding
+    ) -> Iterator[tuple[np.void, int, int, int]]:
+        start = 0
+        for key, states in made:
+            raw = rounding.rounded(states).tobytes()
+            file.write(raw)
+            yield np.void(key), start, start + len(states), zlib.crc32(raw)
+            start += len(states)
+
+    def get(self, key: Key) -> np.ndarray | None:
+        """Return the (N_i, D) states of a text; None where there are none, or none that are as they were written."""
+        place = self.places.get(key)
+        if place is None:
+            return None
+        states = place.states[place.start : place.stop]
+        if zlib.crc32(states.tobytes()) == place.checksum:
+            return states
+        log.warning("%s: cached states of a text are damaged; they are computed in every pass", self.root)
+        del self.places[key]
+        return None
+
+    def padded(self, keys: Iterable[Key], length: int) -> Tensor | None:
+        """Return the states of a batch's texts (S, N, D), zero where there is padding; None if some are not there."""
+        found = [self.get(key) for key in keys]
+        batch = torch.zeros(len(found), length, self.width, dtype=getattr(torch, self.dtype))
+        for row, states in enumerate(found):
+            if states is None:
+                return None
+            batch[row, : len(states)] = torch.from_numpy(np.array(states))
+        return batch
+
+
+@dataclass
+class Rounding:
+    """What writing the states as another type has changed."""
+
+    dtype: str
+    computed: str = ""
+    largest: float = 0.0
+    squares: float = 0.0
+    changes: float = 0.0
+
+    def rounded(self, states: Tensor) -> np.ndarray:
+        """Return states as they are written.
+
+        Raises:
+            OverflowError: the type cannot hold them.
+        """
+        self.computed = str(states.dtype).removeprefix("torch.")
+        exact = states.float().cpu().numpy()
+        with np.errstate(over="ignore"):
+            written = exact.astype(self.dtype)
+        if self.dtype != "float32":
+            change = written.astype(np.float32) - exact
+            if not np.isfinite(change).all():
+                raise OverflowError(f"{np.abs(exact).max():.3g} is more than {self.dtype} can hold")
+            self.largest = max(self.largest, float(np.abs(change).max(initial=0.0)))
+            self.squares += float(np.square(exact, dtype=np.float64).sum())
+            self.changes += float(np.square(change, dtype=np.float64).sum())
+        return written
+
+    @property
+    def relative(self) -> float:
+        """The root of the mean squared change, as a share of that of the states."""
+        return (self.changes / self.squares) ** 0.5 if self.squares else 0.0

@@ -1,0 +1,160 @@
+"""A run whose frozen lower layers run once: their states on disk, filled before training and read in batches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+
+from foretoken.errors import ConfigError
+from foretoken.training.problems.base import Collator, Inputs
+from foretoken.training.tokens.batches import by_length
+from foretoken.training.tokens.encode import PER_TOKEN, TableRow
+from foretoken.training.tokens.states import Key, StateStore, keys_of, store_key
+from foretoken.training.trainer.progress import progress_bar
+from foretoken.tuner import LowerLayers
+
+log = logging.getLogger(__name__)
+STATES = "lower_states"  # among a batch's inputs
+_READ = ("input_ids", "attention_mask", *PER_TOKEN)
+_OF_THE_RUN = (  # of a model's config: what changes from run to run, and nothing below the first trained layer
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "problem_type",
+    "torch_dtype",
+    "transformers_version",
+)
+
+
+@dataclass
+class LowerStates:
+    """What the layers below the first trained one compute for the documents of a run.
+
+    Attributes:
+        layers: these layers.
+        store: their states.
+        collator: of the run's problem.
+        batch_size: rows that are run together when states are computed.
+        precision: ``fp32``, or ``bf16`` for autocast.
+    """
+
+    layers: LowerLayers
+    store: StateStore
+    collator: Collator
+    batch_size: int
+    precision: str
+
+    @classmethod
+    def open(
+        cls, model: nn.Module, collator: Collator, *, dtype: str, name: str, batch_size: int, precision: str
+    ) -> LowerStates | None:
+        """Return the states of a model's lower layers as far as they are on disk; None where nothing is cached."""
+        layers = LowerLayers(model).make_optional()
+        config: Any = model.config
+        ingredients = {
+            "model": layers.fingerprint(),
+            "class": type(layers.inner).__name__,
+            "config": {key: value for key, value in config.to_dict().items() if key not in _OF_THE_RUN},
+            "layers": layers.count,
+            "precision": precision,
+            "dtype": dtype,
+        }
+        store = StateStore.open(store_key(ingredients), dtype=dtype, name=name, width=config.hidden_size)
+        if store is not None:
+            return cls(layers, store, collator, batch_size, precision)
+        layers.remove()
+        log.warning("training.cache_states has no effect: FORETOKEN_CACHE switches the cache off")
+        return None
+
+    def fill(self, tables: Iterable[Dataset]) -> None:
+        """Compute what is not there yet for the documents of these tables, once for all processes.
+
+        Raises:
+            ConfigError: the type of the states cannot hold them.
+        """
+        tables = list(tables)
+        if self._missing(tables):
+            try:
+                with self.store.alone():
+                    self._add(self._missing(tables))
+            except OverflowError as error:
+                raise ConfigError(f"training.cache_states: {error}; choose float32") from error
+            except OSError as error:
+                log.warning("training.cache_states: %s; the lower layers run in every pass", error)
+        self.layers.dtype = getattr(torch, self.store.computed) if self.store.computed else None
+
+    def _missing(self, tables: Iterable[Dataset]) -> list[Inputs]:
+        """Return batches of the texts that have no states yet, each text once, the longest first."""
+        seen, batches = set(self.store.places), []
+        for table in tables:
+            order = by_length(table["length"])
+            for start in range(0, len(order), self.batch_size):
+                inputs = self.collator([table[row] for row in order[start : start + self.batch_size]])
+                keys = keys_of(inputs)
+                new = [row for row, key in enumerate(keys) if key not in seen and keys.index(key) == row]
+                seen.update(keys)
+                if new:
+                    batches.append({name: inputs[name][new] for name in _READ if name in inputs})
+        return batches
+
+    def _add(self, batches: Sequence[Inputs]) -> None:
+        tokens = sum(int(inputs["attention_mask"].sum()) for inputs in batches)
+        texts = sum(len(inputs["input_ids"]) for inputs in batches)
+        if not texts:
+            return
+        if (problem := self.store.fits(tokens)) is not None:
+            log.warning("training.cache_states: %s; the lower layers run in every pass", problem)
+            return
+        start = time.perf_counter()
+        rounding = self.store.add(self._computed(batches))
+        log.info(
+            "%d layers run once: the states of %d texts, %.1f MB, in %.1f s",
+            self.layers.count,
+            texts,
+            tokens * self.store.bytes_per_token / 1e6,
+            time.perf_counter() - start,
+        )
+        if self.store.dtype != rounding.computed and rounding.relative:
+            log.info(
+                "%s changed the states by %.1e of their size, a number by %.1e at most",
+                self.store.dtype,
+                rounding.relative,
+                rounding.largest,
+            )
+
+    def _computed(self, batches: Sequence[Inputs]) -> Iterator[tuple[Key, Tensor]]:
+        model = self.layers.model
+        device = next(model.parameters()).device
+        training = model.training
+        with progress_bar("frozen layers") as bar:
+            task = bar.add_task("", total=len(batches), note="")
+            for inputs in batches:
+                model.eval()
+                with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                    states = self.layers.states({name: value.to(device) for name, value in inputs.items()})
+                model.train(training)
+                lengths = inputs["attention_mask"].sum(dim=1).tolist()
+                for key, row, length in zip(keys_of(inputs), states, lengths, strict=True):
+                    yield key, row[:length]
+                bar.advance(task)
+
+    def collate(self, rows: Sequence[TableRow]) -> Inputs:
+        """Return a batch with the states of its texts, if they are there."""
+        inputs = self.collator(rows)
+        states = self.store.padded(keys_of(inputs), inputs["input_ids"].shape[1])
+        return inputs if states is None else inputs | {STATES: states}
+
+    def use(self, inputs: Inputs) -> Inputs:
+        """Let the next pass, and its recomputation, take the states of a batch; return what the model reads."""
+        self.layers.use(inputs.get(STATES))
+        return {name: value for name, value in inputs.items() if name != STATES}

@@ -1,0 +1,233 @@
+"""The layers of an encoder below the first one that is trained: what they compute is the frozen model's.
+
+In training they run without dropout. Where their result is known already, they are left out: each hands on what it is
+given, and the known states go in before the first layer that is trained.
+
+Shapes: B batch, N tokens, T tokens of all documents, D model width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from foretoken.attention.packed import PackedBatch
+from foretoken.backbones import BACKBONES, find_backbone
+from foretoken.backbones.base import Stack
+from foretoken.backbones.module_value import Arguments, Keywords
+from foretoken.errors import BackboneError
+from foretoken.tuner.checks import ADAPTERS_NAME
+from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.forward.model_hooks import find_model_hooks
+
+
+def first_trained_layer(model: nn.Module) -> int:
+    """Return how many layers, from the first on, are those of the frozen model; 0 where something before is trained.
+
+    The head stands behind all layers. Only encoders have such layers: in others, and in unknown families, it is 0.
+    """
+    inner = inner_of(model)
+    backbone, body = BACKBONES.get(getattr(inner.config, "model_type", "")), body_of(inner)
+    if backbone is None or len(stacks := backbone.stacks_of(body)) > 1 or stacks[0].is_causal:
+        return 0
+    heads = set(backbone.head_names(inner, body))
+    layers = stacks[0].layer_modules(body)
+    number_of = {id(p): number for number, layer in enumerate(layers) for p in layer.parameters()}
+    first = len(layers)
+    for name, parameter in body.named_parameters():
+        acts = parameter.requires_grad or ADAPTERS_NAME.search(name) is not None
+        if acts and not heads & set(name.split(".")):
+            first = min(first, number_of.get(id(parameter), 0))
+    return first
+
+
+def can_leave_layers_out(model: nn.Module) -> bool:
+    """Tell whether the lower layers of this family can be left out."""
+    inner = inner_of(model)
+    backbone = BACKBONES.get(getattr(inner.config, "model_type", ""))
+    stacks = [] if backbone is None else backbone.stacks_of(body_of(inner))
+    return len(stacks) == 1 and not stacks[0].is_causal and stacks[0].layer_output is not None
+
+
+def inner_of(model: nn.Module) -> Any:
+    """Return the model inside peft's wrapper."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+class LowerLayers:
+    """The frozen layers of one encoder below the first trained one.
+
+    Attributes:
+        count: how many there are.
+        dtype: of the hidden states that leave them, once these have been computed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.inner = inner_of(model)
+        self.backbone = find_backbone(self.inner)
+        self.body = body_of(self.inner)
+        self.stack: Stack = self.backbone.stacks_of(self.body)[0]
+        self.layers = self.stack.layer_modules(self.body)
+        self.count = first_trained_layer(model)
+        self.dtype: torch.dtype | None = None
+        self.given: Tensor | None = None
+        self.reached: Tensor | None = None
+        self.is_wanted = False
+        self.resting: list[nn.Module] = []
+        self.left_out: list[LeftOut] = []
+        self.handles: list[RemovableHandle] = []
+
+    def rest(self) -> LowerLayers:
+        """Let everything below the first trained layer run as in evaluation, also in training."""
+        module = self.stack.module(self.body)
+        self.handles += [
+            module.register_forward_pre_hook(self.fall_asleep),
+            module.register_forward_hook(self.wake, always_call=True),
+        ]
+        if self.count < len(self.layers):
+            self.handles.append(self.layers[self.count].register_forward_pre_hook(self.wake, prepend=True))
+        return self
+
+    def make_optional(self) -> LowerLayers:
+        """Let the layers be left out whenever :meth:`use` has named their result.
+
+        Raises:
+            BackboneError: the layers of this family cannot be.
+        """
+        if self.stack.layer_output is None:
+            raise BackboneError(f"the layers of {type(self.body).__name__} cannot be left out")
+        self.left_out = [LeftOut(self, layer) for layer in self.layers[: self.count]]
+        if self.count < len(self.layers):
+            hook = self.layers[self.count].register_forward_pre_hook(self.before_first, with_kwargs=True, prepend=True)
+        else:
+            hook = self.layers[-1].register_forward_hook(self.after_last, with_kwargs=True, prepend=True)
+        self.handles.append(hook)
+        return self
+
+    def remove(self) -> None:
+        """Give the model its layers back as they were."""
+        self.use(None)
+        for handle in self.handles:
+            handle.remove()
+        for layer in self.left_out:
+            layer.remove()
+        self.handles, self.left_out = [], []
+
+    def use(self, states: Tensor | None) -> None:
+        """Take (B, N, D) for what leaves these layers, from now on and until another call; None: compute it."""
+        self.given = states
+
+    @torch.no_grad()
+    def states(self, inputs: dict[str, Any]) -> Tensor:
+        """Return what leaves these layers for a padded batch, (B, N, D); the layers above do not run."""
+        before, self.given, self.is_wanted = self.given, None, True
+        try:
+            self.model(**inputs)
+        except LayersRan:
+            pass
+        finally:
+            self.given, self.is_wanted = before, False
+            hooks = find_model_hooks(self.model)
+            for stack_hooks in () if hooks is None else hooks.stacks:
+                stack_hooks.pass_state.plan = None
+        found, self.reached = self.reached, None
+        assert found is not None
+        self.dtype = found.dtype
+        return found
+
+    def fingerprint(self) -> str:
+        """Return a digest of all weights below the first trained layer."""
+        above = {id(p) for layer in self.layers[self.count :] for p in layer.parameters()}
+        heads = set(self.backbone.head_names(self.inner, self.body))
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.body.state_dict(keep_vars=True).items()):
+            if id(tensor) in above or heads & set(name.split(".")) or ADAPTERS_NAME.search(name):
+                continue
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def fall_asleep(self, module: nn.Module, args: Arguments) -> None:
+        """Run without dropout from here."""
+        self.resting = [part for part in module.modules() if part.training]
+        for part in self.resting:
+            part.training = False
+
+    def wake(self, *_: object) -> None:
+        """Run with dropout again."""
+        for part in self.resting:
+            part.training = True
+        self.resting = []
+
+    def before_first(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords] | None:
+        """Note what enters the first trained layer, or put in what is known: a forward pre-hook of it."""
+        hidden = args[0] if args else kwargs["hidden_states"]
+        if self.is_wanted:
+            self.note(hidden, packed_in(args, kwargs))
+        if self.given is None:
+            return None
+        states = self.fitted(hidden, packed_in(args, kwargs))
+        return ((states, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": states})
+
+    def after_last(self, layer: nn.Module, args: Arguments, kwargs: Keywords, output: Any) -> Any:
+        """Note what leaves the last layer, or put in what is known: a forward hook of it."""
+        hidden = output if isinstance(output, Tensor) else output[0]
+        if self.is_wanted:
+            self.note(hidden, packed_in(args, kwargs))
+        if self.given is None or self.stack.layer_output is None:
+            return None
+        return self.stack.layer_output(self.fitted(hidden, packed_in(args, kwargs)))
+
+    def note(self, hidden: Tensor, packed: PackedBatch | None) -> None:
+        """Keep the hidden states, padded, and end the pass."""
+        self.reached = hidden if packed is None else packed.unpack(hidden)
+        raise LayersRan
+
+    def fitted(self, hidden: Tensor, packed: PackedBatch | None) -> Tensor:
+        """Return the known states in the shape and type of the hidden states, which some families pad further."""
+        assert self.given is not None
+        states = self.given.to(device=hidden.device, dtype=self.dtype or hidden.dtype)
+        length = hidden.shape[1] if packed is None else packed.length
+        states = nn.functional.pad(states, (0, 0, 0, length - states.shape[1]))
+        return states if packed is None else packed.pack_text(states)
+
+
+class LayersRan(Exception):  # noqa: N818 - no error: it ends a pass whose rest nobody needs
+    """The layers below the first trained one have run."""
+
+
+class LeftOut:
+    """A layer's ``forward`` that hands on what it is given where the layer's result is not needed."""
+
+    def __init__(self, lower: LowerLayers, layer: nn.Module) -> None:
+        self.lower = lower
+        self.layer = layer
+        self.instead_of = layer.__dict__.get("forward")
+        layer.forward = self  # type: ignore[assignment]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """Run the layer, or hand on the hidden states."""
+        if self.lower.given is not None and self.lower.stack.layer_output is not None:
+            return self.lower.stack.layer_output(args[0] if args else kwargs["hidden_states"])
+        if self.instead_of is not None:
+            return self.instead_of(*args, **kwargs)
+        return type(self.layer).forward(self.layer, *args, **kwargs)
+
+    def remove(self) -> None:
+        """Give the layer its own forward back."""
+        if self.instead_of is None:
+            del self.layer.forward
+        else:
+            self.layer.forward = self.instead_of
+
+
+def packed_in(args: Sequence[object], kwargs: Keywords) -> PackedBatch | None:
+    """Return the packed batch that a layer is given in the place of a mask."""
+    return next((given for given in (*args, *kwargs.values()) if isinstance(given, PackedBatch)), None)

@@ -1,0 +1,282 @@
+"""The layers below the first trained one run once: cached states in training, validation and test."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from peft import get_peft_model
+
+from foretoken.errors import RecipeError
+from foretoken.options import flatten
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.run.train import train
+from foretoken.training.tokens import cache, states
+from foretoken.training.tokens.encode import PaddingCollator
+from foretoken.training.tokens.states import StateStore, keys_of
+from foretoken.training.trainer.lower_states import STATES, LowerStates
+from foretoken.tuner import LowerLayers, can_leave_layers_out, first_trained_layer
+
+from support import tiny
+from support.table import ROWS
+from support.tiny_run import documents, save_tiny_model, write_csv
+
+ENCODERS = (
+    "bert",
+    "roberta",
+    "electra",
+    "distilbert",
+    "longformer",
+    "big_bird",
+    "big_bird, full",
+    "modernbert",
+    "deberta-v2",
+    "mpnet",
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / cache.FOLDER
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    place = tmp_path_factory.mktemp("made")
+    return save_tiny_model(place / "model"), write_csv(place / "mail.csv", documents(48))
+
+
+def recipe_of(made, output, name, method="prefix-propagation", layers="last-1", **training):
+    model, data = made
+    group = {"name": method} | ({"layers": layers} if layers else {})
+    options = {"epochs": 2, "learning_rate": 0.05, "batch_size": 8, "metric": "loss"} | training
+    values = {"model": str(model), "data": {"path": str(data)}, "method": group, "training": options}
+    return build_recipe(values | {"output": str(output), "name": name})
+
+
+def figures(record):
+    """Return the losses and scores of a run: of every epoch, of validation and of test."""
+    measured = {name: record[name] for name in ("validation", "test")}
+    epochs = [flatten(epoch) for epoch in record["epochs"]]
+    kept = [value for epoch in epochs for name, value in epoch.items() if "loss" in name]
+    return kept + [value for value in flatten(measured).values() if isinstance(value, float)]
+
+
+def entries(folder, kind="states"):
+    return [path for path in folder.glob("*") if path.is_dir() and cache.read_entry(path)["kind"] == kind]
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("layers", [[1, 2], None])
+def test_every_encoder_with_its_lower_layers_left_out(family, layers):
+    """Outputs and gradients are those of the whole model; without `layers` it is the head alone that is trained."""
+    inputs = tiny.batch(family)
+    method = "prefix-propagation" if layers else "head-only"
+    model = tiny.shaken(get_peft_model(tiny.model(family), ROWS[method](task_type="SEQ_CLS", layers=layers))).train()
+    lower = LowerLayers(model).rest().make_optional()
+    assert lower.count == (1 if layers else 3)
+    known = lower.states({name: value for name, value in inputs.items() if name != "labels"})
+    found = []
+    for given in (None, known):
+        lower.use(given)
+        model.zero_grad()
+        loss = model(**inputs).loss
+        loss.backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
+        found.append((loss.detach(), gradients))
+    torch.testing.assert_close(found[1][0], found[0][0], atol=1e-5, rtol=1e-5)
+    for name, gradient in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], gradient, atol=1e-4, rtol=1e-4, msg=name)
+    lower.use(known * 0)  # it is the known states that count
+    assert (model(**inputs).loss - found[0][0]).abs() > 1e-4
+    lower.remove()
+    assert not any("forward" in vars(layer) for layer in lower.layers)
+    LowerLayers(model).rest()  # BigBird draws other blocks in training
+    torch.testing.assert_close(model(**inputs).loss, found[0][0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "t5", "bart", "gpt2"])
+def test_families_whose_layers_cannot_be_left_out(family):
+    model = get_peft_model(tiny.model(family), ROWS["prefix-tuning"](task_type="SEQ_CLS", layers="last-1"))
+    assert not can_leave_layers_out(model)
+    assert first_trained_layer(model) == 0
+
+
+def test_gradient_checkpointing_takes_the_known_states_again():
+    inputs = tiny.batch("bert")
+    found = []
+    for checkpointing in (False, True):
+        model = get_peft_model(tiny.model("bert"), ROWS["prefix-propagation"](task_type="SEQ_CLS", layers="last-2"))
+        tiny.shaken(model).train()
+        if checkpointing:
+            model.get_base_model().gradient_checkpointing_enable({"use_reentrant": False})
+        lower = LowerLayers(model).rest().make_optional()
+        lower.use(lower.states({name: value for name, value in inputs.items() if name != "labels"}))
+        model(**inputs).loss.backward()
+        found.append([p.grad for p in model.parameters() if p.requires_grad])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_dropout_acts_from_the_first_trained_layer_on():
+    model = tiny.model("bert", dropout=True).train()
+    for parameter in model.bert.encoder.layer[1].parameters():
+        parameter.requires_grad_(True)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".layer.1." in name)
+    LowerLayers(model).rest()
+    inputs = tiny.batch("bert", labels=False) | {"output_hidden_states": True}
+    one, two = (model(**inputs).hidden_states for _ in range(2))
+    assert torch.equal(one[1], two[1])
+    assert not torch.equal(one[2], two[2])
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"), [("prefix-propagation", "float32"), ("lora", "float32"), ("bitfit", "float16")]
+)
+def test_a_run_is_that_without_the_cache(made, tmp_path, method, kept, folder):
+    plain = train(recipe_of(made, tmp_path, "plain", method))
+    first = train(recipe_of(made, tmp_path, "first", method, cache_states=kept))
+    assert len(entries(folder)) == 1
+    again = train(recipe_of(made, tmp_path, "again", method, cache_states=kept))
+    assert len(entries(folder)) == 1
+    exact = 2e-3 if kept == "float16" else 1e-5
+    np.testing.assert_allclose(figures(first), figures(plain), atol=exact)
+    np.testing.assert_allclose(figures(again), figures(first), atol=1e-6)
+    assert len(figures(plain)) > 6
+
+
+def test_head_only_reads_nothing_but_the_cache(made, tmp_path, monkeypatch):
+    train(recipe_of(made, tmp_path, "one", "head-only", None, cache_states="float32"))
+    ran = []
+    monkeypatch.setattr(LowerStates, "_add", lambda self, batches: ran.append(len(batches)))
+    record = train(recipe_of(made, tmp_path, "two", "head-only", None, cache_states="float32", seed=3))
+    assert not ran
+    assert record["status"] == "finished"
+
+
+def test_methods_and_seeds_share_the_states(made, tmp_path, folder, caplog):
+    caplog.set_level(logging.INFO, logger="foretoken")
+    for method in ("prefix-propagation", "prefix-tuning", "lora", "bitfit"):
+        train(recipe_of(made, tmp_path, method, method, cache_states="float32", epochs=1, seed=len(method)))
+    assert len(entries(folder)) == 1
+    assert sum("layers run once" in record.message for record in caplog.records) == 1
+
+
+def test_what_has_no_effect_or_cannot_be_is_said(made, tmp_path, caplog, monkeypatch):
+    train(recipe_of(made, tmp_path, "all", layers=None, cache_states="float32", epochs=1))
+    assert "training.cache_states has no effect: no layer is below" in caplog.text
+    with pytest.raises(RecipeError, match="cache_states: got 'float64'"):
+        recipe_of(made, tmp_path, "type", cache_states="float64")
+    monkeypatch.setenv("FORETOKEN_CACHE_LIMIT", "1kb")
+    train(recipe_of(made, tmp_path, "small", cache_states="float32", epochs=1))
+    assert "the cache at most 0.0 GB" in caplog.text
+    monkeypatch.setenv("FORETOKEN_CACHE", "off")
+    train(recipe_of(made, tmp_path, "off", cache_states="float32", epochs=1))
+    assert "FORETOKEN_CACHE switches the cache off" in caplog.text
+
+
+def table_of(rows):
+    return Dataset.from_dict({"input_ids": rows, "length": [len(row) for row in rows]})
+
+
+def opened(dtype="float32", **changes):
+    model = tiny.shaken(get_peft_model(tiny.model("bert"), ROWS["prefix-tuning"](task_type="SEQ_CLS", layers="last-1")))
+    given = {"dtype": dtype, "name": "mail", "batch_size": 2, "precision": "fp32"} | changes
+    return LowerStates.open(model, PaddingCollator(0), **given)
+
+
+def test_only_texts_that_are_new_are_computed(folder, monkeypatch):
+    lower = opened()
+    lower.fill([table_of([[5, 6, 7], [8, 9], [5, 6, 7]])])
+    assert len(lower.store.places) == 2
+    again, ran = opened(), []
+    monkeypatch.setattr(LowerLayers, "states", lambda self, inputs: ran.append(inputs) or torch.zeros(1, 4, 32))
+    again.fill([table_of([[8, 9], [5, 6, 7]])])
+    assert not ran
+    again.fill([table_of([[8, 9], [5, 6, 7, 8]])])
+    assert [one["input_ids"].tolist() for one in ran] == [[[5, 6, 7, 8]]]
+    assert len(entries(folder)) == 2
+
+
+def test_the_states_are_those_of_each_text_alone():
+    lower = opened()
+    rows = [[5, 6, 7, 20, 30], [8, 9], [11, 12, 13]]
+    lower.fill([table_of(rows)])
+    batch = lower.collate([{"input_ids": row} for row in rows])
+    assert batch[STATES].shape == (3, 5, 32)
+    plain = tiny.model("bert")
+    for row, found in zip(rows, batch[STATES], strict=True):
+        with torch.no_grad():
+            expected = plain(torch.tensor([row]), output_hidden_states=True).hidden_states[2][0]
+        torch.testing.assert_close(found[: len(row)], expected, atol=1e-5, rtol=1e-5)
+        assert not found[len(row) :].any()
+
+
+def test_half_precision_says_what_it_changed(caplog):
+    caplog.set_level(logging.INFO, logger="foretoken")
+    exact, rounded = opened(), opened("float16")
+    rows = [{"input_ids": [5, 6, 7, 20, 30]}]
+    for lower in (exact, rounded):
+        lower.fill([table_of([row["input_ids"] for row in rows])])
+    one, other = (lower.collate(rows)[STATES] for lower in (exact, rounded))
+    assert other.dtype == torch.float16
+    error = (one - other.float()).pow(2).sum().sqrt() / one.pow(2).sum().sqrt()
+    assert 0 < error < 5e-4
+    assert f"float16 changed the states by {error:.1e} of their size" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["bit", "short", "index", "entry"])
+def test_damaged_states_are_not_used(damage, folder, caplog):
+    rows = [[5, 6, 7], [8, 9]]
+    lower = opened()
+    lower.fill([table_of(rows)])
+    (path,) = entries(folder)
+    file = path / {"bit": states.STATES, "short": states.STATES, "index": states.INDEX, "entry": cache.ENTRY}[damage]
+    content = bytearray(file.read_bytes())
+    if damage == "short":
+        content = content[:-4]
+    else:
+        content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+    again = opened()
+    batch = again.collate([{"input_ids": row} for row in rows])
+    assert STATES not in batch
+    assert "damaged" in caplog.text
+
+
+def test_another_model_other_layers_or_type_are_other_states():
+    keys = {opened().store.key, opened("float16").store.key, opened(precision="bf16").store.key}
+    model = get_peft_model(tiny.model("bert"), ROWS["prefix-tuning"](task_type="SEQ_CLS", layers="last-2"))
+    keys.add(
+        LowerStates.open(model, PaddingCollator(0), dtype="float32", name="", batch_size=2, precision="fp32").store.key
+    )
+    other = get_peft_model(tiny.model("bert", seed=2), ROWS["prefix-tuning"](task_type="SEQ_CLS", layers="last-1"))
+    keys.add(
+        LowerStates.open(other, PaddingCollator(0), dtype="float32", name="", batch_size=2, precision="fp32").store.key
+    )
+    assert len(keys) == 5
+    assert opened().store.key in keys  # the head's and the adapter's random weights do not matter
+
+
+def test_keys_are_of_the_tokens_and_what_is_given_with_them():
+    collate = PaddingCollator(0)
+    rows = [{"input_ids": [5, 6]}, {"input_ids": [5, 6, 7]}]
+    one, other = keys_of(collate(rows)), keys_of(collate(rows[:1]))
+    assert one[0] == other[0] != one[1]
+    typed = keys_of(collate([{"input_ids": [5, 6], "token_type_ids": [0, 0]}]))
+    assert typed != other
+    assert keys_of(collate([{"input_ids": [5, 6], "token_type_ids": [0, 1]}])) != typed
+
+
+def test_foretoken_cache_shows_and_clears_the_states(capsys):
+    from foretoken_cli import main
+
+    opened().fill([table_of([[5, 6, 7]])])
+    assert main(["cache"]) == 0
+    assert "states" in capsys.readouterr().out
+    assert main(["cache", "--clear"]) == 0
+    assert StateStore.open(opened().store.key, dtype="float32", name="", width=32).places == {}
