@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 from peft.tuners.tuners_utils import BaseTuner
 from torch import nn
@@ -63,10 +62,10 @@ def stateful_objects(model: nn.Module) -> Iterable[object]:
     """Yield the modules of a model, and what they hold that is no submodule: ModelHooks, and tuners of LoRA."""
     for module in model.modules():
         yield module
-        yield from (value for value in vars(module).values() if is_stateful(type(value)))
+        yield from (value for value in vars(module).values() if is_stateful(type(value)))  # type: ignore[arg-type] # classes are hashable
 
 
 @cache  # asking the abstract class BaseTuner of every attribute takes as long as all else here
-def is_stateful(kind: Any) -> bool:
+def is_stateful(kind: type) -> bool:
     """Tell whether objects of a class have state that attaching changes."""
     return issubclass(kind, ModelHooks | BaseTuner)

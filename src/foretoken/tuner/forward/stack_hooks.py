@@ -181,8 +181,11 @@ class StackHooks:
 
     def entries(self, adapter: str) -> list[LayerEntry | None]:
         """Return what an adapter has at every layer's entry."""
-        sites: list[Any] = [layer._modules.get(NAME) for layer in self.layers]
-        return [site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites]
+        sites = [layer._modules.get(NAME) for layer in self.layers]
+        found: list[Any] = [
+            site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites
+        ]
+        return found
 
     def prefix_lengths_of(self, adapter: str) -> tuple[int, ...]:
         """Return the length of the prefix that an adapter has before this stack's text at every layer."""
