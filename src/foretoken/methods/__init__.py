@@ -46,7 +46,7 @@ class Method:
     config: type[PeftConfig] | None
     paper: str
     learning_rate: float | None = 1e-3
-    head_learning_rate: float | None = None
+    head_learning_rate: float | None = 1e-3
 
 
 METHODS: dict[str, Method] = {
@@ -58,7 +58,7 @@ METHODS: dict[str, Method] = {
             "a prefix of the hidden states that flows through the stack; a trained matrix is added before each layer",
             PrefixPropagationConfig,
             "Li et al. 2023",
-            0.01,
+            0.03,
         ),
         Method(
             "kernel-propagation",
@@ -66,7 +66,7 @@ METHODS: dict[str, Method] = {
             "prefix-propagation with text and prefix attended to separately, and a weight between them",
             KernelPropagationConfig,
             "Li et al. 2023",
-            0.01,
+            0.03,
         ),
         Method(
             "prefix-tuning",
@@ -134,9 +134,9 @@ METHODS: dict[str, Method] = {
         ),
         Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022", 3e-3),
         Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021", 3e-3),
-        Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, "", 3e-3),
-        Method("stack", "stack", "several methods as one adapter", StackConfig, "", None),
-        Method("full", "full fine-tuning", "every parameter of the model", None, "", 3e-5),
+        Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, "", 1e-3, None),
+        Method("stack", "stack", "several methods as one adapter", StackConfig, "", None, None),
+        Method("full", "full fine-tuning", "every parameter of the model", None, "", 3e-5, None),
     )
 }
 
@@ -185,7 +185,7 @@ def default_rates(names: Sequence[str]) -> tuple[float, float | None]:
     """Return the learning rate of methods that are trained together, and that of their head; None: the same.
 
     >>> default_rates(["prefix-tuning", "lora"])
-    (0.003, None)
+    (0.003, 0.001)
     """
     rows = [METHODS[name] for name in names]
     heads = [row.head_learning_rate for row in rows if row.head_learning_rate is not None]

@@ -20,12 +20,15 @@ class DecoupledPrefixConfig(PrefixConfig):
     """Decoupled prefix: per attention, P trained keys and values whose softmax is apart from the text's.
 
     With ``p = softmax_x(q P_k,x / sqrt(K))`` over the prefix alone and ``f`` the attention of the frozen model, the
-    output is ``f + g sum_x p_x P_v,x``. The text's attention is never taken anything away, as in Prefix-Tuning+ (Wang
-    et al. 2025, eq. 8). Without a gate g is 1 and ``P_v`` starts at zero; with one, ``g = tanh(w)`` per head with w
-    starting at zero (Zhang et al. 2023, LLaMA-Adapter, eq. 6-8). Either way training starts at the frozen model.
+    output is ``f + g sum_x p_x P_v,x``. The text's attention loses nothing to the prefix (compare Prefix-Tuning+,
+    Wang et al. 2025). Without a gate g is 1 and ``P_v`` starts at zero; with one, ``g = tanh(w)`` per head with w
+    starting at zero (compare LLaMA-Adapter, Zhang et al. 2023). Either way training starts at the frozen model.
     2 L P D_kv parameters, and H per attention for the gates.
 
     Args:
+        num_virtual_tokens: P. 16 take as many parameters as LoRA of rank 8 on queries and values.
+        init_std: standard deviation of what is trained, at the start; that of the keys is ``key_scale`` times it, which
+            makes their scores as unlike as those of a text.
         gate: weigh the prefix by a gate per head that starts at zero, in place of values that start at zero.
         key_scale: ``P_k`` is this factor times what is trained: the optimizer's steps on keys are larger by it than
             those on values. A key acts through differences of scores alone, and its gradients are small.
@@ -41,6 +44,14 @@ class DecoupledPrefixConfig(PrefixConfig):
     foretoken.errors.ConfigError: key_scale is 0; expected a number above 0
     """
 
+    num_virtual_tokens: int = field(default=16, metadata={"help": "length of the prefix"})
+    init_std: float = field(
+        default=0.1,
+        metadata={
+            "help": "standard deviation of what is trained, at the start: `key_scale` makes keys of it",
+            "needs": {"prefix_init": ("auto", "random", "positions")},
+        },
+    )
     gate: bool = field(default=False, metadata={"help": "weigh the prefix by a gate per head that starts at zero"})
     key_scale: float = field(
         default=10.0, metadata={"help": "factor on the trained keys: their steps are larger by it than the values'"}

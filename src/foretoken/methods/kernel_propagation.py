@@ -59,6 +59,7 @@ class KernelPropagationConfig(PrefixConfig):
     )
 
     method_type: ClassVar[str] = "FORETOKEN_KERNEL_PROPAGATION"
+    starts_from: ClassVar[str] = "vocabulary"
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""

@@ -15,7 +15,7 @@ from foretoken.methods.base import ForetokenConfig, PrefixStart, Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
-Start: TypeAlias = Literal["random", "positions", "vocabulary", "text", "adapter"]
+Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "adapter"]
 START_OPTIONS: dict[str, str] = {
     "prefix_init_text": "text",
     "tokenizer_name_or_path": "text",
@@ -38,7 +38,8 @@ class PrefixConfig(ForetokenConfig):
         prefix_init: what the prefix is at the start: ``random``; what the frozen model computes for a ``text``, for
             P random tokens of its ``vocabulary``, or for P random embeddings of standard deviation ``init_std`` (its
             ``positions``: with so little in them, what its embedding layer adds to them and normalises is all there
-            is); or what another ``adapter`` of the same method has learnt.
+            is); or what another ``adapter`` of the same method has learnt. ``auto``: ``vocabulary`` where the prefix is
+            hidden states, without a network that yields them; else ``random``.
         prefix_init_text: that text; it is repeated, or cut, to P tokens.
         tokenizer_name_or_path: the text's tokenizer (default: the model's own).
         prefix_init_adapter: folder or hub name of that adapter; its prefix is repeated, or cut, to P.
@@ -50,7 +51,7 @@ class PrefixConfig(ForetokenConfig):
         default=0.02,
         metadata={
             "help": "standard deviation of the prefix at the start",
-            "needs": {"prefix_init": ("random", "positions")},
+            "needs": {"prefix_init": ("auto", "random", "positions")},
         },
     )
     prefix_projection: bool = field(
@@ -68,7 +69,7 @@ class PrefixConfig(ForetokenConfig):
         metadata={"help": "with rotary positions: the prefix is equally near to every token", "rotary": True},
     )
     prefix_init: Start = field(
-        default="random",
+        default="auto",
         metadata={
             "help": "what the prefix starts from: random numbers, the positions, random tokens, a text, another adapter"
         },
@@ -119,11 +120,19 @@ class PrefixConfig(ForetokenConfig):
             )
 
     has_prefix: ClassVar[bool] = True
+    starts_from: ClassVar[str] = "random"
+
+    @property
+    def start(self) -> str:
+        """What the prefix starts from, with ``auto`` decided."""
+        if self.prefix_init != "auto":
+            return self.prefix_init
+        return "random" if self.prefix_projection else self.starts_from
 
     def prefix_start(self) -> PrefixStart:
         """Return what the prefix is at the start."""
         return PrefixStart(
-            self.prefix_init,
+            self.start,
             self.num_virtual_tokens,
             self.prefix_projection,
             std=self.init_std,

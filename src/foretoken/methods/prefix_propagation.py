@@ -31,6 +31,7 @@ class PrefixPropagationConfig(PrefixConfig):
 
     method_type: ClassVar[str] = "FORETOKEN_PREFIX_PROPAGATION"
     peft_types: ClassVar[tuple[str, ...]] = ("PREFIX_TUNING",)
+    starts_from: ClassVar[str] = "vocabulary"
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return one entry per layer; the first one of each stack brings the prefix."""

@@ -27,6 +27,7 @@ class PromptTuningConfig(PrefixConfig):
 
     method_type: ClassVar[str] = "FORETOKEN_PROMPT_TUNING"
     peft_types: ClassVar[tuple[str, ...]] = ("PREFIX_TUNING", "PROMPT_TUNING")
+    starts_from: ClassVar[str] = "vocabulary"
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return the prefix's entry at layer 0."""

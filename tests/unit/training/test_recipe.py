@@ -31,7 +31,7 @@ def errors_of(values):
 
 def test_the_smallest_recipe_has_defaults_for_the_rest():
     recipe = build_recipe(SMALLEST)
-    assert recipe.training == TrainingOptions(metric="f1_macro", learning_rate=3e-3)
+    assert recipe.training == TrainingOptions(metric="f1_macro", learning_rate=3e-3, head_learning_rate=1e-3)
     assert recipe.name == "pydocs-lora-seed0"
     assert recipe.run_folder == Path("runs/pydocs-lora-seed0")
 
@@ -179,29 +179,29 @@ def test_checked_refuses_what_a_recipe_in_python_may_hold():
 )
 def test_a_rate_that_no_recipe_names_is_the_methods(method, rate):
     recipe = build_recipe(SMALLEST | {"method": method})
-    assert recipe.training.learning_rate == rate
-    assert recipe.auto == ["training.learning_rate"]
+    head = None if method == "full" else 1e-3  # full fine-tuning has one rate
+    assert (recipe.training.learning_rate, recipe.training.head_learning_rate) == (rate, head)
+    assert recipe.auto == [*(["training.head_learning_rate"] if head else []), "training.learning_rate"]
     assert recipe == build_recipe(SMALLEST | {"method": method, "training": {"learning_rate": "auto"}})
     assert build_recipe(SMALLEST | {"training": {"learning_rate": rate}}).auto == []
 
 
-def test_a_head_has_the_same_rate_unless_a_method_names_one(monkeypatch):
-    training = {"learning_rate": 0.5, "head_learning_rate": "auto"}
-    recipe = build_recipe(SMALLEST | {"training": training})
-    assert recipe.training.head_learning_rate is None
+def test_a_head_has_the_rate_of_the_method_only_where_that_is_asked_for(monkeypatch):
     monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], head_learning_rate=0.25))
-    named = build_recipe(SMALLEST | {"training": training})
+    named = build_recipe(SMALLEST | {"training": {"learning_rate": 0.5, "head_learning_rate": "auto"}})
     assert (named.training.learning_rate, named.training.head_learning_rate) == (0.5, 0.25)
     assert named.auto == ["training.head_learning_rate"]
-    assert build_recipe(SMALLEST).training.head_learning_rate is None
+    same = build_recipe(SMALLEST | {"training": {"learning_rate": 0.5}})
+    assert (same.training.head_learning_rate, same.auto) == (None, [])
+    given = build_recipe(SMALLEST | {"training": {"head_learning_rate": 0.5}})
+    assert (given.training.head_learning_rate, given.auto) == (0.5, ["training.learning_rate"])
 
 
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.config and name != "stack"])
 def test_configs_in_python_have_the_rate_of_their_method(name):
     assert learning_rate(make_config(name)) == METHODS[name].learning_rate
-    beside = {"name": "head-only"} if name != "bitfit" else {"name": "lora"}
-    stack = make_config("stack", configs=[{"name": name}, beside])
-    assert learning_rate(stack) == min(METHODS[name].learning_rate, 3e-3)
+    stack = make_config("stack", configs=[{"name": name}, {"name": "head-only"}])
+    assert learning_rate(stack) == min(METHODS[name].learning_rate, METHODS["head-only"].learning_rate)
 
 
 def test_other_configs_have_no_rate():

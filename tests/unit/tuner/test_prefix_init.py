@@ -247,8 +247,8 @@ class TestTheOption:
             ({"prefix_init": "text"}, "prefix_init_text is missing"),
             ({"prefix_init": "text", "prefix_init_text": ""}, "prefix_init_text is missing"),
             ({"prefix_init": "adapter"}, "prefix_init_adapter is missing"),
-            ({"prefix_init_text": "hello"}, "prefix_init_text is given but prefix_init is 'random'"),
-            ({"tokenizer_name_or_path": "bert"}, "tokenizer_name_or_path is given but prefix_init is 'random'"),
+            ({"prefix_init_text": "hello"}, "prefix_init_text is given but prefix_init is 'auto'"),
+            ({"tokenizer_name_or_path": "bert"}, "tokenizer_name_or_path is given but prefix_init is 'auto'"),
             ({"prefix_init": "vocabulary", "prefix_init_adapter": "a"}, "prefix_init_adapter is given but"),
             (
                 {"prefix_init": "vocabulary", "prefix_projection": True},
@@ -283,8 +283,8 @@ class TestTheOption:
         assert method_errors(method) == []
         assert build_config(method).prefix_init_text == "a long document"
         assert method_errors(method | {"prefix_init": "words"}) == [
-            "method.prefix_init: got 'words' (a text), expected `random` or `positions` or `vocabulary` or "
-            "`text` or `adapter`"
+            "method.prefix_init: got 'words' (a text), expected `auto` or `random` or `positions` or "
+            "`vocabulary` or `text` or `adapter`"
         ]
         assert "prefix_init is 'text'" in method_errors({"name": "mam-adapter", "prefix_init": "text"})[0]
 

@@ -24,7 +24,6 @@ from foretoken.training.baseline.options import is_baseline, tfidf_errors
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 AUTO = "auto"
-_RATES = ("learning_rate", "head_learning_rate")
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,11 @@ class TrainingOptions:
         "peak learning rate; `auto`: that of the method, see `foretoken methods`", AUTO, above=0, at_most=1000
     )
     head_learning_rate: Literal["auto"] | float | None = option(
-        "peak learning rate of the head; default: the same; `auto`: that of the method", None, above=0, at_most=1000
+        "peak learning rate of the head; `auto`, and the default beside `learning_rate: auto`: that of the method; "
+        "default beside a number: the same",
+        None,
+        above=0,
+        at_most=1000,
     )
     batch_size: int = option("documents per device and forward pass", 8, at_least=1, at_most=MOST_DOCUMENTS)
     eval_batch_size: int = option(
@@ -276,8 +279,12 @@ def _auto_rates(recipe: Recipe) -> dict[str, Any]:
     if is_baseline(recipe.method):
         return {}
     members = [member if isinstance(member, str) else member["name"] for member in recipe.method.get("configs", ())]
-    rates = zip(_RATES, default_rates(members or [recipe.method["name"]]), strict=True)
-    return {name: rate for name, rate in rates if getattr(recipe.training, name) == AUTO}
+    rate, head_rate = default_rates(members or [recipe.method["name"]])
+    given, given_head = recipe.training.learning_rate, recipe.training.head_learning_rate
+    rates = {"learning_rate": rate} if given == AUTO else {}
+    if given_head == AUTO or (given_head is None and given == AUTO and head_rate is not None):
+        rates["head_learning_rate"] = head_rate
+    return rates
 
 
 def _name_errors(values: Values) -> Errors:
