@@ -10,6 +10,8 @@ from foretoken.training.recipe.recipe import load_recipe
 from foretoken.training.run.train import train
 from foretoken_cli import main
 
+from support.tiny_generation import copies, write_rows
+
 
 @pytest.fixture
 def recipe(tiny, tmp_path):
@@ -107,8 +109,7 @@ def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, t
     assert "tf-idf baseline, which has no pretrained model" in refused("fuse", run, tmp_path / "fused")
     found = refused("train", recipe(name="other"), "--find-rate")
     assert "--find-rate: method tf-idf has no learning rate" in found
-    rows = "".join(json.dumps({"text": "a b", "label": "c"}) + "\n" for _ in range(40))
-    (tmp_path / "rows.jsonl").write_text(rows)
+    write_rows(tmp_path / "rows.jsonl", copies(40))
     data = {"path": str(tmp_path / "rows.jsonl"), "problem": "generation"}
     assert "method tf-idf is for classification and regression" in refused("train", recipe(data=data, name="third"))
     assert not (tmp_path / "runs" / "third").exists()

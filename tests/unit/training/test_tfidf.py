@@ -15,7 +15,7 @@ from sklearn.svm import LinearSVC
 
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.training.baseline.options import TfidfOptions, tfidf_errors
-from foretoken.training.baseline.tfidf import VOCABULARY, WEIGHTS, fit, load, texts_of
+from foretoken.training.baseline.tfidf import VOCABULARY, WEIGHTS, check_problem, fit, load, texts_of
 from foretoken.training.problems import make_problem
 
 WORDS = [f"w{number}" for number in range(30)]
@@ -117,7 +117,7 @@ def test_what_cannot_be_fitted_is_said_in_one_line():
     with pytest.raises(ConfigError, match=r"no term is in 21 documents .*; lower method\.min_df"):
         fit(TfidfOptions(min_df=21), classes(2), train, train)
     with pytest.raises(ConfigError, match="classification and regression, got data for token-classification"):
-        fit(TfidfOptions(), make_problem("token-classification", ["O", "B-x"]), train, train)
+        check_problem(make_problem("token-classification", ["O", "B-x"]))
     with pytest.raises(ConfigError, match="one label alone"):
         fit(TfidfOptions(), classes(2), train.filter(lambda row: row["label"] == 1), train)
     assert tfidf_errors({"name": "tf-idf", "ngrams": 0, "minimum": 2}) == [

@@ -102,14 +102,18 @@ def word_counts(texts: Sequence[str]) -> list[int]:
     return [len(words(text)) for text in texts]
 
 
+def check_problem(problem: Problem) -> None:
+    """Raise a ConfigError for a problem that the baseline is not for."""
+    if not isinstance(problem, Classification | Regression):
+        raise ConfigError(f"method tf-idf is for classification and regression, got data for {problem.name}")
+
+
 def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dataset) -> Tfidf:
     """Fit the baseline; the validation documents only tell how sure of itself it may be.
 
     Raises:
-        ConfigError: the problem is none of texts, or no term is in as many documents as the recipe asks for.
+        ConfigError: no term is in as many documents as the recipe asks for, or there is one label alone.
     """
-    if not isinstance(problem, Classification | Regression):
-        raise ConfigError(f"method tf-idf is for classification and regression, got data for {problem.name}")
     vectorizer = new_vectorizer(options)
     try:
         x = vectorizer.fit_transform(texts_of(train))

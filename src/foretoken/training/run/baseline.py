@@ -12,7 +12,7 @@ from datasets import Dataset
 from foretoken.files import JsonObject
 from foretoken.processes import is_main_process
 from foretoken.training.baseline.options import tfidf_options
-from foretoken.training.baseline.tfidf import Tfidf, fit, texts_of, word_counts
+from foretoken.training.baseline.tfidf import Tfidf, check_problem, fit, texts_of, word_counts
 from foretoken.training.model.load import ParameterCount
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
@@ -43,6 +43,7 @@ def train_baseline(recipe: Recipe, measured: Sequence[str]) -> JsonObject:
     options, memory = tfidf_options(recipe.method), PeakMemory()
     data, fingerprint = read_data(recipe.data)
     problem = problem_of(recipe, data)
+    check_problem(problem)
     lengths = {name: word_counts(texts_of(split)) for name, split in data.splits.items()}
     documents = {name: count_lengths(counts, None) for name, counts in lengths.items()}
     log.info("tf-idf reads whole documents; what the recipe says of model, lengths and training has no effect")
