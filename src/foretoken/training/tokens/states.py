@@ -174,7 +174,8 @@ class StateStore:
 
     def add(self, made: Iterable[tuple[Key, Tensor]]) -> Rounding:
         """Write the states (N_i, D) of texts as they are made, as one entry; return how they were rounded."""
-        rounding, records = Rounding(self.dtype), []
+        rounding = Rounding(self.dtype)
+        records: list[tuple[np.void, int, int, int]] = []
 
         def fill(folder: Path) -> JsonObject:
             with (folder / STATES).open("wb") as file:

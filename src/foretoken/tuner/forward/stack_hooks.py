@@ -180,7 +180,8 @@ class StackHooks:
     def entries(self, adapter: str) -> list[LayerEntry | None]:
         """Return what an adapter has at every layer's entry."""
         sites = [layer._modules.get(NAME) for layer in self.layers]
-        return [site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites]
+        found = [site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites]
+        return [entry if isinstance(entry, LayerEntry) else None for entry in found]
 
     def prefix_lengths_of(self, adapter: str) -> tuple[int, ...]:
         """Return the length of the prefix that an adapter has before this stack's text at every layer."""
@@ -263,8 +264,9 @@ class StackHooks:
     def after_embeddings(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
         """Make room for the prefix, unless Longformer embeds the padding of a text that was given as embeddings."""
         plan = self.plan
-        has_room = plan is None or plan.is_late or not plan.prefix_here
-        return output if self.is_padding or has_room else reserve_prefix(output, plan)
+        if plan is None or plan.is_late or not plan.prefix_here or self.is_padding:
+            return output
+        return reserve_prefix(output, plan)
 
     def before_layer(
         self, number: int, layer: nn.Module, args: Arguments, kwargs: Keywords
