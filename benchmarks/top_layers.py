@@ -86,7 +86,8 @@ def one_run(kind: Kind, options: argparse.Namespace, folder: str) -> dict[str, A
         "learning_rate": 0.01,
     }
     method = {"name": kind.method} | ({"layers": kind.layers} if kind.layers else {})
-    data = {"task": "20newsgroups", "max_train": options.documents, "max_test": options.documents // 4}
+    data = {"task": "20newsgroups", "max_train": options.documents, "max_test": max(20, options.documents // 4)}
+    data["max_validation"] = data["max_test"]
     values = {"model": "minilm", "max_length": 256, "data": data, "method": method, "training": training}
     os.environ["FORETOKEN_CACHE"] = folder
     LowerStates.fill = timed  # type: ignore[method-assign]

@@ -128,10 +128,15 @@ class Plan:
         begins = max((entry for entry in self.entries if entry <= layer), default=-1)
         if begins not in self._stages:
             length = self.prefix_length if begins >= 0 or self.phase is Phase.PREFIX_ONLY else 0
-            packed = None if self.packed is None else self.packed.with_prefix(length)
-            groups = tuple(group.at(begins) for group in self.groups)
-            stage = replace(self, begins=begins, entries=(), groups=groups, prefix_length=length)
-            self._stages[begins] = replace(stage, packed=packed, memo={})
+            self._stages[begins] = replace(
+                self,
+                groups=tuple(group.at(begins) for group in self.groups),
+                prefix_length=length,
+                packed=None if self.packed is None else self.packed.with_prefix(length),
+                memo={},
+                begins=begins,
+                entries=(),
+            )
         return self._stages[begins]
 
     @cached_property

@@ -182,10 +182,8 @@ class StackHooks:
     def entries(self, adapter: str) -> list[LayerEntry | None]:
         """Return what an adapter has at every layer's entry."""
         sites = [layer._modules.get(NAME) for layer in self.layers]
-        found: list[Any] = [
-            site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites
-        ]
-        return found
+        found = [site[adapter] if isinstance(site, EntrySite) and adapter in site else None for site in sites]
+        return [entry if isinstance(entry, LayerEntry) else None for entry in found]
 
     def prefix_lengths_of(self, adapter: str) -> tuple[int, ...]:
         """Return the length of the prefix that an adapter has before this stack's text at every layer."""
@@ -268,7 +266,7 @@ class StackHooks:
     def after_embeddings(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
         """Make room for the prefix, unless Longformer embeds the padding of a text that was given as embeddings."""
         plan = self.plan
-        if self.is_padding or plan is None or plan.is_late or not plan.prefix_here:
+        if plan is None or plan.is_late or not plan.prefix_here or self.is_padding:
             return output
         return reserve_prefix(output, plan)
 
