@@ -281,7 +281,7 @@ def _auto_rates(recipe: Recipe) -> dict[str, Any]:
     members = [member if isinstance(member, str) else member["name"] for member in recipe.method.get("configs", ())]
     rate, head_rate = default_rates(members or [recipe.method["name"]])
     given, given_head = recipe.training.learning_rate, recipe.training.head_learning_rate
-    rates = {"learning_rate": rate} if given == AUTO else {}
+    rates: dict[str, Any] = {"learning_rate": rate} if given == AUTO else {}
     if given_head == AUTO or (given_head is None and given == AUTO and head_rate is not None):
         rates["head_learning_rate"] = head_rate
     return rates
