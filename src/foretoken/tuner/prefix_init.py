@@ -44,7 +44,7 @@ def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) 
     match start.source:
         case "positions":
             width = body.get_input_embeddings().weight.shape[1]  # type: ignore[operator]
-            return start.std * torch.randn(start.length, width)
+            return start.std * torch.randn(start.length, width, device="cpu")
         case "vocabulary":
             return random_tokens(start.length, body, dimensions)
         case "text":
@@ -62,7 +62,11 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
     """
     for (config, sites), source in zip(methods_of(*model_hooks.built[adapter_name]), sources, strict=True):
         start = config.prefix_start()
-        if start is None or source is None or any(p.is_meta for m in sites.modules() for p in m.parameters()):
+        if (
+            start is None
+            or source is None
+            or any(has_no_data(module) for module in (model_hooks.body, *sites.modules()))
+        ):
             continue
         if isinstance(source, SavedAdapter):
             copy_adapter(source, start.length, sites, model_hooks)
@@ -124,6 +128,11 @@ def initialise_from_tokens(tokens: list[int], start: PrefixStart, sites: Sites, 
     write_states(sites, frozen_states(model_hooks, text))
 
 
+def has_no_data(module: nn.Module) -> bool:
+    """Tell whether a module is a sketch on the meta device, whose weights are to come."""
+    return any(parameter.is_meta for parameter in module.parameters())
+
+
 def write_states(sites: Sites, states: FrozenStates) -> None:
     """Write what the model computes for a text into the prefixes of one method."""
     for layer, entry in sites.layers.items():
@@ -137,7 +146,7 @@ def random_tokens(length: int, body: nn.Module, dimensions: Dimensions) -> list[
     named = (getattr(body.config, f"{name}_token_id", None) for name in SPECIAL)
     special = {token for token in named if isinstance(token, int)}
     ordinary = [token for token in range(dimensions.vocab_size) if token not in special]
-    drawn = torch.randint(len(ordinary), (length,))
+    drawn = torch.randint(len(ordinary), (length,), device="cpu")  # whatever device is the default now
     return [ordinary[place] for place in drawn.tolist()]
 
 

@@ -216,7 +216,9 @@ class TestTheOption:
     @pytest.mark.parametrize("made", PREFIXES)
     def test_the_vocabulary_is_as_a_text_of_random_tokens(self, made, monkeypatch):
         """Here of five tokens that are known; which they are in general is tested below."""
-        monkeypatch.setattr(torch, "randint", lambda high, size: torch.tensor(TEXT) - 1)  # 0 is padding, 1 comes first
+        monkeypatch.setattr(
+            torch, "randint", lambda high, size, **_: torch.tensor(TEXT) - 1
+        )  # 0 is padding, 1 comes first
         drawn = get_peft_model(tiny.model("bert"), config(made, prefix_init="vocabulary"))
         expected = get_peft_model(tiny.model("bert"), config(made))
         initialise_prefix(expected, token_ids=TEXT)
@@ -478,3 +480,15 @@ class TestTheCall:
         projected = get_peft_model(tiny.model("bert"), config(prefix_projection=True))
         with pytest.raises(AdapterError, match="make an adapter without it"):
             initialise_prefix(projected, token_ids=TEXT)
+
+
+class TestMeta:
+    @pytest.mark.parametrize("start", ["auto", "positions"])
+    def test_a_sketch_of_a_model_takes_a_sketch_of_a_prefix(self, start):
+        with torch.device("meta"):
+            model = get_peft_model(tiny.model("bert"), config(PrefixPropagationConfig, prefix_init=start))
+        assert all(prefix.is_meta for prefix in prefixes(model).values())
+
+    def test_a_sketch_of_a_model_leaves_a_prefix_random(self):
+        model = get_peft_model(tiny.model("bert").to("meta"), config(PrefixPropagationConfig))
+        assert all(prefix.any() for prefix in prefixes(model).values())
