@@ -52,6 +52,21 @@ def kinds(method: str) -> list[Kind]:
     ]
 
 
+def states() -> list[Any]:
+    """Return the entries of states in the cache, which holds the tokens of all runs too."""
+    from foretoken.training.tokens.cache import entries
+
+    return [entry for entry in entries(Path(os.environ["FORETOKEN_CACHE"])) if entry.kind == "states"]
+
+
+def clear_states() -> None:
+    """Let the next run compute the states anew."""
+    from foretoken.training.tokens.cache import remove_entry
+
+    for entry in states():
+        remove_entry(entry.path)
+
+
 def one_run(kind: Kind, options: argparse.Namespace, folder: str) -> dict[str, Any]:
     """Train and return the seconds of every epoch, and of filling the cache."""
     from transformers import TrainerCallback
@@ -89,13 +104,13 @@ def one_run(kind: Kind, options: argparse.Namespace, folder: str) -> dict[str, A
     data = {"task": "20newsgroups", "max_train": options.documents, "max_test": max(20, options.documents // 4)}
     data["max_validation"] = data["max_test"]
     values = {"model": "minilm", "max_length": 256, "data": data, "method": method, "training": training}
-    os.environ["FORETOKEN_CACHE"] = folder
+    clear_states()
     LowerStates.fill = timed  # type: ignore[method-assign]
     try:
         record = train(build_recipe(values | {"output": folder, "name": "run"}), callbacks=[Clock()])
     finally:
         LowerStates.fill = fill  # type: ignore[method-assign]
-    size = sum(file.stat().st_size for file in Path(folder).rglob("states.bin"))
+    size = sum(entry.size for entry in states())
     first = epochs[0] + filling
     return {"filling": filling, "first": first, "later": statistics.median(epochs[1:]), "bytes": size} | {
         "parameters": record["parameters"]["trainable"]
@@ -125,8 +140,9 @@ def main() -> None:
 
     runs: dict[str, list[Any]] = {kind.name: [] for kind in kinds(options.method)}
     load = os.getloadavg()[0]
-    for _ in range(options.rounds):
-        for kind in kinds(options.method):
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["FORETOKEN_CACHE"] = cache
+        for kind in kinds(options.method) * options.rounds:
             with tempfile.TemporaryDirectory() as folder:
                 runs[kind.name].append(one_run(kind, options, folder))
     medians = {
