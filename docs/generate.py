@@ -309,6 +309,24 @@ def data_tasks() -> Iterator[str]:
     )
 
 
+def ablation(task: str, metric: str) -> Iterator[str]:
+    """Return what `benchmarks/ablation.py` measured on one task: a row a variant, in the order of the runs."""
+    runs = json.loads((FOLDER.parent / "benchmarks" / "results" / "ablation.json").read_text(encoding="utf-8"))["runs"]
+    variants: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        if run["task"] == task:
+            variants.setdefault(run["variant"], []).append(run)
+    rows = (
+        (
+            name,
+            str(len(found)),
+            *(spread([(run[part] or {}).get(metric) for run in found]) for part in ("validation", "test")),
+        )
+        for name, found in variants.items()
+    )
+    return table(("variant", "seeds", f"`{metric}`, validation", f"`{metric}`, test"), rows)
+
+
 def study(task: str) -> Iterator[str]:
     """Return the study's results on one task: the runs whose test was measured, a row a method, from their records."""
     from foretoken import METHODS
@@ -377,6 +395,8 @@ def measured(run: dict[str, Any], split: str, metric: str) -> float | None:
 def spread(values: Sequence[float | None]) -> str:
     """Return the mean, with the standard deviation where there are several."""
     found = [value for value in values if value is not None]
+    if not found:
+        return ""
     return f"{statistics.mean(found):.3f}" + (f" ± {statistics.stdev(found):.3f}" if len(found) > 1 else "")
 
 
@@ -401,6 +421,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "metrics": metrics,
     "tasks": data_tasks,
     "study": study,
+    "ablation": ablation,
     "patched": patched,
 }
 

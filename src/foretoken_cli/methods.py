@@ -76,9 +76,9 @@ def _print_support() -> None:
     cells = support()
     families = list(next(iter(cells.values())))
     numbers = {name: str(number) for number, name in enumerate(cells, start=1)}
-    rows = [(family, *("-" if cells[name][family] else "yes" for name in cells)) for family in families]
+    rows = [(family, *("-" if cells[name][family] else "+" for name in cells)) for family in families]
     table(("family (model_type)", *numbers.values()), rows)
-    paragraphs = ["methods: " + ", ".join(f"{number} {name}" for name, number in numbers.items())]
+    paragraphs = ["+ works, - does not; methods: " + ", ".join(f"{number} {name}" for name, number in numbers.items())]
     paragraphs += [f"- {name}: {reason}" for name, reason in sorted(_reasons(cells))]
     for text in paragraphs:
         say_lines(textwrap.fill(text, 79, break_on_hyphens=False))

@@ -61,7 +61,7 @@ def test_all_recipe_errors_come_together(tiny, tmp_path, refused):
     assert message.splitlines()[0].endswith("4 errors")
     assert "modle: no such key (did you mean 'model'?)" in message
     assert "method.name: no method 'prefix-propagaton' (did you mean 'prefix-propagation'?)" in message
-    assert "training.learning_rate: got 'fast' (a text), expected a number" in message
+    assert "training.learning_rate: got 'fast' (a text), expected `auto` or a number" in message
     assert "training.epochs: got 0, expected at least 1" in message
 
 

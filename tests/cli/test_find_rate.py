@@ -14,7 +14,7 @@ from support.tiny_generation import copies, save_model, write_rows
 from support.tiny_run import FILLER, save_tiny_model, write_csv
 
 METHOD = {"name": "prefix-tuning", "num_virtual_tokens": 4}
-OPTIONS = {"max_steps": 6, "eval_every": 3, "learning_rate": "auto"}
+OPTIONS = {"max_steps": 6, "eval_every": 3, "learning_rate": "auto", "head_learning_rate": 0.05}
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ RECIPES = {
         {"num_virtual_tokens": 4, "prefix_projection": True, "encoder_hidden_size": 6},
         4 * 16 + (16 * 6 + 6) + (6 + 1) * 2 * 2 * 16,
     ),
+    "decoupled-prefix": ({"num_virtual_tokens": 4, "gate": True, "key_scale": 5}, 2 * (2 * 4 * 16 + 2)),
     "prompt-tuning": ({"num_virtual_tokens": 5, "prefix_init": "vocabulary"}, 5 * 16),
     "selective-prefix-tuning": ({"alpha": 4, "selective_loss_weight": 0.1, "num_virtual_tokens": 4}, 2 * 2 * 4 * 16),
     "inducer-tuning": (
@@ -150,7 +151,7 @@ def test_names_of_methods_and_families_stay_whole_on_a_terminal(terminal):
     assert firsts >= {*METHODS, *BACKBONES}
     assert not any("…" in line for line in lines)
     rows = [line.split() for line in lines if line.split()[:1] in ([family] for family in BACKBONES)]
-    assert all(set(row[1:]) <= {"yes", "-"} and len(row) == len(METHODS) for row in rows)
+    assert all(set(row[1:]) <= {"+", "-"} and len(row) == len(METHODS) for row in rows)
 
 
 @pytest.mark.parametrize("method", METHODS)

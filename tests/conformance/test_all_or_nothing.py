@@ -68,7 +68,8 @@ def test_the_first_adapter_fails(family, number, failing):
 def test_a_second_adapter_fails(family, number, failing):
     inputs = tiny.batch(family, labels=False)
     model = trained(get_peft_model(tiny.model(family), config("stack", family)))
-    before, own = state(model), run(model, inputs)
+    own = run(model, inputs)
+    before = state(model)  # as a pass leaves it: BigBird chooses the kind of its attention in each
     failing(number)
     with pytest.raises(OutOfMemoryError):
         model.add_adapter("other", config(EVERY_SITE, family) if number else config("stack", family))

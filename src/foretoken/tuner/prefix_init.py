@@ -43,8 +43,8 @@ def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) 
         return None
     match start.source:
         case "positions":
-            width = body.get_input_embeddings().weight.shape[1]  # type: ignore[operator]
-            return start.std * torch.randn(start.length, width, device="cpu")
+            assert dimensions.embedding is not None
+            return start.std * torch.randn(start.length, dimensions.embedding.embedding_dim, device="cpu")
         case "vocabulary":
             return random_tokens(start.length, body, dimensions)
         case "text":

@@ -108,7 +108,8 @@ def frozen_states(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
 
 def inputs_of(model_hooks: ModelHooks, text: Tensor) -> dict[str, Tensor]:
     """Return the body's arguments for one text."""
-    weight = model_hooks.body.get_input_embeddings().weight  # type: ignore[operator]
+    assert model_hooks.dimensions.embedding is not None
+    weight = model_hooks.dimensions.embedding.weight
     text = text.to(weight.device)[None]
     name = "input_ids" if text.dim() == 2 else "inputs_embeds"
     given = {name: text if name == "input_ids" else text.to(weight.dtype)}
@@ -181,7 +182,8 @@ def recording_entries(model_hooks: ModelHooks) -> Iterator[dict[int, Tensor]]:
 def rotations(model_hooks: ModelHooks, position: int) -> list[tuple[Tensor, Tensor]]:
     """Return for every attention cosine and sine (1, 1, K) of the rotation to a position."""
     with torch.no_grad(), adapters_off(model_hooks.body), probing(model_hooks) as probes:
-        place = model_hooks.body.get_input_embeddings().weight.device  # type: ignore[operator]
+        assert model_hooks.dimensions.embedding is not None
+        place = model_hooks.dimensions.embedding.weight.device
         given = {"input_ids": torch.zeros(1, 1), "position_ids": torch.full((1, 1), position)}
         model_hooks.body(**{name: ids.long().to(place) for name, ids in given.items()})
     return [probe.rotation for probe in probes if probe.rotation is not None]
