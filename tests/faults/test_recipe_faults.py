@@ -109,7 +109,7 @@ def test_values_of_overrides_have_the_same_limits(refused):
         ({"method": {"name": "lora", "lora_dropout": 1.0}}, "method.lora_dropout: got 1.0, expected a number from 0"),
         ({"method": {"name": "prefix-tuning", "init_std": float("inf")}}, "method.init_std: got inf"),
         ({"method": {"name": "stack", "configs": [{"name": "lora", "lora_dropout": 1}]}}, "method.configs[0].lora_dr"),
-        ({"training": {"learning_rate": "1:30"}}, "got '1:30' (a text), expected a number"),
+        ({"training": {"learning_rate": "1:30"}}, "got '1:30' (a text), expected `auto` or a number"),
         ({"data": {"path": "mail.csv", "test_fraction": float("nan")}}, "test_fraction: got nan, expected a number"),
         (
             {"data": {"path": "mail.csv", "labels": ["a", 1]}},
