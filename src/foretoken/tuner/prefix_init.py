@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle, islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,9 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
         if isinstance(source, SavedAdapter):
             copy_adapter(source, start.length, sites, model_hooks)
         elif isinstance(source, Tensor):
-            write_states(sites, frozen_states(model_hooks, source))
+            write_states(sites, states_in_pieces(model_hooks, source))
+        elif start.source == "vocabulary":
+            write_states(sites, states_in_pieces(model_hooks, torch.tensor(source)))
         else:
             initialise_from_tokens(source, start, sites, model_hooks)
 
@@ -131,6 +133,19 @@ def initialise_from_tokens(tokens: list[int], start: PrefixStart, sites: Sites, 
 def has_no_data(module: nn.Module) -> bool:
     """Tell whether a module is a sketch on the meta device, whose weights are to come."""
     return any(parameter.is_meta for parameter in module.parameters())
+
+
+def states_in_pieces(model_hooks: ModelHooks, text: Tensor) -> FrozenStates:
+    """Return what the model computes for a text without an order, (P,) or (P, D), in pieces that it can read."""
+    config: Any = model_hooks.body.config
+    limit = getattr(config, "max_position_embeddings", None)
+    size = len(text) if limit is None else max(1, limit - model_hooks.backbone.position_offset(config))
+    read = [frozen_states(model_hooks, piece) for piece in text.split(size)]
+    return FrozenStates(
+        entering={layer: torch.cat([states.entering[layer] for states in read]) for layer in read[0].entering},
+        attentions=[torch.cat(pieces) for pieces in zip(*(states.attentions for states in read), strict=True)],
+        free=[torch.cat(pieces) for pieces in zip(*(states.free for states in read), strict=True)],
+    )
 
 
 def write_states(sites: Sites, states: FrozenStates) -> None:

@@ -491,3 +491,15 @@ class TestMeta:
     def test_a_sketch_of_a_model_leaves_a_prefix_random(self):
         model = get_peft_model(tiny.model("bert").to("meta"), config(PrefixPropagationConfig))
         assert all(prefix.any() for prefix in prefixes(model).values())
+
+
+@pytest.mark.parametrize(
+    ("family", "positions"), [("bert", 7), ("roberta", 9)]
+)  # RoBERTa's first two stand for padding
+@pytest.mark.parametrize("start", ["auto", "positions"])
+def test_a_prefix_longer_than_the_model_reads_is_read_in_pieces(family, positions, start):
+    model = tiny.model(family, "FEATURE_EXTRACTION", max_position_embeddings=positions)
+    model = get_peft_model(model, config(PrefixPropagationConfig, length=17, prefix_init=start))
+    first = next(iter(prefixes(model).values())).detach()
+    assert first.shape == (17, 32)
+    assert len(first.unique(dim=0)) == 17
