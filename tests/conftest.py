@@ -12,7 +12,7 @@ import torch
 
 
 def pytest_collection_finish():
-    """Take what was imported and collected out of the garbage collector's rounds: a quarter of the suite's time."""
+    """Take what was imported and collected out of the garbage collector's rounds, which look at it again and again."""
     gc.collect()
     gc.freeze()
 
