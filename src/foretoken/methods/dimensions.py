@@ -148,7 +148,7 @@ def check_layers(layers: object) -> None:
     >>> check_layers("last4")
     Traceback (most recent call last):
     ...
-    foretoken.errors.ConfigError: layers is 'last4'; expected all, last-<k>, e.g. last-4, or a list of numbers from 0
+    foretoken.errors.ConfigError: layers is 'last4'; expected all, last-<k>, e.g. last-4, or a list of numbers from 0 on
     """
     if isinstance(layers, list | tuple):
         whole = (isinstance(layer, int) and not isinstance(layer, bool) and layer >= 0 for layer in layers)
