@@ -94,20 +94,19 @@ class DecoupledColumns(ScoreColumns):
         if self.gate is None:
             zero_values(prefix)
 
-    def halves(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return P_k and P_v as (1, H, P, K) each, in the type of ``like``, (B, H, N, K)."""
-        pair = self.prefix().view(self.num_columns, 2, self.heads, self.head_dim).permute(1, 2, 0, 3)
-        keys, values = pair.to(like.dtype)[:, None]
-        return repeat_heads(keys * self.key_scale, like.shape[1]), repeat_heads(self.dropout(values), like.shape[1])
+    def part(self, number: int, like: Tensor) -> Tensor:
+        """Return the trained keys (0) or values (1) as (1, H_kv, P, K), in the type of ``like``."""
+        pair = self.prefix().view(self.num_columns, 2, self.heads, self.head_dim)
+        return pair[:, number].transpose(0, 1).to(like.dtype)[None]
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale."""
-        keys, _ = self.halves(query)
+        keys = repeat_heads(self.part(0, query) * self.key_scale, query.shape[1])
         return query @ keys.transpose(-1, -2) * scale
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Add ``g p P_v``."""
-        _, values = self.halves(query)
+        values = repeat_heads(self.dropout(self.part(1, query)), query.shape[1])
         added = probabilities.to(out.dtype) @ values
         return out + (added if self.gate is None else torch.tanh(self.gate).to(out.dtype) * added)
 

@@ -46,7 +46,7 @@ def source_of(config: ForetokenConfig, body: nn.Module, dimensions: Dimensions) 
             assert dimensions.embedding is not None
             return start.std * torch.randn(start.length, dimensions.embedding.embedding_dim, device="cpu")
         case "vocabulary":
-            return random_tokens(start.length, body, dimensions)
+            return torch.tensor(random_tokens(start.length, body, dimensions), device="cpu")
         case "text":
             return tokens_of_text(start, body, dimensions)
         case "adapter":
@@ -72,8 +72,6 @@ def initialise(model_hooks: ModelHooks, adapter_name: str, sources: Sequence[Sou
             copy_adapter(source, start.length, sites, model_hooks)
         elif isinstance(source, Tensor):
             write_states(sites, states_in_pieces(model_hooks, source))
-        elif start.source == "vocabulary":
-            write_states(sites, states_in_pieces(model_hooks, torch.tensor(source)))
         else:
             initialise_from_tokens(source, start, sites, model_hooks)
 
