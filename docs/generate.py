@@ -435,13 +435,17 @@ def stale() -> Iterator[tuple[Path, str]]:
     picture = FOLDER / "architecture.svg"
     if picture.exists() and picture.read_text(encoding="utf-8") != (fresh := drawing()):
         yield picture, fresh
+    from foretoken.training.model.method_list import FILE, text
+
+    if FILE.read_text(encoding="utf-8") != (fresh := text()):
+        yield FILE, fresh
 
 
 def main(arguments: Sequence[str]) -> int:
     """Write the stale pages, or only name them."""
     found = list(stale())
     for page, text in found:
-        print(page.relative_to(FOLDER))
+        print(page.relative_to(FOLDER.parent))
         if "--check" not in arguments:
             page.write_text(text, encoding="utf-8")
     return int(bool(found) and "--check" in arguments)

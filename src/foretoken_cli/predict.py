@@ -17,8 +17,7 @@ from foretoken_cli.inference import InferenceOptions
 from foretoken_cli.parser import parse
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
+    from foretoken.data.plain_table import Table
     from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
@@ -76,10 +75,9 @@ def json_line(values: object, *, to_stdout: bool = False) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _rows(options: PredictCommand, predictor: AnyPredictor) -> Dataset:
+def _rows(options: PredictCommand, predictor: AnyPredictor) -> Table:
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
-    import datasets
-
+    from foretoken.data.plain_table import PlainTable
     from foretoken.inference.predictor import refuse_unusable_texts
 
     if options.input is None or options.input == "-":
@@ -87,7 +85,7 @@ def _rows(options: PredictCommand, predictor: AnyPredictor) -> Dataset:
         texts = _stdin_lines() if options.input else typed
         predictor.problem.check_texts()
         refuse_unusable_texts([text for _, text in texts])
-        return datasets.Dataset.from_dict({"id": [name for name, _ in texts], "text": [text for _, text in texts]})
+        return PlainTable({"id": [name for name, _ in texts], "text": [text for _, text in texts]})
     from foretoken.data.load import load_inputs
     from foretoken.data.options import DataOptions
 

@@ -1,4 +1,4 @@
-"""`foretoken train`: run one or more recipes and print one table of their results."""
+"""`foretoken train`: run one or more recipes, or what the flags say, and print one table of the results."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ _SHORT = {
     "rougeL": "ROUGE-L",
 }
 _KEYS = """
-Any key of a recipe can be set after the recipes, and wins over the file:
+Any key of a recipe can be set after the recipes, and wins over the file; a run needs no file where the flags name
+model, data and method:
   foretoken train recipe.yaml --training.learning_rate 1e-3 --method.num_virtual_tokens=4
+  foretoken train --model minilm --data.path mail.csv --method lora
 
 keys of a recipe:
 """
@@ -55,22 +57,25 @@ def run(words: Sequence[str]) -> int:
         "train",
         rest,
         "Run recipes in turn. A killed run goes on where it was; a finished one is not repeated.",
-        usage="foretoken train RECIPE [RECIPE ...] [--restart] [--accept-changed] [--find-rate] [--KEY VALUE ...]",
+        usage="foretoken train [RECIPE ...] [--restart] [--accept-changed] [--find-rate] [--KEY VALUE ...]",
         epilog=_KEYS + _key_help() if {"-h", "--help"} & set(rest) else None,
     )
-    if not recipes:
-        fail("name at least one recipe file before the options: foretoken train recipe.yaml")
+    if not recipes and not overrides:
+        fail(
+            "nothing to train: name a recipe file, or model, data and method, as in "
+            "foretoken train --model minilm --data.path mail.csv --method lora"
+        )
         return 2
     done: list[tuple[str, Values]] = []
     try:
-        failed = _run_all(recipes, overrides, done, options)
+        failed = _run_all(recipes or [None], overrides, done, options)
     finally:
         _print(done, searches=options.find_rate)
     return 2 if failed else 0
 
 
 def _run_all(
-    recipes: Sequence[str],
+    recipes: Sequence[str | None],
     overrides: Sequence[str],
     done: list[tuple[str, Values]],
     options: TrainCommand,
@@ -84,8 +89,10 @@ def _run_all(
         try:
             done.append(_run_one(path, overrides, options))
         except ForetokenError as error:
-            fail(str(error) if path in str(error) else f"{path}: {error}")
+            fail(str(error) if str(path) in str(error) else f"{path}: {error}")
             failed = True
+        except ModuleNotFoundError:  # the other recipes need it as well
+            raise
         except Exception:  # a defect or a full memory does not stop the other recipes
             fail(f"{path}: failed unexpectedly")
             traceback.print_exc()
@@ -93,7 +100,7 @@ def _run_all(
     return failed
 
 
-def _run_one(path: str, overrides: Sequence[str], options: TrainCommand) -> tuple[str, Values]:
+def _run_one(path: str | None, overrides: Sequence[str], options: TrainCommand) -> tuple[str, Values]:
     from foretoken.training.recipe.recipe import load_recipe
 
     recipe = load_recipe(path, overrides)

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 
 from foretoken.data.load import load_data, load_inputs
@@ -23,6 +23,9 @@ from foretoken.training.run.folder import RECORD
 from foretoken.training.run.record import read_record
 from foretoken.training.tokens.encode import describe
 from foretoken.training.trainer.progress import progress_bar
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 FILE = "analysis.json"

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from datasets import Dataset
-
+from foretoken.data.plain_table import Table
 from foretoken.errors import AdapterError
 from foretoken.inference.predictor import Predictor, adapter_folder, load_for_inference, predict_rows
 from foretoken.metrics.scaling import Scaling
@@ -51,7 +50,7 @@ def load_predictor(folder: str | Path, *, precision: str = "fp32") -> AnyPredict
 
 def predict_table(
     predictor: AnyPredictor,
-    table: Dataset,
+    table: Table,
     *,
     batch_size: int = 16,
     tokens_per_batch: int | None = None,

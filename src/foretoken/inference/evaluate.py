@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset
 
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, atomic_file
@@ -20,6 +20,9 @@ from foretoken.training.run.folder import PREDICTIONS, held
 from foretoken.training.run.prepare import read_data
 from foretoken.training.run.results import Prediction, measures, prediction_of, write_predictions
 from foretoken.training.tokens.encode import describe
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from peft import PeftConfig, PeftModel
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from foretoken.data.plain_table import Table
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
@@ -114,7 +114,7 @@ def refuse_unusable_texts(texts: Sequence[str]) -> None:
 
 def predict_rows(
     predictor: Predictor,
-    table: Dataset,
+    table: Table,
     *,
     batch_size: int = 16,
     tokens_per_batch: int | None = None,

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
-from datasets import Dataset
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from foretoken.data.plain_table import Table
 from foretoken.errors import AdapterError, ConfigError, cut
 from foretoken.files import read_object, refuse_pickles, write_json
 from foretoken.metrics.scaling import fit_temperature
@@ -22,6 +22,7 @@ from foretoken.training.problems import Classification, Problem, Regression
 from foretoken.training.problems.metrics import probabilities_of
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from scipy.sparse import csr_matrix
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -85,7 +86,7 @@ def new_vectorizer(options: TfidfOptions, vocabulary: list[str] | None = None) -
     )
 
 
-def texts_of(split: Dataset) -> list[str]:
+def texts_of(split: Table) -> list[str]:
     """Return the texts of a split; the two of a pair joined."""
     if "text_pair" not in split.column_names:
         return list(split["text"])

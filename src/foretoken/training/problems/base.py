@@ -5,15 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from foretoken.data.plain_table import Table
 from foretoken.errors import ConfigError
 from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation, chosen_max_length
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 FILL = -100  # where rows have unequal numbers of labels or logits; the Trainer fills with it between batches, too
 Inputs: TypeAlias = dict[str, Any]
@@ -78,7 +81,7 @@ class Problem(ABC):
         return split
 
     @abstractmethod
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+    def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return the columns of a split that its batches are made of, among them ``length``, and what was cut."""
 
     @abstractmethod
@@ -126,7 +129,7 @@ class Problem(ABC):
         return table["prediction"], table["label"]
 
     @abstractmethod
-    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return what `foretoken predict` says of each row, beside its id."""
 
 

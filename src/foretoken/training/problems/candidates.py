@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.backbones import BACKBONES
+from foretoken.data.plain_table import Table
 from foretoken.data.problems import CANDIDATES
 from foretoken.errors import BackboneError, DataError
 from foretoken.training.problems.base import FILL, Collator, Inputs
@@ -63,7 +63,7 @@ class CandidateChoice(Choosing):
             )
         return self
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+    def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences``, one per chunk, ``places`` of the ``[ent]`` tokens, ``front`` and ``length``.
 
         ``front`` is how many tokens stand before the documents in every chunk: question and candidates.

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from foretoken.data.plain_table import Table
 from foretoken.data.problems import MULTIPLE_CHOICE
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
 from foretoken.training.problems.metrics import probabilities_of
@@ -83,7 +83,7 @@ class Choosing(Problem):
         """Return the probabilities of each row's own choices, and the numbers of the right ones."""
         return table["probabilities"], table["label"]
 
-    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return the choice, its number from 0, its probability, and all probabilities."""
         return [_answer(row, names) for row, names in zip(outputs, rows[self.choices_column], strict=True)]
 
@@ -106,7 +106,7 @@ class MultipleChoice(Choosing):
     task_type: ClassVar[str] = "SEQ_CLS"
     choices_column: ClassVar[str] = "choices"
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+    def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences``, one per choice, and ``length``, the tokens of all of them."""
         choices = list(split["choices"])
         texts = [text for text, row in zip(split["text"], choices, strict=True) for _ in row]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from foretoken.data.plain_table import Table
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.metrics import classification_metrics
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
@@ -32,7 +32,7 @@ class TextProblem(Problem):
         if self.pairs:
             super().check_texts()
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+    def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``input_ids`` (and ``token_type_ids`` of pairs), or with chunks ``sequences``."""
         pairs = split["text_pair"] if "text_pair" in split.column_names else None
         return encode_texts(split["text"], pairs, settings)
@@ -106,7 +106,7 @@ class Classification(TextProblem):
         outputs = np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
         return outputs, np.array([places[str(label)] for label in table["label"]])
 
-    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return label, its probability, and all probabilities."""
         return [self._answer(row) for row in np.asarray(outputs).tolist()]
 
@@ -148,6 +148,6 @@ class Regression(TextProblem):
         """Return the right and the predicted number."""
         return {"label": [float(value) for value in labels], "prediction": [float(value) for value in outputs]}
 
-    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return the predicted number."""
         return [{"value": round(float(value), 6)} for value in outputs]

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.backbones import BACKBONES
+from foretoken.data.plain_table import Table
 from foretoken.data.problems import GENERATION
 from foretoken.data.tasks.base import Markers
 from foretoken.data.tasks.table import TASKS
@@ -35,6 +35,9 @@ from foretoken.training.problems.generation_texts import (
 )
 from foretoken.training.recipe.recipe import GenerationOptions
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 TARGET = "<target>"  # the marker before the target, where the task names none
 _TER_WORDS = 100  # of a reference on average; the edits of longer texts take minutes to find
@@ -127,7 +130,7 @@ class TextGeneration(Problem):
         """Return one row per reference."""
         return row_per_reference(split)
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+    def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``input_ids`` of the sources and, where there are references, those and the first as ``labels``."""
         frame = self._frame(settings)
         texts = list(split["source" if "source" in split.column_names else "text"])
@@ -194,7 +197,7 @@ class TextGeneration(Problem):
         """Return the references and the generated text."""
         return {"label": [list(texts) for texts in labels], "prediction": list(outputs)}
 
-    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return the generated text."""
         return [{"text": text} for text in outputs]
 

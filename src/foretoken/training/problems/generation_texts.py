@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.errors import ConfigError, DataError
@@ -25,6 +24,9 @@ from foretoken.training.tokens.encode import (
     token_sequences,
 )
 from foretoken.training.tokens.texts import special_frame
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 IGNORED = -100  # a label that no loss is computed of
 
@@ -127,6 +129,8 @@ def segments_of(ids: Sequence[int], markers: Sequence[int]) -> list[int]:
 
 def row_per_reference(split: Dataset) -> Dataset:
     """Return a table with one row per reference, as tasks with several of them are trained on."""
+    from datasets import Dataset
+
     if "references" not in split.column_names:
         raise DataError("the training data have no references; expected a text to generate in every row")
     counts = [len(texts) for texts in split["references"]]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.examples import OUTSIDE
+from foretoken.data.plain_table import Table
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem, head_of
@@ -29,6 +29,9 @@ from foretoken.training.tokens.encode import (
 )
 from foretoken.training.tokens.texts import special_frame
 from foretoken.training.tokens.windows import NO_TOKEN, Windows, first_tokens
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 _SHARED = 4  # neighbouring windows share a quarter of their tokens
@@ -49,7 +52,7 @@ class TokenClassification(Problem):
     def check_texts(self) -> None:
         """Accept bare texts; their words are what stands between blanks."""
 
-    def encode(self, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+    def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences``, one per window, ``window`` and ``place`` of every word, ``length``, and the labels.
 
         Raises:
@@ -121,7 +124,7 @@ class TokenClassification(Problem):
         """Return the right and the predicted tags."""
         return {"label": list(labels), "prediction": list(outputs)}
 
-    def to_json(self, outputs: Outputs, rows: Dataset) -> list[dict[str, object]]:
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return words, tags, and the entities with their first word and the one after their last, from 0."""
         return [
             {"words": words, "tags": tags, "entities": entities(words, tags)}
@@ -162,7 +165,7 @@ class WordCollator:
         return batch | ({"labels": padded([row["labels"] for row in rows], FILL)} if "labels" in rows[0] else {})
 
 
-def _words(split: Dataset) -> list[list[str]]:
+def _words(split: Table) -> list[list[str]]:
     """Return the words of every row, or of bare texts."""
     if "words" in split.column_names:
         return [list(words) for words in split["words"]]

@@ -55,9 +55,13 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def apply_overrides(values: Values, overrides: Values) -> dict[str, Any]:
-    """Return `values` with every dotted key of `overrides` set."""
+    """Return `values` with every dotted key of `overrides` set: a group before the keys within it.
+
+    >>> apply_overrides({}, {"method.r": 4, "method": "lora"})
+    {'method': {'name': 'lora', 'r': 4}}
+    """
     merged = dict(values)
-    for key, value in overrides.items():
+    for key, value in sorted(overrides.items(), key=lambda item: item[0].count(".")):
         path = key.split(".")
         if len(path) > DEEPEST:
             raise RecipeError(f"{quoted(key)}: more than {DEEPEST} groups within each other")

@@ -215,10 +215,11 @@ class Recipe:
         return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}{fold}")
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe file, apply ``--key value`` overrides, and check everything at once."""
+def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file, apply ``--key value`` overrides, and check it all; without a file, they are all there is."""
     chosen = parse_overrides(overrides)
-    return build_recipe(apply_overrides(read_yaml(Path(path)), chosen), source=str(path))
+    read = {} if path is None else read_yaml(Path(path))
+    return build_recipe(apply_overrides(read, chosen), source="recipe of the flags" if path is None else str(path))
 
 
 def build_recipe(values: Values, source: str = "recipe") -> Recipe:

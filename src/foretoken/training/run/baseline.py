@@ -6,8 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-
-from datasets import Dataset
+from typing import TYPE_CHECKING
 
 from foretoken.files import JsonObject
 from foretoken.processes import is_main_process
@@ -30,6 +29,9 @@ from foretoken.training.run.results import (
 )
 from foretoken.training.tokens.encode import count_lengths, describe
 from foretoken.training.trainer.memory import PeakMemory
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,16 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from foretoken.errors import RecipeError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 _READ = 2**16  # numbers of a weight that are read: its every part changes when a model is trained further

@@ -92,7 +92,6 @@ class RunRecord:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.end(INTERRUPTED)
-                log.warning("interrupted; the same command goes on from the last checkpoint")
             else:
                 self.end(PRUNED if isinstance(error, Pruned) else FAILED, error)
             raise

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset
 from peft import PeftModel
 
 from foretoken.files import JsonObject, atomic_directory, atomic_file, write_json
@@ -29,6 +28,9 @@ from foretoken.training.run.record import RunRecord
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.progress import StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 _FIT = {"temperature": fit_temperature, "vector": fit_vector}

@@ -6,10 +6,9 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 
 from foretoken.errors import ConfigError
@@ -19,6 +18,9 @@ from foretoken.training.tokens.encode import PER_TOKEN, TableRow
 from foretoken.training.tokens.states import Key, StateStore, keys_of, store_key
 from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner import LowerLayers
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 STATES = "lower_states"  # among a batch's inputs

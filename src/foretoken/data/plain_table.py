@@ -1,0 +1,37 @@
+"""Rows to predict that were typed: a table of a few columns, without the seconds that importing `datasets` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Table(Protocol):
+    """What reading columns asks of a table; `datasets.Dataset` has it."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return a column."""
+
+
+class PlainTable:
+    """Columns of equal length.
+
+    >>> PlainTable({"id": ["1"], "text": ["see you at lunch"]})["text"]
+    ['see you at lunch']
+    """
+
+    def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
+        self._columns = {name: list(values) for name, values in columns.items()}
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._columns)
+
+    def __getitem__(self, name: str, /) -> list[str]:
+        """Return a column."""
+        return self._columns[name]

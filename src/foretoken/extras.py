@@ -1,0 +1,50 @@
+"""Which extra of the package brings which library: what a Python user of `get_peft_model` does without."""
+
+from __future__ import annotations
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": (
+        "accelerate",
+        "datasets",
+        "filelock",
+        "jinja2",
+        "matplotlib",
+        "nltk",
+        "pyarrow",
+        "rich",
+        "rouge_score",
+        "sacrebleu",
+        "scipy",
+        "seaborn",
+        "seqeval",
+        "sklearn",
+        "torchmetrics",
+        "yaml",
+    ),
+    "sweep": ("optuna", "psutil", "psycopg", "sqlalchemy"),
+    "serve": ("fastapi", "httpx", "prometheus_client", "uvicorn"),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
+    "retrieval": ("sentence_transformers", "usearch"),
+    "ray": ("ray",),
+    "quantised": ("torchao",),
+}
+"""The modules of each extra, by its name in ``pip install "foretoken[...]"``."""
+
+
+def extra_of(module: str | None) -> str | None:
+    """Return the extra that brings a module, or None where none does.
+
+    >>> extra_of("sklearn.metrics"), extra_of("torch")
+    ('train', None)
+    """
+    top = (module or "").partition(".")[0]
+    return next((extra for extra, modules in EXTRAS.items() if top in modules), None)
+
+
+def missing(what: str, module: str, extra: str) -> str:
+    """Return the line that says what is not installed, and how to mend it.
+
+    >>> missing("foretoken train", "datasets", "train")
+    "foretoken train needs datasets, which is not installed: pip install 'foretoken[train]'"
+    """
+    return f"{what} needs {module.partition('.')[0]}, which is not installed: pip install 'foretoken[{extra}]'"
