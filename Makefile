@@ -10,7 +10,7 @@ WORKERS ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo study test test-slow test-faults test-quantised test-oldest lint docs clean
+.PHONY: help install demo study test test-slow test-faults test-quantised test-oldest test-wheel lint docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -56,6 +56,16 @@ test-oldest:  ## conformance, oracles and docs/patched.md with the oldest transf
 		tests/conformance tests/oracles tests/unit/test_patched.py -W ignore \
 		--deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]"
 
+test-wheel:  ## build wheel and sdist, install the wheel in a bare environment and run the README's commands elsewhere
+	rm -rf dist .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check build
+	.venv-wheel/bin/python -m build --outdir dist
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	.venv-wheel/bin/python tests/support/wheel.py core
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[demo]"
+	.venv-wheel/bin/python tests/support/wheel.py readme
+
 lint: $(INSTALLED)  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,4 +76,4 @@ docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment and everything that was built
-	rm -rf $(VENV) .venv-oldest .quantised site .coverage .coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-oldest .venv-wheel dist .quantised site .coverage .coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -445,7 +445,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write the stale pages, or only name them."""
     found = list(stale())
     for page, text in found:
-        print(page.relative_to(FOLDER.parent))
+        print(page)
         if "--check" not in arguments:
             page.write_text(text, encoding="utf-8")
     return int(bool(found) and "--check" in arguments)
