@@ -16,6 +16,7 @@ from pathlib import Path
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 COMMAND = str(Path(sys.executable).with_name("foretoken"))
+FILLER = ["we", "you", "it", "is", "was", "the", "of", "and", "now", "then"]
 ADAPTER = """
 import foretoken, transformers
 from peft import get_peft_model, PeftModel
@@ -72,7 +73,10 @@ def write_mails(file, count):
         rows.writerow(("text", "label"))
         for number in range(count):
             label = ("ham", "spam")[number % 2]
-            words = [*chance.choices("we you it is was the of and now then".split(), k=8), *signs[label].split()]
+            words = [
+                *chance.choices(["we", "you", "it", "is", "was", "the", "of", "and", "now", "then"], k=8),
+                *signs[label].split(),
+            ]
             rows.writerow((" ".join(chance.sample(words, len(words))), label))
 
 

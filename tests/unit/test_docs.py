@@ -7,8 +7,10 @@ and ``console`` blocks must print what stands there. Names of pretrained models 
 
 import contextlib
 import csv
+import importlib
 import importlib.util
 import io
+import json
 import random
 import re
 import runpy
@@ -225,3 +227,22 @@ def test_the_scripts_run(script, files, folder, pretrained, monkeypatch, capsys)
     monkeypatch.setattr(sys, "argv", [str(place), str(pretrained["minilm"]), *files])
     runpy.run_path(str(place), run_name="__main__")
     assert capsys.readouterr().out
+
+
+def test_the_notebook_runs_from_top_to_bottom(folder, pretrained, capsys):
+    cells = json.loads((ROOT / "examples" / "first_minutes.ipynb").read_text())["cells"]
+    assert all(not cell["outputs"] for cell in cells if cell["cell_type"] == "code")  # they would not stay true
+    namespace = {"__name__": "notebook"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile(with_tiny_models("".join(cell["source"]), pretrained), cell["id"], "exec"), namespace)
+    said = capsys.readouterr().out
+    assert "prefix-propagation" in said
+    assert '"label": ' in said
+    assert set(namespace["record"]["labels"]) == {"ham", "spam"}
+
+
+def test_the_picture_of_the_readme_is_fresh(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    vectors = importlib.import_module("vectors")
+    assert vectors.FILE.read_text() == vectors.picture()

@@ -1,0 +1,41 @@
+"""`foretoken train` without a recipe file."""
+
+import json
+
+FLAGS = ("--method", "lora", "--training.max_steps", "2", "--training.num_threads", "1")
+
+
+def test_flags_alone_are_a_recipe(tiny, tmp_path, monkeypatch, cli, record):
+    monkeypatch.chdir(tmp_path)
+    flags = ("--method.r", "4", *FLAGS, "--model", tiny.model, "--data.path", tiny.data)
+    result = cli("train", *flags)
+    assert result.code == 0, result.err
+    found = record(tmp_path / "runs" / "mail-lora-seed0")
+    tiny.recipe(tmp_path / "r.yaml", training={"max_steps": 2, "epochs": 10, "learning_rate": "auto"}, name="run")
+    assert cli("train", "r.yaml").code == 0
+    from_file = record(tmp_path / "runs" / "run")
+    assert found.keys() == from_file.keys()
+    assert found["recipe"] == from_file["recipe"] | {"name": "mail-lora-seed0", "output": "runs"}
+    assert found["test"] == from_file["test"]
+    again = cli("train", *flags)
+    assert again.code == 0
+    assert "is finished and is not repeated" in again.err
+    assert json.loads(cli("predict", tmp_path / "runs" / "mail-lora-seed0", "word1 prize").out)["label"]
+
+
+def test_what_the_flags_lack_is_said_together(refused):
+    message = refused("train", "--method", "lora")
+    assert message.splitlines()[0].startswith("recipe of the flags: 2 errors")
+    assert "model: is required" in message
+    assert "data: is required" in message
+
+
+def test_nothing_at_all_is_one_line_with_an_example(refused):
+    assert "foretoken train --model minilm --data.path mail.csv --method lora" in refused("train")
+
+
+def test_a_path_that_is_not_there_is_one_line(tiny, tmp_path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+    message = refused("train", *FLAGS, "--model", tiny.model, "--data.path", "mial.csv")
+    assert "mial.csv: no such file" in message
+    assert not (tmp_path / "runs").exists()
