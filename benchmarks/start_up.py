@@ -1,7 +1,7 @@
 """Processor and wall seconds from the command to its end, on a tiny input: `python benchmarks/start_up.py OTHER_SRC`.
 
-Each command runs in a process of its own, this tree and another one (the `src` of a checkout to compare with) in turn, so that
-both meet the same load. `train` takes one step; what comes before it is nearly all of its time. Writes results/start_up.json.
+Each command runs in a process of its own, this tree and another one (the `src` of a checkout) in turn, so that
+both meet the same load. `train` takes one step; what comes before it is nearly all of it. Writes results/start_up.json.
 """
 
 from __future__ import annotations

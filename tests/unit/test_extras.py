@@ -61,7 +61,11 @@ def test_every_method_does_without_the_extras(tmp_path):
     [(("train", "--model", "x", "--data.path", "y", "--method", "lora"), "yaml"), (("report", "runs"), "pyarrow")],
 )
 def test_a_verb_says_which_extra_it_lacks(words, module, tmp_path):
-    lines = f"import sys; sys.modules[{module!r}] = None", "from foretoken_cli import main", f"sys.exit(main({words!r}))"
+    lines = (
+        f"import sys; sys.modules[{module!r}] = None",
+        "from foretoken_cli import main",
+        f"sys.exit(main({words!r}))",
+    )
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
