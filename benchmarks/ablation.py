@@ -108,6 +108,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     ),
     "prefix-propagation, [SEP]; mean": prefix(PROPAGATION, 0.03, head=MEAN, **SEPARATORS),
     "prefix-propagation, [SEP]; mean, hidden layer": prefix(PROPAGATION, 0.03, head=HIDDEN, **SEPARATORS),
+    "decoupled, std 0.1, 16 tokens; mean": prefix(DECOUPLED, 0.01, head=MEAN, **WIDE, num_virtual_tokens=16),
+    "prefix-propagation, vocabulary; mean": prefix(PROPAGATION, 0.03, head=MEAN, **WORDS),
+    "prefix-tuning, random; mean": prefix(TUNING, 0.03, head=MEAN),
     "prefix-propagation, vocabulary; mean, hidden layer": prefix(PROPAGATION, 0.03, head=HIDDEN, **WORDS),
     "prefix-propagation, [SEP]; first prefix token": prefix(
         PROPAGATION, 0.03, head={"pool": "prefix", "hidden": False}, **SEPARATORS
