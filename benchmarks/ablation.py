@@ -156,7 +156,8 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     tune_malloc()
     logging.getLogger("foretoken").setLevel(logging.WARNING)
-    runs = json.loads(chosen.output.read_text(encoding="utf-8"))["runs"] if chosen.output.is_file() else []
+    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.is_file() else {"runs": []}
+    runs = found["runs"]
     done = {(run["task"], run["variant"], run["seed"]) for run in runs}
     for task in chosen.task:
         for seed in chosen.seed:
@@ -164,7 +165,7 @@ def main() -> None:
                 if (task, name, seed) in done:
                     continue
                 runs.append(one_run(task, name, seed))
-                write_json(chosen.output, {"runs": runs})
+                write_json(chosen.output, found)
                 print(f"{task}, {name}, seed {seed}: {runs[-1]['validation']['roc_auc']:.3f}", flush=True)
 
 

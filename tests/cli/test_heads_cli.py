@@ -40,7 +40,7 @@ def test_a_run_with_a_head_predicts_what_it_measured(pool, hidden, count, tiny, 
     assert all(min(abs(row["prob_spam"] - value) for value in again) < 1e-6 for row in rows)
 
 
-@pytest.mark.parametrize("pool", ["mean", "prefix", "max"])
+@pytest.mark.parametrize("pool", ["prefix", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("mean", "max"))])
 def test_a_stopped_run_goes_on_with_its_head(pool, tiny, tmp_path, cli, monkeypatch, record):
     head = {"pool": "attention" if pool == "max" else pool, "hidden": pool == "max"}
     runs = [tmp_path / name / "runs" / "run" for name in ("whole", "halves")]
