@@ -89,8 +89,8 @@ class BothSigns(nn.Module):
 def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> Model:
     """Give an encoder for sequence classification (or regression) another head, in place, and return the model.
 
-    Call it before ``get_peft_model``, which finds the head, trains it in full and saves it beside the adapter. A freshly
-    loaded model takes the head when it loads the adapter (of peft's own methods, such as LoRA: call it again before
+    Call it before ``get_peft_model``, which finds the head, trains it in full and saves it beside the adapter. A fresh
+    model takes the head when it loads the adapter (of peft's own methods, such as LoRA: call it again before
     ``PeftModel.from_pretrained``, with the same arguments). Padding changes no pool.
 
     Args:
@@ -186,7 +186,7 @@ def take_head(config: ForetokenConfig, model: nn.Module) -> None:
         raise AdapterError("the adapter was trained with transformers' own head; load it on a model that keeps it")
     wanted = ", ".join(f"{name}={value!r}" for name, value in config.head.items())
     try:
-        replace_head(model, **config.head)
+        replace_head(model, pool=str(config.head.get("pool")), hidden=bool(config.head.get("hidden")))
     except ConfigError as error:
         raise AdapterError(
             f"the adapter was trained with another head; load it alone on a fresh model, or call "
