@@ -10,7 +10,7 @@ WORKERS ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo study test test-slow test-faults test-quantised test-oldest test-wheel lint docs clean
+.PHONY: help install demo study test coverage test-slow test-faults test-quantised test-oldest test-wheel lint docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -27,12 +27,15 @@ demo: $(INSTALLED)  ## train two methods and a baseline on real documents; ends 
 	$(BIN)/foretoken train recipes/demo/prefix-propagation.yaml recipes/demo/prefix-tuning.yaml recipes/demo/tf-idf.yaml
 
 study: $(INSTALLED)  ## the study of docs/guide/study.md: hours; needs FORETOKEN_DATA; goes on where it was
-	for part in rte mrpc cola wnut17 20newsgroups hyperpartisan; do \
+	for part in sst2 cola hyperpartisan mrpc rte wnut17 20newsgroups; do \
 		$(BIN)/foretoken sweep recipes/study/$$part.yaml || exit 1; done
 	$(BIN)/foretoken report study -o study-report
 
 test: lint  ## lint, types, import contracts, and the default test suite
 	$(BIN)/python -m pytest --doctest-modules src
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu"
+
+coverage: $(INSTALLED)  ## the default test suite, and the branches that it passes through
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" \
 		--cov --cov-report=term --cov-report=xml:.coverage.xml
 

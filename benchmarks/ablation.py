@@ -108,6 +108,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     ),
     "prefix-propagation, [SEP]; mean": prefix(PROPAGATION, 0.03, head=MEAN, **SEPARATORS),
     "prefix-propagation, [SEP]; mean, hidden layer": prefix(PROPAGATION, 0.03, head=HIDDEN, **SEPARATORS),
+    "decoupled, std 0.1, 16 tokens; mean": prefix(DECOUPLED, 0.01, head=MEAN, **WIDE, num_virtual_tokens=16),
+    "prefix-propagation, vocabulary; mean": prefix(PROPAGATION, 0.03, head=MEAN, **WORDS),
+    "prefix-tuning, random; mean": prefix(TUNING, 0.03, head=MEAN),
     "prefix-propagation, vocabulary; mean, hidden layer": prefix(PROPAGATION, 0.03, head=HIDDEN, **WORDS),
     "prefix-propagation, [SEP]; first prefix token": prefix(
         PROPAGATION, 0.03, head={"pool": "prefix", "hidden": False}, **SEPARATORS
@@ -153,7 +156,8 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     tune_malloc()
     logging.getLogger("foretoken").setLevel(logging.WARNING)
-    runs = json.loads(chosen.output.read_text(encoding="utf-8"))["runs"] if chosen.output.is_file() else []
+    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.is_file() else {"runs": []}
+    runs = found["runs"]
     done = {(run["task"], run["variant"], run["seed"]) for run in runs}
     for task in chosen.task:
         for seed in chosen.seed:
@@ -161,7 +165,7 @@ def main() -> None:
                 if (task, name, seed) in done:
                     continue
                 runs.append(one_run(task, name, seed))
-                write_json(chosen.output, {"runs": runs})
+                write_json(chosen.output, found)
                 print(f"{task}, {name}, seed {seed}: {runs[-1]['validation']['roc_auc']:.3f}", flush=True)
 
 

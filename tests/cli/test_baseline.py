@@ -95,6 +95,7 @@ def test_numbers_are_predicted_too(recipe, cli, record, tmp_path):
     assert values[0] > values[1]
 
 
+@pytest.mark.slow
 def test_a_report_compares_it_with_a_method(run, finished, cli, tmp_path):
     result = cli("report", run, finished, "-o", tmp_path / "report")
     assert result.code == 0, result.err

@@ -12,6 +12,7 @@ import pytest
 TINY = ("--quick", "--shape", "tiny", "--rounds", "1", "--threads", "1", "--dtype", "float32")
 
 
+@pytest.mark.slow
 def test_a_benchmark_prints_its_report_and_leaves_its_files(cli, tmp_path):
     result = cli("bench", "attention", *TINY, "--output", tmp_path)
     assert result.code == 0, result.err

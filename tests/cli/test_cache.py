@@ -112,6 +112,7 @@ def test_a_read_only_cache_costs_one_line(store, train, monkeypatch):
     assert one["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_both_go_on(store, tiny, tmp_path, record):
     code = "import sys; from foretoken_cli import main; sys.exit(main(sys.argv[1:]))"
     recipes = [tiny.recipe(tmp_path / f"{name}.yaml", name=name, training=SHORT) for name in ("one", "other")]
@@ -122,6 +123,7 @@ def test_two_processes_at_once_both_go_on(store, tiny, tmp_path, record):
     assert without_times(one) == without_times(other)
 
 
+@pytest.mark.slow
 def test_a_sweep_reads_and_tokenises_once(store, tiny, tmp_path, monkeypatch):
     from foretoken.training.run import prepare
 

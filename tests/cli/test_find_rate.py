@@ -80,6 +80,7 @@ def test_what_was_tried_is_noted_printed_and_drawn(recipe, cli, record, tmp_path
     assert drawn.get("aria-label")
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_neither_searched_nor_trained_again(recipe, cli, tmp_path):
     path = recipe()
     assert cli("train", path, "--find-rate").code == 0
@@ -95,6 +96,7 @@ def test_a_finished_run_is_neither_searched_nor_trained_again(recipe, cli, tmp_p
     assert not (tmp_path / "runs" / "run" / "rate-search.svg").exists()
 
 
+@pytest.mark.slow
 def test_the_search_wins_over_a_rate_of_the_recipe_and_says_so(recipe, cli, record, tmp_path):
     result = cli("train", recipe({"learning_rate": 1e-9}), "--find-rate")
     assert "--find-rate takes the place of training.learning_rate: 1e-09" in result.err
@@ -111,6 +113,7 @@ def test_a_run_that_began_without_a_search_is_refused(recipe, cli, refused):
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_search_leaves_no_half_of_it(recipe, cli, record, tmp_path, monkeypatch):
     path, run, seen = recipe(), tmp_path / "runs" / "run", []
 
@@ -133,6 +136,7 @@ def test_ctrl_c_in_the_search_leaves_no_half_of_it(recipe, cli, record, tmp_path
     assert record(run)["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_search_of_a_run_that_was_killed_right_after_it_is_not_repeated(recipe, cli, record, tmp_path, monkeypatch):
     path, run = recipe(), tmp_path / "runs" / "run"
     with monkeypatch.context() as patched:

@@ -1,6 +1,7 @@
 """`head:` in recipes: trained, saved, resumed and loaded again, with adapters and with whole models."""
 
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
@@ -39,7 +40,7 @@ def test_a_run_with_a_head_predicts_what_it_measured(pool, hidden, count, tiny, 
     assert all(min(abs(row["prob_spam"] - value) for value in again) < 1e-6 for row in rows)
 
 
-@pytest.mark.parametrize("pool", ["mean", "prefix", "max"])
+@pytest.mark.parametrize("pool", ["prefix", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("mean", "max"))])
 def test_a_stopped_run_goes_on_with_its_head(pool, tiny, tmp_path, cli, monkeypatch, record):
     head = {"pool": "attention" if pool == "max" else pool, "hidden": pool == "max"}
     runs = [tmp_path / name / "runs" / "run" for name in ("whole", "halves")]
@@ -84,6 +85,39 @@ def test_a_whole_model_with_a_head_is_trained_further(tiny, tmp_path, cli, recor
     refused = cli("predict", tmp_path / "runs" / "a", "a prize")
     assert refused.code == 2
     assert "the config's head is {'pool': 'meen'}" in refused.err
+
+
+def test_a_sentence_encoder_is_pooled_as_it_was_trained_unless_the_run_was_begun_otherwise(
+    tiny, tmp_path, cli, record, monkeypatch
+):
+    model = tmp_path / "model"
+    shutil.copytree(tiny.model, model)
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    recipe = tiny.recipe(tmp_path / "r.yaml", model=str(model), training=QUICK)
+    run = tmp_path / "runs" / "run"
+    state = StepTimes.state
+
+    def refusing(self):
+        if self.steps >= 20:
+            raise KeyboardInterrupt
+        return state(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StepTimes, "state", refusing)
+        assert cli("train", recipe, "--head", "null").code == 130
+    before = record(run)
+    before["recipe"].pop("head")  # as records were when there was no choice
+    before["recipe"].pop("auto")
+    (run / "run.json").write_text(json.dumps(before))
+    gone_on = cli("train", recipe)
+    assert "going on from checkpoint-12" in gone_on.err
+    assert record(run)["recipe"]["head"] is None
+    assert cli("train", recipe).code == 0
+    assert cli("train", recipe, "--restart").code == 0
+    assert record(run)["recipe"]["head"] == {"pool": "mean", "hidden": True}
+    assert cli("train", recipe).code == 0
+    assert cli("predict", run, "a prize").code == 0
 
 
 def test_an_adapter_without_its_card_knows_its_head(tiny, tmp_path, cli):

@@ -61,6 +61,7 @@ def test_predict_applies_the_scaling_that_training_fitted(tiny, tmp_path, cli, r
     assert temperature != pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_document_of_many_chunks_trains_evaluates_and_predicts(tiny, tmp_path, cli, record):
     chunks = {"pool": "max", "overlap": 2}
     recipe = tiny.recipe(tmp_path / "r.yaml", max_length=12, chunks=chunks, training={"epochs": 8})

@@ -61,6 +61,7 @@ def assert_same_outcome(run, other):
     assert not (run / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tiny, tmp_path, uninterrupted, cli):
     recipe, run = tiny.recipe(tmp_path / "r.yaml", training=SLOW), tmp_path / "runs" / "run"
     process = start(recipe)

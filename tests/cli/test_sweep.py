@@ -139,6 +139,7 @@ def test_errors_of_the_file_and_the_storage_are_one_message(sweep_file, tmp_path
     assert "NOT_SET" in refused("sweep", path, "--storage", "postgresql://u:${NOT_SET}@h/d")
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_with_the_same_run(sweep_file, tmp_path, cli):
     search = {"space": {"training.epochs": [25]}}
     path = sweep_file(tmp_path, search=search, seeds=[0], compare={"method": ["lora", "bitfit"]})
@@ -202,6 +203,7 @@ def server():
         yield running
 
 
+@pytest.mark.slow
 def test_two_machines_pull_from_a_postgresql_server_that_goes_away_and_comes_back(
     sweep_file, tmp_path, server, monkeypatch
 ):

@@ -21,6 +21,7 @@ def numbers(run):
     return [values[key] for key in ("status", "epochs", "test", "best", "steps")]
 
 
+@pytest.mark.slow
 def test_a_run_stopped_within_an_epoch_goes_on_with_the_batches_that_were_left(tiny, tmp_path, cli, monkeypatch):
     for name in ("whole", "halves"):
         (tmp_path / name).mkdir()

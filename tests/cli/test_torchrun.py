@@ -23,6 +23,7 @@ def torchrun(recipe, *words):
     )
 
 
+@pytest.mark.slow
 def test_two_processes_end_where_one_with_the_same_global_batch_does(tiny, tmp_path, cli, record):
     model = BertForSequenceClassification.from_pretrained(tiny.model)
     model.config.hidden_dropout_prob = 0.0  # each process draws its own dropout, here and of the prefix

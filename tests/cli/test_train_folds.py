@@ -143,6 +143,7 @@ def test_bad_folds_are_one_line(recipe, tmp_path, refused, words, said):
     assert not list(tmp_path.rglob("run.json"))
 
 
+@pytest.mark.slow
 def test_a_sweep_of_folds_and_seeds_is_compared_on_all_documents(recipe, tiny, tmp_path, cli):
     values = {
         "recipe": {

@@ -345,6 +345,7 @@ def test_compiles_without_a_graph_break(backbone, method):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("method", ["prefix-propagation", pytest.param("prefix-tuning", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_longformer_compiles(method):
     """With graph breaks where the global tokens are counted; transformers' own attention fails under dynamo there."""
     compiled_as_eager("longformer", method, fullgraph=False, num_hidden_layers=1, attention_window=[8])

@@ -128,6 +128,7 @@ def test_words_of_the_command_line_are_harmless(words, forked, tmp_path):
     assert_harmless_lines(ended)
 
 
+@pytest.mark.slow
 def test_an_encoding_without_the_letters_escapes_them(forked, tiny_files, tmp_path):
     make_run(tmp_path / "run", "lora", task="größe-日本")
     done = subprocess.run(

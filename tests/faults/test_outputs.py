@@ -81,6 +81,7 @@ def test_streams_that_are_closed(streams, code, said, tmp_path):
     assert ("squality" in done.stdout) is ("2" in streams or "<" in streams)
 
 
+@pytest.mark.slow
 def test_without_stdin_there_is_no_text(run, tmp_path):
     command = f'"{sys.executable}" -m foretoken predict "{run}" --input - <&-'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=120)

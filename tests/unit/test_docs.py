@@ -160,7 +160,8 @@ def examples(page):
     return [block for block in BLOCK.finditer(page.read_text()) if block["kind"] in RUN]
 
 
-LONG = ("sweeps",)  # pages whose examples train several times; their verbs have default tests of their own
+# pages whose examples train several times; their verbs have default tests of their own
+LONG = ("sweeps", "report", "learning-rate", "analysis", "problems", "recipes", "data")
 RUNNABLE = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in LONG else ())
     for page in PAGES

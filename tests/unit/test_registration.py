@@ -21,10 +21,10 @@ def run(code):
     "imports",
     [
         "import foretoken, peft",
-        "import peft, foretoken",
-        "import foretoken.methods.prefix",
+        pytest.param("import peft, foretoken", marks=pytest.mark.slow),
+        pytest.param("import foretoken.methods.prefix", marks=pytest.mark.slow),
         "from foretoken import PrefixPropagationConfig",
-        "import foretoken; from peft import PeftModel",
+        pytest.param("import foretoken; from peft import PeftModel", marks=pytest.mark.slow),
         "import foretoken.tuner",
     ],
 )

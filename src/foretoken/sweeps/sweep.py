@@ -12,7 +12,7 @@ from foretoken.sweeps.run_table import FAILED, TRAINED, UNMEASURED, WAITING, Run
 from foretoken.sweeps.space import Params
 from foretoken.sweeps.status import Candidate, VariantStatus, broken, variant_statuses
 from foretoken.training.problems.metrics import greater_is_better
-from foretoken.training.recipe.recipe import Recipe, with_rates
+from foretoken.training.recipe.recipe import Recipe, as_begun
 from foretoken.training.run.record import recipe_to_json
 
 
@@ -36,7 +36,7 @@ class Sweep:
             missing = {name: recipe for name, recipe in wanted.items() if name not in self.recipes}
             if missing:
                 known = self.run_table.add({name: recipe_to_json(recipe) for name, recipe in missing.items()})
-                self.recipes |= {name: with_rates(recipe, known[name]) for name, recipe in missing.items()}
+                self.recipes |= {name: as_begun(recipe, known[name]) for name, recipe in missing.items()}
                 self.latest = self._read()
             return self.latest
 

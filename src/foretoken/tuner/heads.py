@@ -89,8 +89,9 @@ class BothSigns(nn.Module):
 def replace_head(model: Model, *, pool: str = "mean", hidden: bool = False) -> Model:
     """Give an encoder for sequence classification (or regression) another head, in place, and return the model.
 
-    Call it before ``get_peft_model``, which finds the head, trains it in full and saves it beside the adapter; and on a
-    freshly loaded model before ``PeftModel.from_pretrained``, with the same arguments. Padding changes no pool.
+    Call it before ``get_peft_model``, which finds the head, trains it in full and saves it beside the adapter. A fresh
+    model takes the head when it loads the adapter (of peft's own methods, such as LoRA: call it again before
+    ``PeftModel.from_pretrained``, with the same arguments). Padding changes no pool.
 
     Args:
         model: of an encoder family, e.g. from ``AutoModelForSequenceClassification``.
@@ -172,17 +173,25 @@ def head_of(model: nn.Module) -> dict[str, str | bool] | None:
     return dict(getattr(model.config, HEAD_KEY))
 
 
-def check_same_head(config: ForetokenConfig, model: nn.Module) -> None:
-    """Raise AdapterError where a saved adapter was trained with another head than the model has."""
+def take_head(config: ForetokenConfig, model: nn.Module) -> None:
+    """Give a model the head that a saved adapter was trained with, where it has transformers' own and no adapter.
+
+    Raises:
+        AdapterError: the model has another head and keeps it.
+    """
     here = head_of(model)
-    if config.is_new or config.head == here:
+    if config.head == here:
         return
     if config.head is None:
         raise AdapterError("the adapter was trained with transformers' own head; load it on a model that keeps it")
     wanted = ", ".join(f"{name}={value!r}" for name, value in config.head.items())
-    raise AdapterError(
-        f"the adapter was trained with another head; call foretoken.replace_head(model, {wanted}) on the model first"
-    )
+    try:
+        replace_head(model, pool=str(config.head.get("pool")), hidden=bool(config.head.get("hidden")))
+    except ConfigError as error:
+        raise AdapterError(
+            f"the adapter was trained with another head; load it alone on a fresh model, or call "
+            f"foretoken.replace_head(model, {wanted}) on the model first ({error})"
+        ) from error
 
 
 def check_prefix(model: nn.Module, sites: Sites | None = None) -> None:

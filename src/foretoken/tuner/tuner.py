@@ -35,7 +35,7 @@ from foretoken.tuner.forward.mixed_batch import hook_names
 from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, Target, find_model_hooks
 from foretoken.tuner.forward.plan import check_names
 from foretoken.tuner.forward.sites import NAME, Site, check_adapter_name
-from foretoken.tuner.heads import check_prefix, check_same_head, head_of
+from foretoken.tuner.heads import check_prefix, head_of, take_head
 from foretoken.tuner.limits import check_fits, check_lora
 from foretoken.tuner.lora import outside_heads, with_layers, with_targets
 from foretoken.tuner.prefix_init import Source, initialise, sources_of
@@ -130,16 +130,16 @@ class ForetokenModel(BaseTuner):
         check_lora_has_weights(config, model)
         backbone = find_backbone(model)
         body = body_of(model)
+        if not (is_new := config.is_new):
+            check_same_backbone(config, dimensions_of(model, body, backbone))
+            take_head(config, model)
         head = backbone.head_names(model, body)
         dimensions = dimensions_of(model, body, backbone, heads=tuple(head))
         dimensions = replace(dimensions, trained_tokens=self.injection.trained_tokens)
-        if not (is_new := config.is_new):
-            check_same_backbone(config, dimensions)
         check_trained_tokens(dimensions)
         check_fits(config, dimensions, model)
         if (lora := config.lora_member()) is not None:
             check_lora(with_layers(with_targets(lora, model), config.layers, model), model)
-        check_same_head(config, model)
         sites = config.sites(dimensions)  # may refuse: before anything is attached
         check_prefix(model, sites)
         check_position_free(sites, backbone.stacks_of(body), dimensions)

@@ -179,6 +179,7 @@ def test_windowed_engines_equal_the_reference(engine, case):
         check_equal(results(case, engine, dtype), results(case, "reference", dtype), atol)
 
 
+@pytest.mark.slow
 @profile(6)
 @given(cases(most=40))
 def test_flex_equals_the_reference(case):

@@ -40,6 +40,7 @@ def test_every_part_is_measured_and_shown(name):
     assert any(chart.series or chart.bars for chart in section.charts)
 
 
+@pytest.mark.slow
 def test_all_methods_are_timed_beside_no_adapter():
     (part, *_) = parts("methods")
     result = measured(part)

@@ -73,13 +73,14 @@ def test_a_part_that_fails_does_not_stop_the_others(problem, three_parts, tmp_pa
     assert line == f"two: {next(iter(problem.values()))}"
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_says_why():
     found = run_part(Part("attention", "broken", settings={"shape": "round"}))
     assert "KeyError" in found["error"]
     assert "Traceback" in found["stderr"]
 
 
-@pytest.mark.parametrize("allocator", ["default", "tuned"])
+@pytest.mark.parametrize("allocator", [pytest.param("default", marks=pytest.mark.slow), "tuned"])
 def test_a_process_measures_with_its_allocator(allocator):
     (part,) = _attention_parts(allocator)
     notes = []

@@ -222,6 +222,7 @@ sys.exit(0 if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5 else 1)
 """
 
 
+@pytest.mark.slow
 def test_forks_and_the_interpreters_end_wait_for_nobody(path):
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], capture_output=True, text=True, check=False)

@@ -69,23 +69,18 @@ def test_settings_of_single_tasks_come_through():
 
 
 STUDY = FOLDER.parent / "study"
-PARTS = sorted(file for file in STUDY.glob("*.yaml") if file.stem != "rates")
-NAMES = (
-    "full head-only bitfit lora prefix-tuning prefix-propagation selective-prefix-tuning inducer-tuning aot-p-tuning"
-)
+PARTS = sorted(STUDY.glob("*.yaml"))
+CORE = {"head-only", "prefix-tuning", "prefix-propagation", "decoupled-prefix", "lora"}
+OTHERS = {"selective-prefix-tuning", "inducer-tuning", "kernel-propagation", "bitfit", "aot-p-tuning", "full"}
 
 
 @pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
-def test_the_study_has_nine_methods_and_searches_two_rates_where_its_page_says_so(file):
+def test_the_study_compares_every_method_by_its_defaults(file):
     plan = load_plan(file)
-    assert [item.name for item in plan.variants] == NAMES.split()
-    counts = {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants}
-    searched = {"hyperpartisan": set(NAMES.split()) - {"full", "head-only"}, "wnut17": {"lora"}}.get(file.stem, set())
-    assert counts == {name: 2 if name in searched else 1 for name in NAMES.split()}
-    assert len(plan.config.seeds) == (3 if file.stem == "hyperpartisan" else 1)
-
-
-def test_the_study_searched_its_rates_with_every_method_that_has_one():
-    plan = load_plan(STUDY / "rates.yaml")
-    counts = {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants}
-    assert counts == {name: 3 if name == "full" else 4 for name in NAMES.split() if name != "head-only"}
+    names = {item.name for item in plan.variants}
+    assert names == CORE | (OTHERS if file.stem in ("sst2", "20newsgroups") else set()) | {"tf-idf"} - (
+        {"tf-idf"} if file.stem == "wnut17" else set()  # it classifies whole texts
+    )
+    assert {number_of_candidates(item, plan.config.search) for item in plan.variants} == {1}
+    assert len(plan.config.seeds) == (1 if file.stem == "hyperpartisan" else 3)
+    assert all("learning_rate" not in item.values["training"] for item in plan.variants)

@@ -1,15 +1,24 @@
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset
-from transformers import BertConfig, BertForSequenceClassification, BertModel, LongformerConfig, LongformerModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    LongformerConfig,
+    LongformerModel,
+)
 
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.training.model.adapter import attach, method_errors, option_types
-from foretoken.training.model.load import count_parameters, is_head, load_model, load_tokenizer
+from foretoken.training.model.load import count_parameters, is_head, load_model, load_tokenizer, suitable_head
 from foretoken.training.problems import make_problem
-from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.recipe.recipe import HeadOptions, build_recipe
 from foretoken.training.trainer.trainer import make_trainer
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 20}
@@ -151,3 +160,33 @@ def test_every_method_runs_packed(bert, method):
     with torch.no_grad():
         model(input_ids=ids, attention_mask=ids.ne(0).long())
     assert rows == [6, 2]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "found"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, HeadOptions("mean", hidden=True)),
+        ({"pooling_mode": "mean"}, HeadOptions("mean", hidden=True)),
+        ({"pooling_mode": "cls"}, None),
+        ({"pooling_mode_mean_tokens": False}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_sentence_encoders_get_the_head_that_they_were_trained_for(pooling, found, bert, tmp_path):
+    if pooling is not None:
+        (tmp_path / "bert" / "1_Pooling").mkdir()
+        (tmp_path / "bert" / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    problem = make_problem("classification", ["no", "yes"])
+    assert suitable_head(bert, problem) == found
+    assert suitable_head(bert, make_problem("token-classification", ["O", "B-X"])) is None
+    model = load_classifier(bert, ["no", "yes"], head="auto")
+    assert getattr(model.config, "foretoken_head", None) == (found and {"pool": "mean", "hidden": True})
+
+
+def test_decoders_keep_their_own_head(tmp_path):
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 20}
+    GPT2Model(GPT2Config(**sizes)).save_pretrained(tmp_path / "gpt2")
+    (tmp_path / "gpt2" / "1_Pooling").mkdir()
+    (tmp_path / "gpt2" / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
+    assert suitable_head(str(tmp_path / "gpt2"), make_problem("classification", ["no", "yes"])) is None

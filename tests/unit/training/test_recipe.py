@@ -7,7 +7,15 @@ from peft import IA3Config
 from foretoken import METHODS, learning_rate, make_config
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.options import help_lines, to_dict
-from foretoken.training.recipe.recipe import Recipe, TrainingOptions, build_recipe, checked, load_recipe, with_rates
+from foretoken.training.recipe.recipe import (
+    HeadOptions,
+    Recipe,
+    TrainingOptions,
+    as_begun,
+    build_recipe,
+    checked,
+    load_recipe,
+)
 
 ROOT = Path(__file__).parents[3]
 SMALLEST = {"model": "minilm", "data": {"task": "pydocs"}, "method": {"name": "lora"}}
@@ -181,20 +189,20 @@ def test_a_rate_that_no_recipe_names_is_the_methods(method, rate):
     recipe = build_recipe(SMALLEST | {"method": method})
     head = None if method == "full" else 1e-3  # full fine-tuning has one rate
     assert (recipe.training.learning_rate, recipe.training.head_learning_rate) == (rate, head)
-    assert recipe.auto == [*(["training.head_learning_rate"] if head else []), "training.learning_rate"]
+    assert recipe.auto == ["head", *(["training.head_learning_rate"] if head else []), "training.learning_rate"]
     assert recipe == build_recipe(SMALLEST | {"method": method, "training": {"learning_rate": "auto"}})
-    assert build_recipe(SMALLEST | {"training": {"learning_rate": rate}}).auto == []
+    assert build_recipe(SMALLEST | {"training": {"learning_rate": rate}}).auto == ["head"]
 
 
 def test_a_head_has_the_rate_of_the_method_only_where_that_is_asked_for(monkeypatch):
     monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], head_learning_rate=0.25))
     named = build_recipe(SMALLEST | {"training": {"learning_rate": 0.5, "head_learning_rate": "auto"}})
     assert (named.training.learning_rate, named.training.head_learning_rate) == (0.5, 0.25)
-    assert named.auto == ["training.head_learning_rate"]
+    assert named.auto == ["head", "training.head_learning_rate"]
     same = build_recipe(SMALLEST | {"training": {"learning_rate": 0.5}})
-    assert (same.training.head_learning_rate, same.auto) == (None, [])
+    assert (same.training.head_learning_rate, same.auto) == (None, ["head"])
     given = build_recipe(SMALLEST | {"training": {"head_learning_rate": 0.5}})
-    assert (given.training.head_learning_rate, given.auto) == (0.5, ["training.learning_rate"])
+    assert (given.training.head_learning_rate, given.auto) == (0.5, ["head", "training.learning_rate"])
 
 
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.config and name != "stack"])
@@ -212,6 +220,14 @@ def test_other_configs_have_no_rate():
 def test_an_auto_rate_goes_on_as_it_was_begun():
     begun = to_dict(build_recipe(SMALLEST | {"training": {"learning_rate": 0.001}}))
     auto, named = build_recipe(SMALLEST), build_recipe(SMALLEST | {"training": {"learning_rate": 0.5}})
-    assert with_rates(auto, begun).training.learning_rate == 0.001
-    assert with_rates(auto, {}).training.learning_rate == 0.003
-    assert with_rates(named, begun) == named
+    assert as_begun(auto, begun).training.learning_rate == 0.001
+    assert as_begun(auto, {}).training.learning_rate == 0.003
+    assert as_begun(named, begun) == named
+
+
+def test_an_auto_head_goes_on_as_it_was_begun():
+    auto, named = build_recipe(SMALLEST), build_recipe(SMALLEST | {"head": {"pool": "max"}})
+    assert (auto.head, "head" in auto.auto, "head" in named.auto) == ("auto", True, False)
+    assert as_begun(auto, {}).head is None  # from before heads could be chosen
+    assert as_begun(auto, {"head": {"pool": "mean", "hidden": True}}).head == HeadOptions("mean", hidden=True)
+    assert as_begun(named, {"head": None}) == named

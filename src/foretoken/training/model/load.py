@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import cached_file
 
+from foretoken.backbones import BACKBONES
 from foretoken.errors import BackboneError, ConfigError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.options import Errors, Values, build
@@ -119,20 +122,58 @@ def load_model(
     source: str,
     problem: Problem,
     *,
-    head: HeadOptions | None = None,
+    head: Literal["auto"] | HeadOptions | None = None,
+    pretrained: str | None = None,
     attention_dropout: Literal["model"] | float = "model",
 ) -> PreTrainedModel:
     """Load a model with a head for the problem; the head of a fresh one is random (seed before calling).
 
+    Args:
+        source: folder or hub name of the model.
+        problem: what is to be predicted.
+        head: the head in the place of transformers' own; ``auto``: the one that suits the model, see
+            :func:`suitable_head`.
+        pretrained: the model that `source` was lengthened from, if it was.
+        attention_dropout: of attention probabilities; ``model``: as the model's config says.
+
     Raises:
         BackboneError: there is no such model, or its family has none for the problem.
     """
-    model, random = load_with_new_head(source, problem, head=head, attention_dropout=attention_dropout)
+    chosen = suitable_head(pretrained or source, problem) if isinstance(head, str) else head
+    model, random = load_with_new_head(source, problem, head=chosen, attention_dropout=attention_dropout)
     heads = head_names(model)
     body = [name for name in random if heads and heads.isdisjoint(name.split(".")) and ".pooler." not in f".{name}"]
     if body:
         log.warning("%s lacks %d tensors besides the head, which start at random, e.g. %s", source, len(body), body[0])
     return model
+
+
+def suitable_head(source: str, problem: Problem) -> HeadOptions | None:
+    """Return mean pooling for a sentence encoder that was trained with it, None (transformers' own head) for others.
+
+    Sentence encoders say in ``1_Pooling/config.json`` what they were trained with. A model that was saved with a head
+    of ours keeps it.
+    """
+    with load_errors(source, "model"), quiet_transformers():
+        config = load_config(source)
+    if problem.task_type_of(config) != "SEQ_CLS":
+        return None
+    saved = head_options(getattr(config, HEAD_KEY, None))
+    family = BACKBONES.get(config.model_type)
+    is_encoder = family is not None and [stack.is_causal for stack in family.stacks] == [False]
+    return HeadOptions(pool="mean", hidden=True) if saved is None and is_encoder and _is_mean(source) else saved
+
+
+def _is_mean(source: str) -> bool:
+    """Tell whether a model comes with the pooling of a sentence encoder, and it is the mean."""
+    try:
+        file = cached_file(source, "1_Pooling/config.json")
+        pooling = json.loads(Path(file).read_text(encoding="utf-8")) if file else None
+    except (OSError, ValueError, RecursionError):  # there is none, or it is none of theirs
+        return False
+    if not isinstance(pooling, dict):
+        return False
+    return pooling.get("pooling_mode") == "mean" or pooling.get("pooling_mode_mean_tokens") is True  # new and old form
 
 
 def load_with_new_head(

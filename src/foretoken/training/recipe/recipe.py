@@ -184,8 +184,10 @@ class Recipe:
         "tokens per document; default: the model's maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
     )
     chunks: ChunkOptions | None = option("read longer documents in chunks; default: what is longer is cut off", None)
-    head: HeadOptions | None = option(
-        "the head of classification and regression on encoders; default: the one that transformers has", None
+    head: Literal["auto"] | HeadOptions | None = option(
+        "the head of classification and regression on encoders; `auto`: mean pooling for sentence encoders that were "
+        "trained with it, transformers' own for all others; `null`: always transformers' own",
+        AUTO,
     )
     generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
     calibration: Literal["temperature", "vector"] | None = option(
@@ -195,7 +197,7 @@ class Recipe:
     output: str = option("folder that holds the runs", "runs")
     name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>[-fold<k>]", None)
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
-    auto: list[str] = option("keys that were `auto` and hold numbers by now", factory=list, internal=True)
+    auto: list[str] = option("keys that were `auto`, whatever they hold by now", factory=list, internal=True)
     _is_checked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -236,7 +238,8 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     metric = default_metric(recipe.data) if recipe.training.metric == AUTO else recipe.training.metric
     rates = _auto_rates(recipe)
     training = replace(recipe.training, metric=metric, **rates)
-    auto = sorted({*recipe.auto, *(f"training.{name}" for name in rates)})
+    head = ["head"] if recipe.head == AUTO else []
+    auto = sorted({*recipe.auto, *(f"training.{name}" for name in rates), *head})
     found = replace(recipe, training=training, name=recipe.name or recipe.default_name, auto=auto)
     object.__setattr__(found, "_is_checked", True)  # a changed copy, as of `replace`, has to be checked again
     return found
@@ -257,14 +260,21 @@ def with_rate(recipe: Recipe, rate: float) -> Recipe:
     return replace(recipe, training=replace(recipe.training, learning_rate=rate))
 
 
-def with_rates(recipe: Recipe, values: Values) -> Recipe:
-    """Return a recipe with the learning rates of another one, as a record holds it, where it leaves them to foretoken.
+def as_begun(recipe: Recipe, values: Values) -> Recipe:
+    """Return a recipe with the learning rates and the head of another one, as a record holds it, where they are `auto`.
 
-    Those of a method may differ between versions of foretoken; a run goes on with the rates that it was begun with.
+    What foretoken chooses may differ between its versions; a run goes on with what it was begun with.
     """
     known = flatten(values)
     names = [key.removeprefix("training.") for key in recipe.auto if is_number(known.get(key))]
-    return replace(recipe, training=replace(recipe.training, **{name: known[f"training.{name}"] for name in names}))
+    training = replace(recipe.training, **{name: known[f"training.{name}"] for name in names})
+    head = values.get("head") if "head" in recipe.auto else recipe.head  # records from before there was a choice: none
+    return replace(recipe, training=training, head=HeadOptions(**head) if isinstance(head, Mapping) else head)
+
+
+def with_head(recipe: Recipe, head: HeadOptions | None) -> Recipe:
+    """Return a recipe with the head that `auto` came to."""
+    return replace(recipe, head=head)
 
 
 def with_method_group(values: Values) -> dict[str, Any]:

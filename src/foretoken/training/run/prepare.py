@@ -19,20 +19,21 @@ from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
+from foretoken.lengthening import resolve_source
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
-from foretoken.training.model.load import base_model_folder, count_parameters, load_model, load_tokenizer
+from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.recipe.recipe import GenerationOptions, Recipe
+from foretoken.training.recipe.recipe import GenerationOptions, HeadOptions, Recipe
 from foretoken.training.run.fingerprint import of_data, of_model
 from foretoken.training.tokens.cache import Content, cached
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.ingredients import of_encoding, of_source
 from foretoken.training.tokens.new_tokens import add_new_tokens
-from foretoken.tuner import LowerLayers, can_leave_layers_out, first_trained_layer
+from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
@@ -52,6 +53,11 @@ class Prepared:
     base_model: str
     fingerprint: Mapping[str, str]
 
+    @property
+    def head(self) -> HeadOptions | None:
+        """The head in the place of transformers' own."""
+        return head_options(getattr(self.model.config, HEAD_KEY, None))
+
 
 def prepare(recipe: Recipe) -> Prepared:
     """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
@@ -62,7 +68,13 @@ def prepare(recipe: Recipe) -> Prepared:
     source = base_model_folder(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
     set_seed(recipe.training.seed)
-    model = load_model(source, problem, head=recipe.head, attention_dropout=recipe.training.attention_dropout)
+    model = load_model(
+        source,
+        problem,
+        head=recipe.head,
+        pretrained=resolve_source(recipe.model),
+        attention_dropout=recipe.training.attention_dropout,
+    )
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
     contents = dict(fingerprint)

@@ -144,6 +144,7 @@ def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> l
     """
     old, new = flatten(before), flatten(now)
     known, free = defaults(Recipe), {*_FREE, *new.get("auto", ())}
+    free |= {key for key in {**old, **new} if key.partition(".")[0] in free}  # the options of a group
     return [
         f"{key}: {quoted(old.get(key, 'nothing'))} in the folder, {quoted(new.get(key, 'nothing'))} now"
         for key in {**old, **new}

@@ -16,7 +16,15 @@ from foretoken.metrics.scaling import Scaling
 from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
-from foretoken.training.recipe.recipe import Recipe, TrainingOptions, checked, with_auto_rate, with_rate, with_rates
+from foretoken.training.recipe.recipe import (
+    Recipe,
+    TrainingOptions,
+    as_begun,
+    checked,
+    with_auto_rate,
+    with_head,
+    with_rate,
+)
 from foretoken.training.run.baseline import train_baseline
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, last_whole, newest_first
 from foretoken.training.run.find_rate import find_rate as search_rate
@@ -114,11 +122,14 @@ def train(
             with set_aside(folder) if restart and alone else nullcontext():
                 return train_baseline(recipe, MEASURED if measure_test else MEASURED[:1])
         checkpoint = None if before is None else _going_on(recipe, before, find_rate)
+        if before is not None and checkpoint is not None:
+            recipe = as_begun(recipe, before["recipe"])
         prepared = prepare(recipe)
+        recipe = with_head(recipe, prepared.head)
         search: JsonObject | None = {} if find_rate else None
         if before is not None and checkpoint is not None:
             refuse_changes(folder, before.get("fingerprint"), _fingerprint(prepared), accept=accept_changed)
-            recipe, search = with_rates(recipe, before["recipe"]), searched(before)
+            search = searched(before)
         elif before is not None and find_rate and _is_same_search(recipe, prepared, before):
             search = searched(before)
         with set_aside(folder) if restart and alone else nullcontext():

@@ -1,0 +1,117 @@
+"""A small folder of own texts: 320 reviews made of SST-2 sentences, TF-IDF beside prefixes and LoRA by their defaults.
+
+    FORETOKEN_DATA=... python benchmarks/reviews.py [--method NAME ...] [--seed 0 1 2] [--epochs 8]
+
+A review is five sentences of one label. Those to learn from are of SST-2's training sentences (phrases of fewer than six
+words left out), the test is made of the official dev set, whose sentences are in no review of the training part. The recipe
+is README's without `lengthen`. Runs that the output holds already are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from foretoken import tune_malloc
+from foretoken.data.load import load_data
+from foretoken.data.options import DataOptions
+from foretoken.files import write_json
+from foretoken.training.recipe.recipe import build_recipe
+from foretoken.training.run.train import train
+
+OUTPUT = Path(__file__).parent / "results" / "reviews.json"
+METHODS: dict[str, dict[str, Any]] = {
+    "tf-idf": {"name": "tf-idf"},
+    "head-only": {"name": "head-only"},
+    "prefix-tuning": {"name": "prefix-tuning"},
+    "prefix-propagation": {"name": "prefix-propagation", "num_virtual_tokens": 8},
+    "decoupled-prefix": {"name": "decoupled-prefix"},
+    "lora": {"name": "lora", "r": 8},
+}
+SENTENCES, TRAIN, TEST, LEAST_WORDS = 5, 320, 160, 6
+
+
+def reviews(rows: Iterable[tuple[str, str]], number: int, seed: int) -> list[tuple[str, str]]:
+    """Return so many reviews, half of each label, no sentence twice."""
+    shuffled = random.Random(seed)
+    kinds: dict[str, list[str]] = {}
+    for text, label in rows:
+        if len(text.split()) >= LEAST_WORDS:
+            kinds.setdefault(label, []).append(text)
+    found = []
+    for label, texts in sorted(kinds.items()):
+        taken = shuffled.sample(sorted(set(texts)), SENTENCES * number // len(kinds))
+        found += [(" ".join(taken[at : at + SENTENCES]), label) for at in range(0, len(taken), SENTENCES)]
+    shuffled.shuffle(found)
+    return found
+
+
+def write(path: Path, rows: Sequence[tuple[str, str]]) -> str:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return str(path)
+
+
+def one_run(method: str, seed: int, epochs: int, parts: dict[str, str]) -> dict[str, Any]:
+    """Train a method on the reviews and return what it measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = {
+            "model": "minilm",
+            "data": parts,
+            "method": METHODS[method],
+            "training": {"epochs": epochs, "seed": seed},
+            "output": folder,
+            "name": "run",
+        }
+        began = time.perf_counter()
+        record = train(build_recipe(recipe))
+    scores = {part: record[part]["accuracy"] for part in ("validation", "test")}
+    return {"method": method, "seed": seed, "epochs": epochs, **scores, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def main() -> None:
+    """Run what the output lacks."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
+    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    tune_malloc()
+    logging.getLogger("foretoken").setLevel(logging.WARNING)
+    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.is_file() else {"runs": []}
+    done = {(run["method"], run["seed"], run["epochs"]) for run in found["runs"]}
+    splits = load_data(DataOptions(task="sst2")).splits
+    texts = {part: list(zip(splits[part]["text"], map(str, splits[part]["label"]), strict=True)) for part in splits}
+    with tempfile.TemporaryDirectory() as folder:
+        parts = {
+            "train": write(Path(folder) / "train.csv", reviews(texts["train"], TRAIN, 0)),
+            "validation": write(Path(folder) / "validation.csv", reviews(texts["validation"], TEST // 2, 1)),
+            "test": write(Path(folder) / "test.csv", reviews(texts["test"], TEST, 2)),
+        }
+        for seed in chosen.seed:
+            for method in chosen.method:
+                if (method, seed, chosen.epochs) in done:
+                    continue
+                found["runs"].append(one_run(method, seed, chosen.epochs, parts))
+                write_json(chosen.output, found)
+                print(json.dumps(found["runs"][-1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
