@@ -6,7 +6,6 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 an error 
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
 import traceback
@@ -49,7 +48,6 @@ AFTER_INTERRUPTION = {
 }
 log = logging.getLogger(__name__)
 OK, ERROR, INTERRUPTED = 0, 2, 130
-_OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,7 +103,6 @@ def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
         return ERROR
     log_to_stderr(debug=debug)
     quiet_libraries()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)  # imports make millions of objects that all stay
     if malloc:
         tune_malloc()
     else:
