@@ -1,0 +1,144 @@
+"""Programs of PyTorch as files of ONNX: written, checked, run, and with weights of 8 bits."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from foretoken.errors import BackboneError, ConfigError, cut
+from foretoken.exporting.graph import Inputs
+
+OPSET = 20  # of what torch writes by default; onnxruntime reads it from 1.17 on
+_NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": (), "openvino": ("onnx", "onnxscript", "openvino")}
+
+
+def check_installed(target: str, *, onnxruntime: bool = False) -> None:
+    """Raise ConfigError where a package is missing that an export needs."""
+    needed = {*_NEEDED[target], *(("onnxruntime",) if onnxruntime else ())}
+    missing = sorted(name for name in needed if find_spec(name) is None)
+    if missing:
+        extra = "openvino" if missing == ["openvino"] else "export"
+        raise ConfigError(
+            f"an export to {target} needs {', '.join(missing)}, which is not installed; pip install 'foretoken[{extra}]'"
+        )
+
+
+def write_onnx(
+    program: ExportedProgram, path: Path, *, inputs: Sequence[str], outputs: Sequence[str], defaults: Inputs | None = None
+) -> None:
+    """Write a program whose first two dimensions are any number of documents and of tokens.
+
+    Args:
+        program: what :func:`torch.export.export` returned.
+        path: the file; beside it another one for weights beyond 2 GB.
+        inputs: names of its inputs.
+        outputs: names of its outputs.
+        defaults: inputs that need not be given, and the values that they have then.
+
+    Raises:
+        BackboneError: the program uses something that ONNX has no operator for.
+    """
+    with _silent():
+        try:
+            found: Any = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET)
+        except Exception as error:  # of many kinds, some of them pages long
+            said = cut(str(error).strip().split("\n")[0], 200)
+            raise BackboneError(f"ONNX has no operator for something in this model: {said}") from error
+    graph = found.model.graph
+    for values, names in ((graph.inputs, inputs), (graph.outputs, outputs)):
+        for value, name in zip(values, names, strict=True):
+            value.name = name
+    if defaults:
+        _make_optional(graph, defaults)
+    found.save(str(path))
+
+
+def check_onnx(path: Path) -> None:
+    """Raise BackboneError unless a file is valid ONNX of standard operators alone."""
+    import onnx
+
+    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(str(path), load_external_data=False)
+    foreign = {node.domain for node in model.graph.node} - {"", "ai.onnx"}
+    if foreign or model.functions:
+        raise BackboneError(f"the graph has operators that are not standard ones: {', '.join(sorted(foreign))}")
+
+
+def session_of(path: Path) -> Any:
+    """Return onnxruntime's session of a file, on the processor."""
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def run_onnx(session: Any, inputs: Inputs, options: Any = None) -> dict[str, Any]:
+    """Return the outputs of a session by name."""
+    names = [output.name for output in session.get_outputs()]
+    given = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return dict(zip(names, session.run(names, given, options), strict=True))
+
+
+def to_int8(path: Path) -> None:
+    """Write a file again with the weights of its matrix products in 8 bits, a scale for each column."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    whole = path.with_name("whole.onnx")
+    path.rename(whole)
+    with _silent():
+        quantize_dynamic(
+            whole, path, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
+        )
+    whole.unlink()
+
+
+def write_adapter(path: Path, tensors: Inputs) -> None:
+    """Write tensors as a file that onnxruntime puts in the place of a graph's inputs of these names."""
+    import onnxruntime
+
+    adapter = onnxruntime.AdapterFormat()
+    adapter.set_adapter_version(1)
+    adapter.set_model_version(1)
+    adapter.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(x.numpy()) for name, x in tensors.items()})
+    adapter.export_adapter(str(path))
+
+
+def adapter_options(path: Path) -> Any:
+    """Return the options of a run with the adapter of a file."""
+    import onnxruntime
+
+    adapter, options = onnxruntime.LoraAdapter(), onnxruntime.RunOptions()
+    adapter.Load(str(path))
+    options.add_active_adapter(adapter)
+    return options
+
+
+def _make_optional(graph: Any, defaults: Mapping[str, torch.Tensor]) -> None:
+    """Give inputs a value of their own, which a run may replace."""
+    import onnx_ir
+
+    for value in graph.inputs:
+        if value.name in defaults:
+            value.const_value = onnx_ir.tensor(defaults[value.name].numpy(), name=value.name)
+            graph.register_initializer(value)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what the exporters say of their steps from the user."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,141 @@
+"""One graph of a backbone, and one small file for each of many adapters: onnxruntime swaps them at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from foretoken.errors import AdapterError, cut
+from foretoken.exporting.checking import check
+from foretoken.exporting.folder import (
+    CONFIG,
+    README,
+    TOKENIZER,
+    answers_of,
+    backend_of,
+    config_of,
+    input_names,
+    write_shared_readme,
+    write_tokenizer,
+)
+from foretoken.exporting.graph import Graph, Inputs, Sample, adapter_tensors, make_graph, samples, traced_shared
+from foretoken.exporting.onnx_file import (
+    OPSET,
+    adapter_options,
+    check_onnx,
+    run_onnx,
+    session_of,
+    write_adapter,
+    write_onnx,
+)
+from foretoken.exporting.single import load_for_export
+from foretoken.files import JsonObject, make_folder, write_json
+from foretoken.inference.predictor import Predictor
+from foretoken.outputs import check_name, plain_name
+
+ADAPTERS, SUFFIX, MODEL = "adapters", ".onnx_adapter", "model.onnx"
+
+
+def export_shared(sources: Sequence[Path], folder: Path) -> float:
+    """Write the graph, whose own adapter is the first one, and a file for every adapter.
+
+    Each adapter is run in the graph before the next one is loaded.
+
+    Returns:
+        How far the outputs of an adapter are at most from its model's.
+
+    Raises:
+        AdapterError: an adapter has other tensors, another backbone or another tokenizer than the first one.
+        BackboneError: as in :func:`foretoken.exporting.single.export_one`.
+    """
+    names = adapter_names(sources)
+    first = load_for_export(sources[0])
+    graph = make_graph(first)
+    example, *others = samples(first)
+    tensors = adapter_tensors(graph)
+    program = traced_shared(graph, example)
+    inputs = input_names(first)
+    write_onnx(
+        program, folder / MODEL, inputs=[*inputs, *tensors], outputs=graph.output_names, defaults=tensors
+    )
+    check_onnx(folder / MODEL)
+    make_folder(folder / ADAPTERS)
+    session, answers, most = session_of(folder / MODEL), dict[str, JsonObject](), 0.0
+    for name, source in zip(names, sources, strict=True):
+        predictor = first if source is sources[0] else load_for_export(source)
+        own = make_graph(predictor)
+        check_alike(source, predictor, own, first, graph)
+        file = folder / ADAPTERS / f"{name}{SUFFIX}"
+        write_adapter(file, adapter_tensors(own))
+        most = max(most, check_adapter(session, file, own, others))
+        answers[name] = answers_of(predictor)
+    write_tokenizer(first, folder / TOKENIZER)
+    values = config_of(first, runtime="onnx", file=MODEL, int8=False, largest_difference=most, opset=OPSET)
+    for name in ("labels", "scaling"):
+        values.pop(name)
+    write_json(folder / CONFIG, values | {"adapters": answers})
+    write_shared_readme(folder / README, first, names[0])
+    return most
+
+
+def check_adapter(session: Any, file: Path, graph: Graph, others: list[Sample]) -> float:
+    """Return how far the graph's outputs with an adapter's file are from the adapter's model."""
+    options = adapter_options(file)
+    return check(lambda sample: run_onnx(session, sample.inputs, options), graph, others)
+
+
+def adapter_names(sources: Sequence[Path]) -> list[str]:
+    """Return a name for each folder: its own, with the one above it where that is not enough.
+
+    >>> adapter_names([Path("runs/mail"), Path("runs/news/adapter")])
+    ['mail', 'adapter']
+    >>> adapter_names([Path("a/run"), Path("b/run")])
+    ['a_run', 'b_run']
+    """
+    short = [plain_name(source.resolve().name) for source in sources]
+    names = short if len(set(short)) == len(short) else [plain_name("_".join(source.parts[-2:])) for source in sources]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise AdapterError(f"two folders are called {repeated}; give them different names")
+    for name in names:
+        check_name(name, what="source")
+    return names
+
+
+def check_alike(source: Path, predictor: Predictor, graph: Graph, first: Predictor, first_graph: Graph) -> None:
+    """Raise AdapterError unless an adapter fits the graph and the tokenizer of the first one."""
+    differing = [
+        *_other_tensors(adapter_tensors(graph), adapter_tensors(first_graph)),
+        *(["the tokenizer"] if backend_of(predictor.tokenizer).to_str() != backend_of(first.tokenizer).to_str() else []),
+        *(
+            name
+            for name in ("max_length", "chunks")
+            if getattr(predictor, name) != getattr(first, name)
+        ),
+        *(["the problem"] if predictor.problem.name != first.problem.name else []),
+        *(["the backbone's weights"] if not _same_backbone(graph, first_graph) else []),
+    ]
+    if differing:
+        raise AdapterError(
+            f"{source} does not fit the graph of the first adapter: other {cut(', '.join(differing), 200)}; one graph is "
+            "shared by adapters of one method with the same options, backbone, tokenizer and number of labels"
+        )
+
+
+def _other_tensors(own: Inputs, first: Inputs) -> list[str]:
+    shapes, wanted = ({name: tuple(tensor.shape) for name, tensor in found.items()} for found in (own, first))
+    return [name for name in {**wanted, **shapes} if shapes.get(name) != wanted.get(name)]
+
+
+def _same_backbone(graph: nn.Module, first: nn.Module) -> bool:
+    """Compare all frozen tensors: another checkpoint of the same shape would answer, and wrongly."""
+    if graph is first:
+        return True
+    own, others = graph.state_dict(), first.state_dict()
+    frozen = own.keys() - adapter_tensors(graph).keys()  # type: ignore[arg-type]
+    return frozen == others.keys() - adapter_tensors(first).keys() and all(  # type: ignore[arg-type]
+        own[name].equal(others[name]) for name in frozen
+    )
