@@ -73,11 +73,14 @@ def check_onnx(path: Path) -> None:
         raise BackboneError(f"the graph has operators that are not standard ones: {', '.join(sorted(foreign))}")
 
 
-def session_of(path: Path) -> Any:
-    """Return onnxruntime's session of a file, on the processor."""
+def session_of(path: Path, threads: int = 0) -> Any:
+    """Return onnxruntime's session of a file, on the processor; 0 threads: as many as there are cores."""
     import onnxruntime
 
-    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def run_onnx(session: Any, inputs: Inputs, options: Any = None) -> dict[str, Any]:
