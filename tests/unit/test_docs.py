@@ -158,7 +158,10 @@ def examples(page):
     return [block for block in BLOCK.finditer(page.read_text()) if block["kind"] in RUN]
 
 
-LONG = ("sweeps", "export")  # pages whose examples train several times or export; their verbs have default tests of their own
+LONG = (
+    "sweeps",
+    "export",
+)  # pages whose examples train several times or export; their verbs have default tests of their own
 RUNNABLE = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in LONG else ())
     for page in PAGES

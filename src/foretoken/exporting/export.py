@@ -55,10 +55,7 @@ def export(
     check_options(sources, to, shared=shared, int8=int8)
     check_new_folder(folder)
     with atomic_directory(folder) as temporary:
-        if shared:
-            difference = export_shared(sources, temporary)
-        else:
-            difference = export_one(sources[0], temporary, to, int8=int8)
+        difference = export_shared(sources, temporary) if shared else export_one(sources[0], temporary, to, int8=int8)
     log.info("%s: outputs at most %.1e from the model's", folder, difference)
     return difference
 

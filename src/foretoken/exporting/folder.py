@@ -78,7 +78,9 @@ def answers_of(predictor: Predictor) -> JsonObject:
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
     """Write the lines of Python that run the folder."""
     lines = {"onnx": onnx_lines, "torch": torch_lines, "openvino": openvino_lines}[target](predictor)
-    packages = {"onnx": "onnxruntime tokenizers", "torch": "torch tokenizers", "openvino": "openvino tokenizers"}[target]
+    packages = {"onnx": "onnxruntime tokenizers", "torch": "torch tokenizers", "openvino": "openvino tokenizers"}[
+        target
+    ]
     code = "\n".join(lines)
     write_text(
         path,

@@ -170,5 +170,13 @@ def _export(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> Export
         with one_graph():
             return torch.export.export(module, arguments, dynamic_shapes=sizes, strict=False)
     except Exception as error:  # torch raises errors of many kinds, some of them pages long
-        said = cut(str(error).strip().split("\n")[0], 200)
-        raise BackboneError(f"PyTorch makes no graph of this model for documents of every length: {said}") from error
+        raise BackboneError(
+            f"PyTorch makes no graph of this model for documents of every length: {first_cause(error)}"
+        ) from error
+
+
+def first_cause(error: BaseException) -> str:
+    """Return the first line of what an error came from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return cut(str(error).strip().split("\n")[0], 200)

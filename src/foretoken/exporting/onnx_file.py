@@ -14,26 +14,30 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from foretoken.errors import BackboneError, ConfigError, cut
-from foretoken.exporting.graph import Inputs
+from foretoken.errors import BackboneError, ConfigError
+from foretoken.exporting.graph import Inputs, first_cause
 
 OPSET = 20  # of what torch writes by default; onnxruntime reads it from 1.17 on
 _NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": (), "openvino": ("onnx", "onnxscript", "openvino")}
 
 
-def check_installed(target: str, *, onnxruntime: bool = False) -> None:
+def check_installed(target: str) -> None:
     """Raise ConfigError where a package is missing that an export needs."""
-    needed = {*_NEEDED[target], *(("onnxruntime",) if onnxruntime else ())}
-    missing = sorted(name for name in needed if find_spec(name) is None)
+    missing = [name for name in _NEEDED[target] if find_spec(name) is None]
     if missing:
-        extra = "openvino" if missing == ["openvino"] else "export"
+        extra = "openvino" if target == "openvino" else "export"
         raise ConfigError(
-            f"an export to {target} needs {', '.join(missing)}, which is not installed; pip install 'foretoken[{extra}]'"
+            f"an export to {target} needs {', '.join(missing)}, not installed here; pip install 'foretoken[{extra}]'"
         )
 
 
 def write_onnx(
-    program: ExportedProgram, path: Path, *, inputs: Sequence[str], outputs: Sequence[str], defaults: Inputs | None = None
+    program: ExportedProgram,
+    path: Path,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    defaults: Inputs | None = None,
 ) -> None:
     """Write a program whose first two dimensions are any number of documents and of tokens.
 
@@ -51,8 +55,7 @@ def write_onnx(
         try:
             found: Any = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET)
         except Exception as error:  # of many kinds, some of them pages long
-            said = cut(str(error).strip().split("\n")[0], 200)
-            raise BackboneError(f"ONNX has no operator for something in this model: {said}") from error
+            raise BackboneError(f"ONNX has no operator for something in this model: {first_cause(error)}") from error
     graph = found.model.graph
     for values, names in ((graph.inputs, inputs), (graph.outputs, outputs)):
         for value, name in zip(values, names, strict=True):

@@ -58,9 +58,7 @@ def export_shared(sources: Sequence[Path], folder: Path) -> float:
     tensors = adapter_tensors(graph)
     program = traced_shared(graph, example)
     inputs = input_names(first)
-    write_onnx(
-        program, folder / MODEL, inputs=[*inputs, *tensors], outputs=graph.output_names, defaults=tensors
-    )
+    write_onnx(program, folder / MODEL, inputs=[*inputs, *tensors], outputs=graph.output_names, defaults=tensors)
     check_onnx(folder / MODEL)
     make_folder(folder / ADAPTERS)
     session, answers, most = session_of(folder / MODEL), dict[str, JsonObject](), 0.0
@@ -107,21 +105,20 @@ def adapter_names(sources: Sequence[Path]) -> list[str]:
 
 def check_alike(source: Path, predictor: Predictor, graph: Graph, first: Predictor, first_graph: Graph) -> None:
     """Raise AdapterError unless an adapter fits the graph and the tokenizer of the first one."""
-    differing = [
-        *_other_tensors(adapter_tensors(graph), adapter_tensors(first_graph)),
-        *(["the tokenizer"] if backend_of(predictor.tokenizer).to_str() != backend_of(first.tokenizer).to_str() else []),
-        *(
-            name
-            for name in ("max_length", "chunks")
-            if getattr(predictor, name) != getattr(first, name)
-        ),
-        *(["the problem"] if predictor.problem.name != first.problem.name else []),
-        *(["the backbone's weights"] if not _same_backbone(graph, first_graph) else []),
-    ]
+    own_tokenizer, tokenizer = (backend_of(found.tokenizer).to_str() for found in (predictor, first))
+    facts = {
+        "problem": predictor.problem.name == first.problem.name,
+        "longest document": predictor.max_length == first.max_length,
+        "chunks": predictor.chunks == first.chunks,
+        "tokenizer": own_tokenizer == tokenizer,
+        "weights of the backbone": _same_backbone(graph, first_graph),
+    }
+    tensors = _other_tensors(adapter_tensors(graph), adapter_tensors(first_graph))
+    differing = [name for name, is_alike in facts.items() if not is_alike] + tensors
     if differing:
         raise AdapterError(
-            f"{source} does not fit the graph of the first adapter: other {cut(', '.join(differing), 200)}; one graph is "
-            "shared by adapters of one method with the same options, backbone, tokenizer and number of labels"
+            f"{source} does not fit the graph of the first adapter: other {cut(', '.join(differing), 200)}; one graph "
+            "is shared by adapters of one method with the same options, backbone, tokenizer and number of labels"
         )
 
 

@@ -175,5 +175,7 @@ def replaced(x: Tensor, values: Tensor, index: Tensor, counts: Tensor) -> Tensor
 
 def global_positions(is_global: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """(B, N) bool, at most G in a row -> positions (B, G), and which of them count; spare ones are of other tokens."""
-    index = is_global.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+    length = is_global.shape[1]
+    order = is_global * length - torch.arange(length, device=is_global.device)  # ONNX has no stable sort
+    index = order.topk(most, dim=1).indices
     return index, is_global.gather(1, index)
