@@ -19,7 +19,6 @@ from foretoken.after_import import call_after_import
 if TYPE_CHECKING:
     from peft import LoraConfig as LoraConfig
 
-    from foretoken.exporting.export import export as export
     from foretoken.lengthening import lengthen as lengthen
     from foretoken.memory import tune_malloc as tune_malloc
     from foretoken.methods import METHODS as METHODS
@@ -80,7 +79,7 @@ _PUBLIC = {
     "from_peft": "foretoken.tuner.checkpoints.from_peft",
     "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
-    "export": "foretoken.exporting.export",
+    "export": "foretoken.exporting.export",  # not imported for types above: it imports what imports this file
     "tune_malloc": "foretoken.memory",
 }
 __all__ = list(_PUBLIC)

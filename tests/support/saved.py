@@ -12,8 +12,7 @@ LABELS = ("ham", "spam", "news")
 def save_adapter(folder, family="bert", method="prefix-propagation", *, base=None, task="SEQ_CLS", seed=3, **card):
     """Write base model, adapter, tokenizer and card below a folder; return the adapter's."""
     base = base or save_base(folder.with_name(folder.name + "-base"), family, task)
-    model = tiny.model(family, task)
-    model.config.id2label = dict(enumerate(LABELS))
+    model = model_of(family, task)
     model.config.name_or_path = str(base)
     adapter = tiny.shaken(adapted(model, method, task_type=task), seed=seed)
     adapter.peft_config["default"].base_model_name_or_path = str(base)
@@ -26,11 +25,16 @@ def save_adapter(folder, family="bert", method="prefix-propagation", *, base=Non
 
 def save_base(folder, family="bert", task="SEQ_CLS"):
     """Write the model that adapters are trained on."""
-    model = tiny.model(family, task)
-    model.config.id2label = dict(enumerate(LABELS))
-    model.save_pretrained(folder)
+    model_of(family, task).save_pretrained(folder)
     tokenizer_of(family).save_pretrained(folder)
     return folder
+
+
+def model_of(family, task):
+    """Return a model of one layer."""
+    model = tiny.model(family, task, **({} if family in tiny.SEQ2SEQ else {"num_hidden_layers": 1}))
+    model.config.id2label = dict(enumerate(LABELS))
+    return model
 
 
 def tokenizer_of(family):

@@ -20,6 +20,8 @@ from foretoken.backbones.base import ADAPTER, AttentionAdapter, adapter_of
 from foretoken.backbones.masks import PrefixMask
 from foretoken.errors import BackboneError
 
+_LONGEST = 2**31  # tokens
+
 
 class GlobalTokens:
     """Finds the global tokens of a batch once per forward pass; all layers of a model share one.
@@ -175,7 +177,6 @@ def replaced(x: Tensor, values: Tensor, index: Tensor, counts: Tensor) -> Tensor
 
 def global_positions(is_global: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """(B, N) bool, at most G in a row -> positions (B, G), and which of them count; spare ones are of other tokens."""
-    length = is_global.shape[1]
-    order = is_global * length - torch.arange(length, device=is_global.device)  # ONNX has no stable sort
-    index = order.topk(most, dim=1).indices
+    position = torch.arange(is_global.shape[1], device=is_global.device)
+    index = (is_global.long() * _LONGEST - position).topk(most, dim=1).indices  # ONNX has no stable sort
     return index, is_global.gather(1, index)
