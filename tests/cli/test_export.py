@@ -13,7 +13,7 @@ import torch
 import foretoken
 from foretoken.exporting.export import export
 from foretoken.exporting.graph import adapter_tensors, make_graph
-from foretoken.exporting.onnx_file import adapter_options, run_onnx, session_of, to_int8, write_adapter
+from foretoken.exporting.onnx_file import read_adapter, run_onnx, session_of, to_int8, write_adapter
 from foretoken.inference.predictor import load_for_inference
 
 from support.saved import LABELS, model_of, save_adapter, save_base
@@ -114,14 +114,14 @@ def test_100_adapters_of_one_graph(adapter, tmp_path, cli):
     inputs = {"input_ids": torch.tensor([[2, 5, 9, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
     graph = make_graph(load_for_inference(adapter))
     tensors = adapter_tensors(graph)
-    expected, found = [], []
+    expected = []
     for number in range(100):
         own = {name: torch.randn_like(value) for name, value in tensors.items()}
         write_adapter(folder / "adapters" / f"{number}.onnx_adapter", own)
         with torch.no_grad():
             expected.append(torch.func.functional_call(graph, own, kwargs=inputs)[0].numpy())
-    options = [adapter_options(folder / "adapters" / f"{number}.onnx_adapter") for number in range(100)]
-    found = [run_onnx(session, inputs, one)["logits"] for one in options]
+    adapters = [read_adapter(folder / "adapters" / f"{number}.onnx_adapter") for number in range(100)]
+    found = [run_onnx(session, inputs, one)["logits"] for one in adapters]
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
     assert len({array.tobytes() for array in found}) == 100
     assert (folder / "adapters" / "0.onnx_adapter").stat().st_size < (folder / "model.onnx").stat().st_size / 10

@@ -25,7 +25,13 @@ from foretoken.tuner.fuse import prefix_known
 
 Inputs = dict[str, Tensor]
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
-_SIZES = ((2, 12), (1, 7), (3, 29))  # documents and tokens: of the example, and of what the graph is checked with
+SCALING = ("scaling_weight", "scaling_bias")
+_SIZES = (
+    (2, 12),
+    (1, 7),
+    (3, 29),
+    (1, 600),
+)  # documents and tokens: of the example, and of what the graph is checked with
 
 
 class Graph(nn.Module):
@@ -37,12 +43,14 @@ class Graph(nn.Module):
         has_probabilities: whether they are an output beside the logits.
     """
 
-    def __init__(self, model: nn.Module, scaling: Scaling | None, *, has_probabilities: bool) -> None:
+    def __init__(self, model: Any, scaling: Scaling | None, *, has_probabilities: bool) -> None:
         super().__init__()
         self.model = model
         self.has_probabilities = has_probabilities
-        for name, value in scaling_tensors(scaling).items():
-            self.register_buffer(name, value)
+        weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
+        for name, values in zip(SCALING, (weight, bias), strict=True):
+            # one number for each class, also of a temperature: adapters that share a graph may differ in it
+            self.register_buffer(name, torch.tensor(values).expand(model.config.num_labels).clone())
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -64,17 +72,11 @@ class SharedGraph(nn.Module):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
-        self.graph = graph
+        self.whole = graph  # fx has a `graph` of its own
 
     def forward(self, inputs: Inputs, adapter: Inputs) -> Any:
         """Return what the graph yields with an adapter's tensors in the place of its own."""
-        return functional_call(self.graph, adapter, kwargs=inputs)
-
-
-def scaling_tensors(scaling: Scaling | None) -> Inputs:
-    """Return a scaling as the tensors of a graph."""
-    weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
-    return {"scaling_weight": torch.tensor(weight), "scaling_bias": torch.tensor(bias)}
+        return functional_call(self.whole, adapter, kwargs=inputs)
 
 
 def make_graph(predictor: Predictor) -> Graph:
@@ -87,7 +89,7 @@ def make_graph(predictor: Predictor) -> Graph:
 def adapter_tensors(graph: Graph) -> Inputs:
     """Return what belongs to the adapter: its own weights, the head's, and the scaling."""
     own = {name: tensor for name, tensor in graph.state_dict().items() if ADAPTERS_NAME.search(f".{name}")}
-    return own | ({name: getattr(graph, name) for name in scaling_tensors(None)} if graph.has_probabilities else {})
+    return own | ({name: getattr(graph, name) for name in SCALING} if graph.has_probabilities else {})
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,8 @@ def traced(graph: Graph, sample: Sample) -> ExportedProgram:
     Raises:
         BackboneError: PyTorch cannot make one graph of this model for all lengths.
     """
-    names = list(sample.inputs)
     with _ready(graph, sample):
-        return _export(graph, sample.arguments, tuple(_any_size() for _ in names))
+        return _export(graph, sample.arguments, tuple(_any_size() for _ in sample.inputs))
 
 
 @torch.no_grad()

@@ -86,10 +86,15 @@ def session_of(path: Path, threads: int = 0) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def run_onnx(session: Any, inputs: Inputs, options: Any = None) -> dict[str, Any]:
-    """Return the outputs of a session by name."""
+def run_onnx(session: Any, inputs: Inputs, adapter: Any = None) -> dict[str, Any]:
+    """Return the outputs of a session by name, with one of its adapters or its own tensors."""
+    import onnxruntime
+
     names = [output.name for output in session.get_outputs()]
     given = {name: tensor.numpy() for name, tensor in inputs.items()}
+    options = onnxruntime.RunOptions()
+    if adapter is not None:
+        options.add_active_adapter(adapter)
     return dict(zip(names, session.run(names, given, options), strict=True))
 
 
@@ -117,14 +122,13 @@ def write_adapter(path: Path, tensors: Inputs) -> None:
     adapter.export_adapter(str(path))
 
 
-def adapter_options(path: Path) -> Any:
-    """Return the options of a run with the adapter of a file."""
+def read_adapter(path: Path) -> Any:
+    """Return the adapter of a file; it must live as long as runs use it, for onnxruntime does not hold on to it."""
     import onnxruntime
 
-    adapter, options = onnxruntime.LoraAdapter(), onnxruntime.RunOptions()
+    adapter = onnxruntime.LoraAdapter()
     adapter.Load(str(path))
-    options.add_active_adapter(adapter)
-    return options
+    return adapter
 
 
 def _make_optional(graph: Any, defaults: Mapping[str, torch.Tensor]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from foretoken.errors import AdapterError, cut
-from foretoken.exporting.checking import check
+from foretoken.exporting.checking import Run, check, expected_of
 from foretoken.exporting.folder import (
     CONFIG,
     README,
@@ -24,8 +24,8 @@ from foretoken.exporting.folder import (
 from foretoken.exporting.graph import Graph, Inputs, Sample, adapter_tensors, make_graph, samples, traced_shared
 from foretoken.exporting.onnx_file import (
     OPSET,
-    adapter_options,
     check_onnx,
+    read_adapter,
     run_onnx,
     session_of,
     write_adapter,
@@ -42,8 +42,6 @@ ADAPTERS, SUFFIX, MODEL = "adapters", ".onnx_adapter", "model.onnx"
 def export_shared(sources: Sequence[Path], folder: Path) -> float:
     """Write the graph, whose own adapter is the first one, and a file for every adapter.
 
-    Each adapter is run in the graph before the next one is loaded.
-
     Returns:
         How far the outputs of an adapter are at most from its model's.
 
@@ -55,34 +53,40 @@ def export_shared(sources: Sequence[Path], folder: Path) -> float:
     first = load_for_export(sources[0])
     graph = make_graph(first)
     example, *others = samples(first)
-    tensors = adapter_tensors(graph)
-    program = traced_shared(graph, example)
-    inputs = input_names(first)
-    write_onnx(program, folder / MODEL, inputs=[*inputs, *tensors], outputs=graph.output_names, defaults=tensors)
-    check_onnx(folder / MODEL)
     make_folder(folder / ADAPTERS)
-    session, answers, most = session_of(folder / MODEL), dict[str, JsonObject](), 0.0
+    answers, expected = dict[str, JsonObject](), dict[str, list[Inputs]]()
     for name, source in zip(names, sources, strict=True):
         predictor = first if source is sources[0] else load_for_export(source)
-        own = make_graph(predictor)
+        own = graph if predictor is first else make_graph(predictor)
         check_alike(source, predictor, own, first, graph)
-        file = folder / ADAPTERS / f"{name}{SUFFIX}"
-        write_adapter(file, adapter_tensors(own))
-        most = max(most, check_adapter(session, file, own, others))
-        answers[name] = answers_of(predictor)
+        write_adapter(folder / ADAPTERS / f"{name}{SUFFIX}", adapter_tensors(own))
+        answers[name], expected[name] = answers_of(predictor), expected_of(own, others)
+    write_shared_graph(graph, example, folder / MODEL, input_names(first))
+    session = session_of(folder / MODEL)
+    most = max(
+        check(adapter_run(session, folder / ADAPTERS / f"{name}{SUFFIX}"), others, outputs)
+        for name, outputs in expected.items()
+    )
     write_tokenizer(first, folder / TOKENIZER)
     values = config_of(first, runtime="onnx", file=MODEL, int8=False, largest_difference=most, opset=OPSET)
-    for name in ("labels", "scaling"):
-        values.pop(name)
-    write_json(folder / CONFIG, values | {"adapters": answers})
+    common = {name: value for name, value in values.items() if name not in answers[names[0]]}
+    write_json(folder / CONFIG, common | {"adapters": answers})
     write_shared_readme(folder / README, first, names[0])
     return most
 
 
-def check_adapter(session: Any, file: Path, graph: Graph, others: list[Sample]) -> float:
-    """Return how far the graph's outputs with an adapter's file are from the adapter's model."""
-    options = adapter_options(file)
-    return check(lambda sample: run_onnx(session, sample.inputs, options), graph, others)
+def write_shared_graph(graph: Graph, example: Sample, path: Path, inputs: Sequence[str]) -> None:
+    """Write a graph that takes the tensors of an adapter as inputs, and has those of its own where none is given."""
+    tensors = adapter_tensors(graph)
+    program = traced_shared(graph, example)
+    write_onnx(program, path, inputs=[*inputs, *tensors], outputs=graph.output_names, defaults=tensors)
+    check_onnx(path)
+
+
+def adapter_run(session: Any, file: Path) -> Run:
+    """Return what runs samples in a session with the adapter of a file."""
+    adapter = read_adapter(file)
+    return lambda sample: run_onnx(session, sample.inputs, adapter)
 
 
 def adapter_names(sources: Sequence[Path]) -> list[str]:

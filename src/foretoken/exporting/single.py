@@ -9,9 +9,9 @@ import torch
 
 from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.errors import BackboneError
-from foretoken.exporting.checking import Run, check, differences
+from foretoken.exporting.checking import Run, check, differences, expected_of
 from foretoken.exporting.folder import CONFIG, README, TOKENIZER, config_of, input_names, write_readme, write_tokenizer
-from foretoken.exporting.graph import Graph, Sample, make_graph, samples, traced
+from foretoken.exporting.graph import Graph, make_graph, samples, traced
 from foretoken.exporting.onnx_file import OPSET, check_onnx, run_onnx, session_of, to_int8, write_onnx
 from foretoken.exporting.openvino import run_openvino, to_openvino
 from foretoken.files import write_json
@@ -67,22 +67,23 @@ def write_graph(predictor: Predictor, path: Path, to: Target, *, int8: bool = Fa
     """
     graph = make_graph(predictor)
     example, *others = samples(predictor)
+    expected = expected_of(graph, others)
     program = traced(graph, example)
     if to == "torch":
         torch.export.save(program, path)
-        return check_torch(path, graph, others)
+        return check(torch_run(path, graph), others, expected)
     file = path.with_suffix(".onnx")
     write_onnx(program, file, inputs=input_names(predictor), outputs=graph.output_names)
     check_onnx(file)
     if to == "openvino":
         to_openvino(file, path)
         file.unlink()
-        return check(lambda sample: run_openvino(path, sample.inputs), graph, others)
-    difference = check(onnx_run(file), graph, others)
+        return check(lambda sample: run_openvino(path, sample.inputs), others, expected)
+    difference = check(onnx_run(file), others, expected)
     if not int8:
         return difference
     to_int8(file)
-    return differences(onnx_run(file), graph, others)
+    return differences(onnx_run(file), others, expected)
 
 
 def onnx_run(file: Path) -> Run:
@@ -91,7 +92,7 @@ def onnx_run(file: Path) -> Run:
     return lambda sample: run_onnx(session, sample.inputs)
 
 
-def check_torch(path: Path, graph: Graph, others: list[Sample]) -> float:
-    """Return how far the outputs of a program that is loaded again are from the model's."""
+def torch_run(path: Path, graph: Graph) -> Run:
+    """Return what runs samples in a program that is loaded again."""
     module = torch.export.load(path).module()
-    return check(lambda sample: dict(zip(graph.output_names, module(*sample.arguments), strict=True)), graph, others)
+    return lambda sample: dict(zip(graph.output_names, module(*sample.arguments), strict=True))
