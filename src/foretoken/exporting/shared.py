@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from foretoken.errors import AdapterError, cut
 from foretoken.exporting.checking import Run, check, expected_of
 from foretoken.exporting.folder import (
@@ -131,12 +129,21 @@ def _other_tensors(own: Inputs, first: Inputs) -> list[str]:
     return [name for name in {**wanted, **shapes} if shapes.get(name) != wanted.get(name)]
 
 
-def _same_backbone(graph: nn.Module, first: nn.Module) -> bool:
-    """Compare all frozen tensors: another checkpoint of the same shape would answer, and wrongly."""
+def _same_backbone(graph: Graph, first: Graph) -> bool:
+    """Compare all frozen tensors: another checkpoint of the same shape would answer, and wrongly.
+
+    The heads that trained ones stand in for are left out: they are random where the checkpoint has none.
+    """
     if graph is first:
         return True
-    own, others = graph.state_dict(), first.state_dict()
-    frozen = own.keys() - adapter_tensors(graph).keys()  # type: ignore[arg-type]
-    return frozen == others.keys() - adapter_tensors(first).keys() and all(  # type: ignore[arg-type]
-        own[name].equal(others[name]) for name in frozen
-    )
+    own, others = (_frozen(one) for one in (graph, first))
+    return own.keys() == others.keys() and all(own[name].equal(others[name]) for name in own)
+
+
+def _frozen(graph: Graph) -> Inputs:
+    adapter = adapter_tensors(graph)
+    return {
+        name: tensor
+        for name, tensor in graph.state_dict().items()
+        if name not in adapter and ".original_module." not in name
+    }
