@@ -79,6 +79,7 @@ _PUBLIC = {
     "from_peft": "foretoken.tuner.checkpoints.from_peft",
     "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
+    "export": "foretoken.exporting.export",  # not imported for types above: it imports what imports this file
     "tune_malloc": "foretoken.memory",
 }
 __all__ = list(_PUBLIC)

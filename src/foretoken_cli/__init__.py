@@ -34,6 +34,7 @@ VERBS = {
     "report": "write one report of all runs in some folders",
     "analyse": "measure how much attention a trained prefix gets",
     "fuse": "fold away what an adapter needs in training only",
+    "export": "write a model as a folder for onnxruntime, PyTorch alone or OpenVINO",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "bench": "measure time and memory beside transformers and peft",
     "methods": "list the methods and their options",

@@ -161,7 +161,7 @@ def examples(page):
 
 
 # pages whose examples train several times; their verbs have default tests of their own
-LONG = ("sweeps", "report", "learning-rate", "analysis", "problems", "recipes", "data")
+LONG = ("sweeps", "report", "learning-rate", "analysis", "problems", "recipes", "data", "export")
 RUNNABLE = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in LONG else ())
     for page in PAGES

@@ -9,13 +9,15 @@ device. Packing: :func:`use_packing`, ``FORETOKEN_PACKING`` (0 or 1), then the d
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
-from foretoken.attention.engines.table import BY_MASK, GATHER, NAMES, Engine, is_traced
+from foretoken.attention.engines.table import BY_MASK, GATHER, NAMES, Engine
 from foretoken.attention.kernels import SOFTMAX, Weighting
 from foretoken.attention.masks import DenseMask, Packed, Window
+from foretoken.attention.tracing import is_traced
 from foretoken.errors import ConfigError, did_you_mean
 
 ENGINE_VARIABLE = "FORETOKEN_ATTENTION_ENGINE"
@@ -43,6 +45,17 @@ def use_engine(name: str | None) -> None:
 def use_packing(flag: bool | None) -> None:
     """Pack batches, or never, from now on; None: where it pays."""
     _chosen["packing"] = flag
+
+
+@contextmanager
+def unpacked() -> Iterator[None]:
+    """Pad the batches that are run inside the block, whatever was chosen."""
+    before = _chosen["packing"]
+    _chosen["packing"] = False
+    try:
+        yield
+    finally:
+        _chosen["packing"] = before
 
 
 def check_engine(name: str, known: Collection[str]) -> None:

@@ -5,6 +5,8 @@ Shapes: B batch, N text tokens, P rows and trained keys, H_kv key-value heads, K
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,28 @@ def prefix_inputs(model: nn.Module, attention_mask: Tensor, *, adapter_name: str
         "attention_mask": torch.cat([front, attention_mask], dim=1),
         "position_ids": positions,
     }
+
+
+@contextmanager
+def prefix_known(model: nn.Module, inputs: Mapping[str, Tensor]) -> Iterator[None]:
+    """Compute a decoder's prefix once, and let every pass inside the block use its keys and values as constants.
+
+    Args:
+        model: a model, with adapters or without, in evaluation.
+        inputs: of one pass, which say nothing but the device and the number of documents.
+    """
+    model_hooks = find_model_hooks(model)
+    causal = [] if model_hooks is None else [hooks for hooks in model_hooks.stacks if hooks.stack.is_causal]
+    for hooks in causal:
+        plan = hooks.make_plan(dict(inputs))
+        if plan is not None and plan.prefix_length:
+            with torch.no_grad():
+                hooks.known_prefix = hooks.run_prefix(plan, {})
+    try:
+        yield
+    finally:
+        for hooks in causal:
+            hooks.known_prefix = None
 
 
 def adapters_of(model: nn.Module, adapter_name: str | None) -> tuple[ModelHooks, list[str]]:

@@ -28,6 +28,10 @@ def profile(examples):
     )
 
 
+def most(is_global):
+    return int(is_global.sum(dim=1).max())
+
+
 @dataclass(frozen=True)
 class Case:
     """A batch of documents and what attends in it."""
@@ -54,7 +58,7 @@ class Case:
 
     @property
     def window(self):
-        return Window(self.one_sided, self.real, *global_positions(self.is_global))
+        return Window(self.one_sided, self.real, *global_positions(self.is_global, most(self.is_global)))
 
     def inputs(self, dtype):
         """Return query, key, value, extra scores, keys and values in front, and those of the rows; None for none."""
@@ -302,7 +306,7 @@ def attend_padded(case, query, key, value, columns, rows, options):
     before = [torch.cat(pair, dim=2) for pair in zip(rows, text, strict=True)] if case.rows else text
     ones = torch.ones(case.real.shape[0], case.rows, dtype=torch.bool)
     real, marks = torch.cat([ones, case.real], dim=1), torch.cat([ones, case.is_global], dim=1)
-    window = Window(case.one_sided, real, *global_positions(marks))
+    window = Window(case.one_sided, real, *global_positions(marks, most(marks)))
     columns = columns.map(lambda scores: torch.nn.functional.pad(scores, (0, 0, case.rows, 0)))
     found = attend(*before, mask=window, columns=columns, **options)
     return [None if x is None else x[:, :, case.rows :] for x in found]

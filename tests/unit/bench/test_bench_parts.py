@@ -30,7 +30,12 @@ def parts(name, options=TINY):
     return import_module(f"foretoken.bench.{name}").plan(options)
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+SLOW = ("export",)  # it makes two graphs
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in BENCHMARKS]
+)
 def test_every_part_is_measured_and_shown(name):
     results = [json.loads(json.dumps(measured(part))) for part in parts(name)]
     assert not any(result.get("failed") for result in results)

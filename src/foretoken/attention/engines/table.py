@@ -12,6 +12,7 @@ from foretoken.attention.engines import block_sparse, cpu_band, dense, flex, win
 from foretoken.attention.engines.projected import Projected, attend_projected
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window
+from foretoken.attention.tracing import is_traced
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,6 @@ class Engine:
         if self.plain_only and not weighting.is_plain:
             return False
         return not self.cpu_only or (device.type == "cpu" and not is_traced())
-
-
-def is_traced() -> bool:
-    """Tell whether a graph is being made, which knows no shapes that depend on the documents."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 GATHER = Engine("gather-sdpa", Window, window.attend_gather)

@@ -13,6 +13,7 @@ from foretoken.attention.columns import ExtraColumns
 from foretoken.attention.engines import dense
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import DenseMask, Window
+from foretoken.attention.tracing import is_exported
 
 BLOCK = 128
 
@@ -57,7 +58,8 @@ def attend_gather(
     Portable: plain autograd, any device and dtype. Memory grows with N (2 w + BLOCK) / BLOCK.
     """
     size = query.shape[-2]
-    block = min(BLOCK, size)
+    # a graph is made for every length: the sizes of blocks and bands must not depend on it
+    block, most = (BLOCK, window.one_sided) if is_exported() else (min(BLOCK, size), size)
     blocks = -(-size // block)
     pad = blocks * block - size
     heads = query.shape[1]
@@ -66,7 +68,7 @@ def attend_gather(
     def by_block(x: Tensor) -> Tensor:  # (B, H, N, *) -> (B nb, H, block, *)
         return F.pad(x, (0, 0, 0, pad)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
 
-    reach = min(window.one_sided, size)
+    reach = min(window.one_sided, most)
     keys = with_globals(bands(key, block, reach, pad), window.global_keys(key), blocks)
     values = with_globals(bands(value, block, reach, pad), window.global_keys(value), blocks)
     mask = DenseMask(block_mask(window, block, reach, pad, blocks))

@@ -15,15 +15,22 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 
 from foretoken.attention import DenseMask, Mask, Projected, Weighting, Window, attend
 from foretoken.attention.engines.projected import pays
+from foretoken.attention.tracing import is_exported
 from foretoken.backbones.base import ADAPTER, AttentionAdapter, adapter_of
 from foretoken.backbones.masks import PrefixMask
 from foretoken.errors import BackboneError
 
+_LONGEST = 2**31  # tokens
+
 
 class GlobalTokens:
-    """Finds the global tokens of a batch once per forward pass; all layers of a model share one."""
+    """Finds the global tokens of a batch once per forward pass; all layers of a model share one.
+
+    One graph for all documents has as many places for them as the pass before it found.
+    """
 
     def __init__(self) -> None:
+        self.most = 0
         self._mask: Callable[[], Tensor | None] = lambda: None
         self._windows: dict[int, Window] = {}
 
@@ -33,7 +40,9 @@ class GlobalTokens:
             self._windows, self._mask = {}, weakref.ref(is_global)
         window = self._windows.get(one_sided)
         if window is None:
-            window = Window(one_sided, ~masked, *global_positions(is_global & ~masked))
+            found = is_global & ~masked
+            self.most = self.most if is_exported() else int(found.sum(dim=1).max())
+            window = Window(one_sided, ~masked, *global_positions(found, self.most))
             self._windows[one_sided] = window
         return window
 
@@ -166,8 +175,8 @@ def replaced(x: Tensor, values: Tensor, index: Tensor, counts: Tensor) -> Tensor
     return x.scatter(1, index, torch.where(counts[..., None], values, x.gather(1, index)))
 
 
-def global_positions(is_global: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, N) bool -> positions (B, G) and which of them count (B, G); spare places point at non-global tokens."""
-    most = int(is_global.sum(dim=1).max())
-    index = is_global.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+def global_positions(is_global: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """(B, N) bool, at most G in a row -> positions (B, G), and which of them count; spare ones are of other tokens."""
+    position = torch.arange(is_global.shape[1], device=is_global.device)
+    index = (is_global.long() * _LONGEST - position).topk(most, dim=1).indices  # ONNX has no stable sort
     return index, is_global.gather(1, index)

@@ -219,6 +219,33 @@ def padding(results: Results) -> Section:
     return Section([shown], [chart])
 
 
+def exported(results: Results) -> Section:
+    """Show the exported graph's time by length."""
+    rows, series = [], dict[str, list[tuple[float, float]]]()
+    for result in done(results):
+        for length in result["lengths"]:
+            timings, differences = length["timings"], length["differences"]
+            for name, timing in timings.items():
+                line = series.setdefault(f"{result['settings']['family']}, {name}", [])
+                line.append((length["n"], timing["median"]))
+                rows.append(
+                    [
+                        result["settings"]["family"],
+                        str(result["settings"]["layers"]),
+                        str(length["n"]),
+                        name,
+                        seconds(timing["median"]),
+                        turns(timing),
+                        said(ratio(timings, name, OURS), times),
+                        said(differences.get(name), exponent),
+                    ]
+                )
+    header = ["family", "layers", "n", "candidate", "time", "clean", f"beside {OURS}", "logits differ"]
+    note = "One document, prefix-propagation with 8 rows. beside: above 1, the candidate is faster."
+    chart = Chart("An exported encoder in onnxruntime", "lines", "tokens", "seconds", series)
+    return Section([table("An exported encoder in onnxruntime", header, rows, note)], [chart])
+
+
 def totals(result: Result) -> dict[str, float]:
     """Return the sums over the batches: seconds of either side, real and padded tokens."""
     batches = result["batches"]
@@ -256,4 +283,5 @@ SECTIONS: dict[str, Callable[[Results], Section]] = {
     "methods": methods,
     "padding": padding,
     "aot": methods,
+    "export": exported,
 }

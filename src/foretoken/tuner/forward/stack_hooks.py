@@ -79,6 +79,7 @@ class StackHooks:
         self.layers = stack.layer_modules(model.body)
         self.pass_state = PassState(model.body)
         self.is_padding = False
+        self.known_prefix: KeyValues | None = None  # of weights that no longer change, for a graph
         self.argument_names = list(inspect.signature(type(self.module).forward).parameters)[1:]
         self.handles = [
             self.module.register_forward_pre_hook(self.before_stack, with_kwargs=True),
@@ -196,6 +197,8 @@ class StackHooks:
 
     def prefix_kv(self, plan: Plan, kwargs: Keywords) -> KeyValues:
         """Return each layer's keys and values of the prefix; a key-value cache keeps those it was begun with."""
+        if self.known_prefix is not None:
+            return self.known_prefix
         cache = kwargs.get("past_key_values")
         if cache is None:
             return self.run_prefix(plan, kwargs)

@@ -1,0 +1,177 @@
+"""What lies beside the graph in an exported folder: tokenizer.json, config.json and README.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from foretoken import __version__
+from foretoken.data.problems import CLASSIFICATION
+from foretoken.errors import AdapterError
+from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
+from foretoken.files import JsonObject, write_text
+from foretoken.inference.predictor import Predictor
+from foretoken.options import to_dict
+
+CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
+FORMAT = 1
+_READ = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}  # of an encoding
+
+
+def input_names(predictor: Predictor) -> list[str]:
+    """Return what the graph is given."""
+    return [IDS, MASK, *([TYPES] if reads_types(predictor) else [])]
+
+
+def write_tokenizer(predictor: Predictor, path: Path) -> None:
+    """Write a tokenizer that truncates or cuts into chunks, and pads, as the model was trained.
+
+    Raises:
+        AdapterError: it is none of the tokenizers library.
+    """
+    tokenizer, chunks = predictor.tokenizer, predictor.chunks
+    fast = backend_of(tokenizer)
+    if chunks is None:
+        fast.enable_truncation(predictor.max_length, direction=tokenizer.truncation_side)
+    else:
+        fast.enable_truncation(predictor.max_length, stride=chunks.overlap)
+    fast.enable_padding(pad_id=int(tokenizer.pad_token_id), pad_token=str(tokenizer.pad_token))  # on the right
+    write_text(path, fast.to_str(pretty=True))
+
+
+def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """Return a copy of the tokenizer of the tokenizers library that transformers' tokenizer wraps."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(fast, Tokenizer):
+        raise AdapterError(
+            f"{type(tokenizer).__name__} is no tokenizer of the tokenizers library, and tokenizer.json cannot be "
+            "written; use a model with a fast tokenizer"
+        )
+    return Tokenizer.from_str(fast.to_str())
+
+
+def config_of(predictor: Predictor, **more: Any) -> JsonObject:
+    """Return what config.json says: labels, recalibration, and how documents become tokens."""
+    return {
+        "format": FORMAT,
+        "foretoken": __version__,
+        "problem": predictor.problem.name,
+        "max_length": predictor.max_length,
+        "pad_token_id": int(predictor.tokenizer.pad_token_id),
+        "pairs": predictor.problem.pairs,
+        "chunks": None if predictor.chunks is None else to_dict(predictor.chunks),
+        "inputs": input_names(predictor),
+        **answers_of(predictor),
+        **more,
+    }
+
+
+def answers_of(predictor: Predictor) -> JsonObject:
+    """Return what differs between the adapters of one model: labels and recalibration."""
+    scaling = predictor.scaling
+    return {"labels": predictor.labels, "scaling": None if scaling is None else scaling.to_dict()}
+
+
+def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
+    """Write the lines of Python that run the folder."""
+    lines = {"onnx": onnx_lines, "torch": torch_lines, "openvino": openvino_lines}[target](predictor)
+    packages = {"onnx": "onnxruntime tokenizers", "torch": "torch tokenizers", "openvino": "openvino tokenizers"}[
+        target
+    ]
+    code = "\n".join(lines)
+    write_text(
+        path,
+        f"# An exported model\n\n{_about(predictor)}\n\n`pip install {packages}`, and in this folder:\n\n"
+        f"```python\n{code}\n```\n\n`config.json` has the labels, the longest document ({predictor.max_length} tokens) "
+        "and the recalibration of the probabilities; `tokenizer.json` truncates and pads by itself.\n",
+    )
+
+
+def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
+    """Write the lines of Python that run a graph with one of its adapters."""
+    read = {name: _READ[name] for name in input_names(predictor)}
+    lines = [
+        "import onnxruntime as ort",
+        "import numpy as np",
+        "from tokenizers import Tokenizer",
+        "",
+        'tokenizer, model = Tokenizer.from_file("tokenizer.json"), ort.InferenceSession("model.onnx")',
+        "adapter, options = ort.LoraAdapter(), ort.RunOptions()",
+        f'adapter.Load("adapters/{name}.onnx_adapter")  # once; then any of them in any run',
+        "options.add_active_adapter(adapter)",
+        f"READ = {read!r}".replace("'", '"'),
+        'found = tokenizer.encode_batch(["one text", "and another one"])',
+        "inputs = {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}",
+        "logits = model.run(None, inputs, options)[0]",
+    ]
+    code = "\n".join(lines)
+    write_text(
+        path,
+        f"# One exported graph, many adapters\n\nExported by foretoken {__version__}. `pip install onnxruntime "
+        f"tokenizers`, and in this folder:\n\n```python\n{code}\n```\n\n`config.json` has the labels and the "
+        "recalibration of each adapter. A run without options is the first adapter's.\n",
+    )
+
+
+def _about(predictor: Predictor) -> str:
+    labels = ", ".join(predictor.labels[:8]) + (", ..." if len(predictor.labels) > 8 else "")
+    of = f" of {labels}" if predictor.problem.labels else ""
+    return f"{predictor.problem.name.replace('_', ' ').capitalize()}{of}, exported by foretoken {__version__}."
+
+
+def onnx_lines(predictor: Predictor) -> list[str]:
+    """Return the lines for onnxruntime."""
+    run = "model.run(None, {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()})"
+    start = ["import numpy as np", "from onnxruntime import InferenceSession", "from tokenizers import Tokenizer", ""]
+    load = ['tokenizer, model = Tokenizer.from_file("tokenizer.json"), InferenceSession("model.onnx")']
+    return [*start, *load, *_call_lines(predictor, run)]
+
+
+def torch_lines(predictor: Predictor) -> list[str]:
+    """Return the lines for PyTorch."""
+    run = "[x.detach().numpy() for x in model(*(torch.tensor([getattr(x, k) for x in found]) for k in READ.values()))]"
+    start = ["import numpy as np", "import torch", "from tokenizers import Tokenizer", ""]
+    load = ['tokenizer, model = Tokenizer.from_file("tokenizer.json"), torch.export.load("model.pt2").module()']
+    return [*start, *load, *_call_lines(predictor, run)]
+
+
+def openvino_lines(predictor: Predictor) -> list[str]:
+    """Return the lines for OpenVINO."""
+    run = "list(model({name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}).values())"
+    start = ["import numpy as np", "import openvino", "from tokenizers import Tokenizer", ""]
+    load = ['tokenizer, model = Tokenizer.from_file("tokenizer.json"), openvino.compile_model("model.xml", "CPU")']
+    return [*start, *load, *_call_lines(predictor, run)]
+
+
+def _call_lines(predictor: Predictor, run: str) -> list[str]:
+    """Return the lines that tokenise, run and answer."""
+    read = {name: _READ[name] for name in input_names(predictor)}
+    names = f"READ = {read!r}".replace("'", '"')
+    texts = '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
+    if predictor.chunks is not None:
+        pool, most = predictor.chunks.pool, predictor.chunks.at_most
+        kept = "" if most is None else f"[:{most}]"
+        whole = ['first = tokenizer.encode("a text of any length")', f"found = [first, *first.overflowing]{kept}"]
+        return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
+    first = f"found = tokenizer.encode_batch({texts})"
+    if predictor.problem.name != CLASSIFICATION:
+        return [names, first, f"logits = {run}[0]"]
+    labels = f"LABELS = {predictor.labels!r}"
+    answer = "print([(LABELS[row.argmax()], float(row.max())) for row in probabilities])"
+    return [names, labels, first, f"probabilities = {run}[1]", answer]
+
+
+def _scaled_lines(predictor: Predictor) -> list[str]:
+    """Return the lines from pooled logits (C,) to an answer."""
+    if predictor.problem.name != CLASSIFICATION:
+        return ["print(float(logits[0]))"]
+    scaling = predictor.scaling
+    weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
+    return [
+        f"LABELS, weight, bias = {predictor.labels!r}, {list(weight)}, {list(bias)}",
+        "scores = np.exp((logits - np.logaddexp.reduce(logits)) * weight + bias)",
+        "print(LABELS[scores.argmax()], float(scores.max() / scores.sum()))",
+    ]

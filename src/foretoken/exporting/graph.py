@@ -1,0 +1,183 @@
+"""The graph of a trained model: token ids in, logits and probabilities out, for any batch and length.
+
+Shapes: B documents, N tokens, C labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.func import functional_call
+
+from foretoken.attention.choose import unpacked
+from foretoken.attention.tracing import one_graph
+from foretoken.errors import BackboneError, cut
+from foretoken.inference.predictor import Predictor
+from foretoken.metrics.scaling import Scaling
+from foretoken.tuner.checks import ADAPTERS_NAME
+from foretoken.tuner.fuse import prefix_known
+
+Inputs = dict[str, Tensor]
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+SCALING = ("scaling_weight", "scaling_bias")
+_SIZES = (
+    (2, 12),
+    (1, 7),
+    (3, 29),
+    (1, 600),
+)  # documents and tokens: of the example, and of what the graph is checked with
+
+
+class Graph(nn.Module):
+    """What is exported: the model with its head, and the recalibrated probabilities where they are of whole texts.
+
+    Args:
+        model: the adapted model.
+        scaling: of the probabilities; None: as the model has them.
+        has_probabilities: whether they are an output beside the logits.
+    """
+
+    def __init__(self, model: Any, scaling: Scaling | None, *, has_probabilities: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.has_probabilities = has_probabilities
+        weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
+        for name, values in zip(SCALING, (weight, bias), strict=True):
+            # one number for each class, also of a temperature: adapters that share a graph may differ in it
+            self.register_buffer(name, torch.tensor(values).expand(model.config.num_labels).clone())
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of what :meth:`forward` returns."""
+        return ("logits", "probabilities") if self.has_probabilities else ("logits",)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
+        """(B, N) -> logits (B, C), or (B, N, C) of tags, and the probabilities (B, C)."""
+        more = {} if token_type_ids is None else {TYPES: token_type_ids}
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **more).logits.float()
+        if not self.has_probabilities:
+            return (logits,)
+        scaled = logits.log_softmax(dim=-1) * self.scaling_weight + self.scaling_bias
+        return logits, scaled.softmax(dim=-1)
+
+
+class SharedGraph(nn.Module):
+    """The graph with everything that belongs to an adapter as an input: one graph for many adapters."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.whole = graph  # fx has a `graph` of its own
+
+    def forward(self, inputs: Inputs, adapter: Inputs) -> Any:
+        """Return what the graph yields with an adapter's tensors in the place of its own."""
+        return functional_call(self.whole, adapter, kwargs=inputs)
+
+
+def make_graph(predictor: Predictor) -> Graph:
+    """Return the graph of a loaded model; logits of chunks and tags are left to whoever pools and reads them."""
+    whole = predictor.problem.has_probabilities and predictor.chunks is None
+    graph = Graph(predictor.model, predictor.scaling, has_probabilities=whole)
+    return graph.cpu().eval().requires_grad_(False)
+
+
+def adapter_tensors(graph: Graph) -> Inputs:
+    """Return what belongs to the adapter: its own weights, the head's, and the scaling."""
+    own = {name: tensor for name, tensor in graph.state_dict().items() if ADAPTERS_NAME.search(f".{name}")}
+    return own | ({name: getattr(graph, name) for name in SCALING} if graph.has_probabilities else {})
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Documents of random tokens, to make a graph from and to check it with."""
+
+    inputs: Inputs
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        """The inputs in the order of the graph's arguments."""
+        return tuple(self.inputs.values())
+
+
+def samples(predictor: Predictor) -> Iterator[Sample]:
+    """Yield documents of several numbers and lengths; in each batch but a single document's one is padded."""
+    tokenizer, generator = predictor.tokenizer, torch.Generator().manual_seed(0)
+    special = set(tokenizer.all_special_ids)
+    plain = torch.tensor([index for index in range(min(len(tokenizer), 1000)) if index not in special])
+    for size, length in _SIZES:
+        length = min(length, predictor.max_length)
+        ids = plain[torch.randint(len(plain), (size, length), generator=generator)]
+        if tokenizer.cls_token_id is not None:
+            ids[:, 0] = tokenizer.cls_token_id
+        mask = torch.ones_like(ids)
+        if size > 1:
+            ids[1, length // 2 :], mask[1, length // 2 :] = int(tokenizer.pad_token_id), 0
+        inputs = {IDS: ids, MASK: mask}
+        yield Sample(inputs | ({TYPES: torch.zeros_like(ids)} if reads_types(predictor) else {}))
+
+
+def reads_types(predictor: Predictor) -> bool:
+    """Tell whether the model is told which text of a pair a token is of."""
+    return predictor.problem.pairs and TYPES in predictor.tokenizer.model_input_names
+
+
+@torch.no_grad()
+def traced(graph: Graph, sample: Sample) -> ExportedProgram:
+    """Return the program of a graph, for any number and length of documents.
+
+    Raises:
+        BackboneError: PyTorch cannot make one graph of this model for all lengths.
+    """
+    with _ready(graph, sample):
+        return _export(graph, sample.arguments, tuple(_any_size() for _ in sample.inputs))
+
+
+@torch.no_grad()
+def traced_shared(graph: Graph, sample: Sample) -> ExportedProgram:
+    """Return the program of a graph whose second argument is the tensors of an adapter.
+
+    Raises:
+        BackboneError: as in :func:`traced`.
+    """
+    tensors = adapter_tensors(graph)
+    sizes = ({name: _any_size() for name in sample.inputs}, dict.fromkeys(tensors))
+    with _ready(graph, sample, fold=False):
+        return _export(SharedGraph(graph), (sample.inputs, tensors), sizes)
+
+
+@contextmanager
+def _ready(graph: Graph, sample: Sample, *, fold: bool = True) -> Iterator[None]:
+    """Compute padded, as a graph does, and run once: what a family counts in its documents is counted by this pass."""
+    with unpacked():
+        graph(**sample.inputs)
+        if not fold:
+            yield
+            return
+        with prefix_known(graph.model, sample.inputs):
+            yield
+
+
+def _any_size() -> dict[int, Any]:
+    return {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+
+
+def _export(module: nn.Module, arguments: tuple[Any, ...], sizes: Any) -> ExportedProgram:
+    try:
+        with one_graph():
+            return torch.export.export(module, arguments, dynamic_shapes=sizes, strict=False)
+    except Exception as error:  # torch raises errors of many kinds, some of them pages long
+        raise BackboneError(
+            f"PyTorch makes no graph of this model for documents of every length: {first_cause(error)}"
+        ) from error
+
+
+def first_cause(error: BaseException) -> str:
+    """Return the first line of what an error came from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return cut(str(error).strip().split("\n")[0], 200)

@@ -1,0 +1,154 @@
+"""Programs of PyTorch as files of ONNX: written, checked, run, and with weights of 8 bits."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from foretoken.errors import BackboneError, ConfigError
+from foretoken.exporting.graph import Inputs, first_cause
+
+OPSET = 20  # of what torch writes by default; onnxruntime reads it from 1.17 on
+_NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": (), "openvino": ("onnx", "onnxscript", "openvino")}
+
+
+def check_installed(target: str) -> None:
+    """Raise ConfigError where a package is missing that an export needs."""
+    missing = [name for name in _NEEDED[target] if find_spec(name) is None]
+    if missing:
+        extra = "openvino" if target == "openvino" else "export"
+        raise ConfigError(
+            f"an export to {target} needs {', '.join(missing)}, not installed here; pip install 'foretoken[{extra}]'"
+        )
+
+
+def write_onnx(
+    program: ExportedProgram,
+    path: Path,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    defaults: Inputs | None = None,
+) -> None:
+    """Write a program whose first two dimensions are any number of documents and of tokens.
+
+    Args:
+        program: what :func:`torch.export.export` returned.
+        path: the file; beside it another one for weights beyond 2 GB.
+        inputs: names of its inputs.
+        outputs: names of its outputs.
+        defaults: inputs that need not be given, and the values that they have then.
+
+    Raises:
+        BackboneError: the program uses something that ONNX has no operator for.
+    """
+    with _silent():
+        try:
+            found: Any = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=OPSET)
+        except Exception as error:  # of many kinds, some of them pages long
+            raise BackboneError(f"ONNX has no operator for something in this model: {first_cause(error)}") from error
+    graph = found.model.graph
+    for values, names in ((graph.inputs, inputs), (graph.outputs, outputs)):
+        for value, name in zip(values, names, strict=True):
+            value.name = name
+    if defaults:
+        _make_optional(graph, defaults)
+    found.save(str(path))
+
+
+def check_onnx(path: Path) -> None:
+    """Raise BackboneError unless a file is valid ONNX of standard operators alone."""
+    import onnx
+
+    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(str(path), load_external_data=False)
+    foreign = {node.domain for node in model.graph.node} - {"", "ai.onnx"}
+    if foreign or model.functions:
+        raise BackboneError(f"the graph has operators that are not standard ones: {', '.join(sorted(foreign))}")
+
+
+def session_of(path: Path, threads: int = 0) -> Any:
+    """Return onnxruntime's session of a file, on the processor; 0 threads: as many as there are cores."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run_onnx(session: Any, inputs: Inputs, adapter: Any = None) -> dict[str, Any]:
+    """Return the outputs of a session by name, with one of its adapters or its own tensors."""
+    import onnxruntime
+
+    names = [output.name for output in session.get_outputs()]
+    given = {name: tensor.numpy() for name, tensor in inputs.items()}
+    options = onnxruntime.RunOptions()
+    if adapter is not None:
+        options.add_active_adapter(adapter)
+    return dict(zip(names, session.run(names, given, options), strict=True))
+
+
+def to_int8(path: Path) -> None:
+    """Write a file again with the weights of its matrix products in 8 bits, a scale for each column."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    whole = path.with_name("whole.onnx")
+    path.rename(whole)
+    with _silent():
+        quantize_dynamic(
+            whole, path, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
+        )
+    whole.unlink()
+
+
+def write_adapter(path: Path, tensors: Inputs) -> None:
+    """Write tensors as a file that onnxruntime puts in the place of a graph's inputs of these names."""
+    import onnxruntime
+
+    adapter = onnxruntime.AdapterFormat()
+    adapter.set_adapter_version(1)
+    adapter.set_model_version(1)
+    adapter.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(x.numpy()) for name, x in tensors.items()})
+    adapter.export_adapter(str(path))
+
+
+def read_adapter(path: Path) -> Any:
+    """Return the adapter of a file; it must live as long as runs use it, for onnxruntime does not hold on to it."""
+    import onnxruntime
+
+    adapter = onnxruntime.LoraAdapter()
+    adapter.Load(str(path))
+    return adapter
+
+
+def _make_optional(graph: Any, defaults: Mapping[str, torch.Tensor]) -> None:
+    """Give inputs a value of their own, which a run may replace."""
+    import onnx_ir
+
+    for value in graph.inputs:
+        if value.name in defaults:
+            value.const_value = onnx_ir.tensor(defaults[value.name].numpy(), name=value.name)
+            graph.register_initializer(value)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what the exporters say of their steps from the user."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

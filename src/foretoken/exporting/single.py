@@ -1,0 +1,98 @@
+"""One trained model as one folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+
+from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.errors import BackboneError
+from foretoken.exporting.checking import Run, check, differences, expected_of
+from foretoken.exporting.folder import CONFIG, README, TOKENIZER, config_of, input_names, write_readme, write_tokenizer
+from foretoken.exporting.graph import Graph, make_graph, samples, traced
+from foretoken.exporting.onnx_file import OPSET, check_onnx, run_onnx, session_of, to_int8, write_onnx
+from foretoken.exporting.openvino import run_openvino, to_openvino
+from foretoken.files import write_json
+from foretoken.inference.predictor import Predictor, load_for_inference
+
+Target: TypeAlias = Literal["onnx", "torch", "openvino"]
+FILES = {"onnx": "model.onnx", "torch": "model.pt2", "openvino": "model.xml"}
+_PROBLEMS = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION)
+
+
+def load_for_export(source: Path) -> Predictor:
+    """Load what is to be exported, on the processor.
+
+    Raises:
+        AdapterError: there is nothing that can be loaded.
+        BackboneError: it is of a kind that is not exported.
+    """
+    predictor = load_for_inference(source)
+    name, is_pair = predictor.problem.name, predictor.model.config.is_encoder_decoder
+    if name not in _PROBLEMS or is_pair:
+        raise BackboneError(
+            f"{source} is {'an encoder-decoder' if is_pair else name.replace('_', ' ')}; what is exported are encoders "
+            f"and decoders with a head for {', '.join(_PROBLEMS)}; run it with foretoken itself"
+        )
+    torch.nn.Module.to(predictor.model, "cpu")
+    return predictor
+
+
+def export_one(source: Path, folder: Path, to: Target, *, int8: bool) -> float:
+    """Write everything into a folder that is there, and return how far the outputs are from the model's.
+
+    Raises:
+        AdapterError: there is nothing that can be loaded.
+        BackboneError: there is no such graph of the model.
+    """
+    predictor = load_for_export(source)
+    write_tokenizer(predictor, folder / TOKENIZER)
+    difference = write_graph(predictor, folder / FILES[to], to, int8=int8)
+    more = {"opset": OPSET} if to == "onnx" else {}
+    write_json(
+        folder / CONFIG,
+        config_of(predictor, runtime=to, file=FILES[to], int8=int8, largest_difference=difference, **more),
+    )
+    write_readme(folder / README, predictor, target=to)
+    return difference
+
+
+def write_graph(predictor: Predictor, path: Path, to: Target, *, int8: bool = False) -> float:
+    """Write the graph, and return how far its outputs are from the model's.
+
+    Raises:
+        BackboneError: there is no graph, or none of this model.
+    """
+    graph = make_graph(predictor)
+    example, *others = samples(predictor)
+    expected = expected_of(graph, others)
+    program = traced(graph, example)
+    if to == "torch":
+        torch.export.save(program, path)
+        return check(torch_run(path, graph), others, expected)
+    file = path.with_suffix(".onnx")
+    write_onnx(program, file, inputs=input_names(predictor), outputs=graph.output_names)
+    check_onnx(file)
+    if to == "openvino":
+        to_openvino(file, path)
+        file.unlink()
+        return check(lambda sample: run_openvino(path, sample.inputs), others, expected)
+    difference = check(onnx_run(file), others, expected)
+    if not int8:
+        return difference
+    to_int8(file)
+    return differences(onnx_run(file), others, expected)
+
+
+def onnx_run(file: Path) -> Run:
+    """Return what runs samples in a session of a file."""
+    session = session_of(file)
+    return lambda sample: run_onnx(session, sample.inputs)
+
+
+def torch_run(path: Path, graph: Graph) -> Run:
+    """Return what runs samples in a program that is loaded again."""
+    module = torch.export.load(path).module()
+    return lambda sample: dict(zip(graph.output_names, module(*sample.arguments), strict=True))

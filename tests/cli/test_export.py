@@ -1,0 +1,169 @@
+"""`foretoken export`: a folder that answers as `foretoken predict` does, without foretoken."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import foretoken
+from foretoken.exporting.export import export
+from foretoken.exporting.graph import adapter_tensors, make_graph
+from foretoken.exporting.onnx_file import read_adapter, run_onnx, session_of, to_int8, write_adapter
+from foretoken.inference.predictor import load_for_inference
+
+from support.saved import LABELS, model_of, save_adapter, save_base
+
+pytest.importorskip("onnxscript")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's exporter
+SCALING = {"kind": "vector", "weight": [1.5, 0.7, 0.9], "bias": [0.1, 0.2, -0.3]}
+WITHOUT = "import sys\nfor name in ('torch', 'transformers', 'peft', 'foretoken'): sys.modules[name] = None\n"
+TEXTS = ("word1 prize word2", "word3 lunch")
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory):
+    return save_adapter(tmp_path_factory.mktemp("export") / "mail", scaling=SCALING, max_length=40)
+
+
+@pytest.fixture(scope="module")
+def exported(adapter):
+    folder = adapter.with_name("mail-onnx")
+    assert export(adapter, folder) <= 1e-4
+    return folder
+
+
+def readme_code(folder):
+    return re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+
+
+def answers(cli, folder, *texts):
+    done = cli("predict", folder, *texts)
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_the_lines_of_the_readme_answer_as_predict_does_without_foretoken(exported, adapter, cli):
+    code = readme_code(exported).replace('"one text", "and another one"', ", ".join(map(repr, TEXTS)))
+    code = WITHOUT + code + "\nprint(probabilities.tolist())\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=exported, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said, probabilities = map(eval, done.stdout.splitlines())
+    expected = answers(cli, adapter, *TEXTS)
+    assert [label for label, _ in said] == [row["label"] for row in expected]
+    wanted = [[row["probabilities"][label] for label in LABELS] for row in expected]
+    np.testing.assert_allclose(probabilities, wanted, atol=2e-5)
+
+
+def test_the_folder_says_what_it_is(exported):
+    assert {file.name for file in exported.iterdir()} == {"model.onnx", "tokenizer.json", "config.json", "README.md"}
+    config = json.loads((exported / "config.json").read_text())
+    assert config["labels"] == list(LABELS)
+    assert (config["max_length"], config["scaling"], config["opset"]) == (40, SCALING, 20)
+    assert config["inputs"] == ["input_ids", "attention_mask"]
+    assert 0 < config["largest_difference"] <= 1e-4
+
+
+def test_8_bits_cost_what_they_save(exported, tmp_path):
+    file = tmp_path / "model.onnx"
+    shutil.copyfile(exported / "model.onnx", file)
+    to_int8(file)
+    inputs = {"input_ids": torch.tensor([[2, 5, 9, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+    whole, small = (run_onnx(session_of(path, 1), inputs)["logits"] for path in (exported / "model.onnx", file))
+    assert 0 < np.abs(whole - small).max() < 0.2 * np.abs(whole).max()
+    weights = sum(p.numel() for p in model_of("bert", "SEQ_CLS").bert.encoder.parameters() if p.dim() > 1)
+    assert (exported / "model.onnx").stat().st_size - file.stat().st_size > 2 * weights
+
+
+def test_chunks_are_cut_and_pooled_as_they_were_trained_in_torch_alone(tmp_path, cli, monkeypatch):
+    chunks = {"pool": "max", "overlap": 3, "at_most": 2}
+    base = tmp_path / "base"
+    save_base(base)
+    card = {"recipe": {"model": str(base), "chunks": chunks}, "max_length": 12, "scaling": SCALING}
+    source = save_adapter(tmp_path / "mail", base=base, **card)
+    assert cli("export", source, "--to", "torch", "--output", tmp_path / "out").code == 0
+    text = " ".join(f"word{number}" for number in range(30))
+    code = readme_code(tmp_path / "out").replace("a text of any length", text)
+    code = code.replace("print(", "said = (")
+    monkeypatch.chdir(tmp_path / "out")
+    namespace = {}
+    exec(code, namespace)
+    (expected,) = answers(cli, source, text)
+    assert len(namespace["found"]) == 2
+    assert namespace["said"][0] == expected["label"]
+    assert namespace["said"][1] == pytest.approx(expected["probability"], abs=2e-5)
+
+
+def test_100_adapters_of_one_graph(adapter, tmp_path, cli):
+    base = adapter.with_name("mail-base")
+    sources = [adapter] + [save_adapter(tmp_path / f"a{n}", base=base, seed=n, max_length=40) for n in (5, 6)]
+    done = cli("export", *sources, "--shared", "--output", tmp_path / "shared")
+    assert done.code == 0, done.err
+    folder = tmp_path / "shared"
+    config = json.loads((folder / "config.json").read_text())
+    assert {name: values["scaling"] for name, values in config["adapters"].items()} == {
+        "mail": SCALING,
+        "a5": None,
+        "a6": None,
+    }
+    session = session_of(folder / "model.onnx", 1)
+    inputs = {"input_ids": torch.tensor([[2, 5, 9, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+    graph = make_graph(load_for_inference(adapter))
+    tensors = adapter_tensors(graph)
+    expected = []
+    for number in range(100):
+        own = {name: torch.randn_like(value) for name, value in tensors.items()}
+        write_adapter(folder / "adapters" / f"{number}.onnx_adapter", own)
+        with torch.no_grad():
+            expected.append(torch.func.functional_call(graph, own, kwargs=inputs)[0].numpy())
+    adapters = [read_adapter(folder / "adapters" / f"{number}.onnx_adapter") for number in range(100)]
+    found = [run_onnx(session, inputs, one)["logits"] for one in adapters]
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+    assert len({array.tobytes() for array in found}) == 100
+    assert (folder / "adapters" / "0.onnx_adapter").stat().st_size < (folder / "model.onnx").stat().st_size / 10
+
+
+def test_shared_refuses_what_does_not_fit(adapter, refused, tmp_path):
+    other = save_adapter(tmp_path / "other", method="prefix-tuning", base=adapter.with_name("mail-base"))
+    said = refused("export", adapter, other, "--shared", "--output", tmp_path / "out")
+    assert "does not fit the graph of the first adapter" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_exported_is_one_line(adapter, refused, tmp_path):
+    out = tmp_path / "out"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"status": "running"}')
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    assert "has saved no adapter yet" in refused("export", tmp_path / "run", "--output", out)
+    assert "is not an empty folder" in refused("export", adapter, "--output", tmp_path / "full")
+    assert "is not there" in refused("export", tmp_path / "nowhere", "--output", out)
+    assert "int8 is for ONNX" in refused("export", adapter, "--int8", "--to", "torch", "--output", out)
+    assert "expected one" in refused("export", adapter, adapter, "--output", out)
+    t5 = save_adapter(tmp_path / "t5", "t5", "prefix-tuning")
+    assert "an encoder-decoder" in refused("export", t5, "--output", out)
+    assert not out.exists()
+    assert not list(tmp_path.glob(".foretoken-*"))
+
+
+def test_a_missing_package_is_named(adapter, refused, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    said = refused("export", adapter, "--output", tmp_path / "out")
+    assert "onnxscript" in said
+    assert "foretoken[export]" in said
+
+
+def test_the_function_is_public():
+    assert foretoken.export is export
+
+
+@pytest.mark.slow
+def test_openvino_computes_what_the_model_does(adapter, tmp_path):
+    pytest.importorskip("openvino")
+    assert export(adapter, tmp_path / "out", to="openvino") <= 1e-4
+    assert {"model.xml", "model.bin"} <= {file.name for file in (tmp_path / "out").iterdir()}

@@ -1,0 +1,46 @@
+"""Adapter folders as `foretoken train` leaves them, with random weights: nothing is trained."""
+
+import json
+
+from support import tiny
+from support.table import adapted
+from support.tiny_run import make_tokenizer
+
+LABELS = ("ham", "spam", "news")
+
+
+def save_adapter(folder, family="bert", method="prefix-propagation", *, base=None, task="SEQ_CLS", seed=3, **card):
+    """Write base model, adapter, tokenizer and card below a folder; return the adapter's."""
+    base = base or save_base(folder.with_name(folder.name + "-base"), family, task)
+    model = model_of(family, task)
+    model.config.name_or_path = str(base)
+    adapter = tiny.shaken(adapted(model, method, task_type=task), seed=seed)
+    adapter.peft_config["default"].base_model_name_or_path = str(base)
+    adapter.save_pretrained(folder)
+    tokenizer_of(family).save_pretrained(folder)
+    values = {"problem": "classification", "labels": list(LABELS), "recipe": {"model": str(base)}}
+    (folder / "foretoken.json").write_text(json.dumps(values | card))
+    return folder
+
+
+def save_base(folder, family="bert", task="SEQ_CLS"):
+    """Write the model that adapters are trained on."""
+    model_of(family, task).save_pretrained(folder)
+    tokenizer_of(family).save_pretrained(folder)
+    return folder
+
+
+def model_of(family, task):
+    """Return a model of one layer."""
+    model = tiny.model(family, task, **({} if family in tiny.SEQ2SEQ else {"num_hidden_layers": 1}))
+    model.config.id2label = dict(enumerate(LABELS))
+    return model
+
+
+def tokenizer_of(family):
+    """Return a tokenizer of words whose padding is the family's."""
+    tokenizer = make_tokenizer()
+    pad = tiny.config_of(family).pad_token_id
+    if pad:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
+    return tokenizer
