@@ -21,7 +21,9 @@ from foretoken.report.figures import FIGURES, NARROW, calibration, to_png, to_sv
 from foretoken.report.figures.attention import masked
 from foretoken.report.figures.calibration import BINS, COVERAGES
 from foretoken.report.figures.style import COLOURS, INK, marks
+from foretoken.report.runs.groups import collect
 from foretoken.report.runs.records import Run, find_runs
+from foretoken.report.tables.task import budget_table
 
 from support.made_runs import set_accuracy
 
@@ -310,6 +312,29 @@ def test_expected_validation_performance(tmp_path):
     mean, _ = expected_validation_performance(scores)
     assert lines(axes) == {"lora": ([1, 2, 3], pytest.approx(mean.tolist()))}
     assert "validation" in axes.get_ylabel()
+
+
+def test_an_assignment_counts_once_however_many_seeds_it_has(tmp_path):
+    for rate, score in zip((0.1, 0.2, 0.3, 0.4), (0.5, 0.6, 0.7, 0.75), strict=True):
+        run(tmp_path, rate=rate, score=score)
+    for seed, score in enumerate((0.78, 0.79, 0.8, 0.81, 0.82)):
+        run(tmp_path, rate=0.5, seed=seed, score=score)
+    (axes,) = draw("validation_performance", tmp_path).axes
+    x, y = lines(axes)["lora"]
+    assert (x, y[0]) == ([1, 2, 3, 4, 5], pytest.approx(0.67))  # of the runs the mean would be 0.728
+    assert not axes.collections  # no two seeds are shared by all assignments
+    (row,) = budget_table(collect(find_runs([tmp_path])), "mail").rows
+    assert row[1].value == pytest.approx(0.67)
+
+
+def test_the_band_is_of_the_seeds_that_all_assignments_have(tmp_path):
+    for rate, first in ((0.1, 0.5), (0.2, 0.7)):
+        for seed in (0, 1):
+            run(tmp_path, rate=rate, seed=seed, score=first + seed / 10)
+    (axes,) = draw("validation_performance", tmp_path).axes
+    assert lines(axes)["lora"][1] == pytest.approx([0.65, 0.7])
+    corners = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (corners.min(), corners.max()) == pytest.approx((0.6, 0.75))
 
 
 def test_lengths_of_documents(tmp_path):

@@ -154,12 +154,12 @@ def test_candidates_show_validation_only(tmp_path):
 
 
 def test_the_budget_table_is_the_mean_of_all_draws(tmp_path):
-    for seed, value in enumerate((0.5, 1.0)):
-        make_run(tmp_path / str(seed), seed=seed, validation=value)
+    for rate, value in enumerate((0.5, 1.0), start=1):
+        make_run(tmp_path / str(rate), learning_rate=rate, validation=value)
     table = budget_table(results(tmp_path), "mail")
     assert table.header == ("Method", "k = 1", "k = 2")
     assert [cell.value for cell in table.rows[0][1:]] == [0.75, 0.875]  # of 2 draws, 3 in 4 have the 1.0
-    assert budget_table(results(tmp_path / "0"), "mail") is None
+    assert budget_table(results(tmp_path / "1"), "mail") is None
 
 
 def test_the_tests_say_why_there_is_none(tmp_path):

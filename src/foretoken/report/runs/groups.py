@@ -75,6 +75,11 @@ class Group:
         scores = [run.scores(split or self.split) for run in self.runs]
         return [score[metric] for score in scores if metric in score]
 
+    def by_seed(self, metric: str, split: str) -> dict[int | None, float]:
+        """Return a metric of every run that has it, by seed."""
+        scores = {run.seed: run.scores(split) for run in self.runs}
+        return {seed: score[metric] for seed, score in scores.items() if metric in score}
+
     def measured(self) -> list[str]:
         """Return the names of the metrics that any run has on the group's split."""
         return list(dict.fromkeys(name for run in self.runs for name in run.scores(self.split)))

@@ -124,10 +124,13 @@ def _grouped(reasons: Iterable[str]) -> list[str]:
 
 
 def budget_table(results: Results, task: str) -> Table | None:
-    """Return the best validation score to expect of k runs (Dodge et al. 2019); None where no method has two."""
+    """Return the best validation score to expect of k assignments (Dodge et al. 2019); None where no method has two.
+
+    An assignment of hyperparameters counts once, with the mean of its seeds.
+    """
     rows_of = by([group for group in results.groups if group.task == task], lambda group: (group.model, group.label))
     scores = {
-        key: [v for group in same for v in group.values(group.metric, VALIDATION)] for key, same in rows_of.items()
+        key: [group.validation for group in same if group.validation is not None] for key, same in rows_of.items()
     }
     most = max((len(values) for values in scores.values()), default=0)
     if most < 2:
@@ -142,7 +145,8 @@ def budget_table(results: Results, task: str) -> Table | None:
     )
     header = (*_names(results), *(f"k = {budget}" for budget in budgets))
     caption = (
-        f"Expected best {heading(metric)} on validation of k runs drawn from those that were made (settings and seeds)."
+        f"Expected best {heading(metric)} on validation of k settings drawn from those that were run, each with the mean "
+        "of its seeds."
     )
     return Table("Expected validation performance", header, rows, caption, names=len(_names(results)))
 
