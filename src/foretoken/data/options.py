@@ -56,7 +56,9 @@ class DataOptions:
     config_name: str | None = option("The configuration of a hub data set.", None)
     split: str = option(
         "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is both validation "
-        "and test, as most papers report it. longformer (hyperpartisan): the published split, which leaks.",
+        "and test, as most papers report it. longformer (hyperpartisan): the published split, which leaks; "
+        "longformer-validation: its validation part is validation and test. 60-20-20, bydate-halved (20newsgroups), "
+        "500-instances (coqa): see the guide to data.",
         CLEAN,
     )
     remove: tuple[str, ...] = option(

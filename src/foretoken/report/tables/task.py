@@ -43,11 +43,11 @@ def metrics_table(results: Results, task: str, metrics: Sequence[str] | None = N
         return None
     alike = [name for name in wanted if name in _MICRO and _is_accuracy(name, groups)]
     wanted = [name for name in wanted if name not in alike]
-    columns = [score_column(groups, name) for name in wanted]
+    columns = [score_column(groups, name, results.average) for name in wanted]
     rows = tuple((*_named(group, results), *cells) for group, *cells in zip(groups, *columns, strict=True))
     names = _names(results)
     told = f" {', '.join(map(heading, alike))}: equal to accuracy in every run, and not shown again." if alike else ""
-    caption = with_mark(f"Mean ± standard deviation over seeds, on test.{told}", rows)
+    caption = with_mark(f"{results.average.capitalize()} ± standard deviation over seeds, on test.{told}", rows)
     return Table("Every metric", (*names, *map(heading, wanted)), rows, caption, names=len(names))
 
 
