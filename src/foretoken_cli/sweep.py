@@ -45,8 +45,8 @@ class SweepCommand:
     output: str | None = option("folder that holds the sweeps, in place of the file's", None, metavar="FOLDER")
     dry_run: bool = option("print what would run, and run nothing", False)
     smoke: bool = option(
-        "run every variant and every searched value for one step on a tiny random model with few documents, made up where "
-        "the data are not there, and write a report; nothing of the sweep itself runs",
+        "run every variant and every searched value for one step on a tiny random model with few documents, made up "
+        "where the data are not there, and write a report; nothing of the sweep itself runs",
         False,
     )
     retry_failed: bool = option("run again what failed before", False)
@@ -61,8 +61,8 @@ def run(words: Sequence[str]) -> int:
         "sweep",
         words,
         described(__doc__),
-        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--smoke] [--retry-failed] [--accept-changed] "
-        "[--KEY VALUE ...]",
+        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--smoke] [--retry-failed] "
+        "[--accept-changed] [--KEY VALUE ...]",
         epilog=_EPILOG,
     )
     _refuse_launchers()

@@ -92,7 +92,8 @@ class InducerTuningConfig(ForetokenConfig):
         require_fraction("lora_dropout", self.lora_dropout)
         if self.lora_dropout and self.lora_r == 0:
             raise ConfigError(
-                f"lora_dropout is {self.lora_dropout}, but lora_r is 0: there is no update to drop inputs of; set lora_r too"
+                f"lora_dropout is {self.lora_dropout}, but lora_r is 0: there is no update to drop inputs of; "
+                "set lora_r too"
             )
         self.require_scaled("lora_alpha", "lora_r", "update")
         self.require_scaled("parallel_scale", "parallel_bottleneck_size", "adapter")

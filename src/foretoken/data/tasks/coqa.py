@@ -115,7 +115,9 @@ def _split_off_500(examples: Sequence[GenerationExample], options: DataOptions) 
     if options.split != INSTANCES:
         return {"train": examples}
     if len(examples) <= _VALIDATION:
-        raise DataError(f"coqa: split={INSTANCES!r} takes {_VALIDATION} questions from train, which has {len(examples)}")
+        raise DataError(
+            f"coqa: split={INSTANCES!r} takes {_VALIDATION} questions from train, which has {len(examples)}"
+        )
     chosen = set(sorted((one.id for one in examples), key=lambda name: digest(options.split_seed, name))[:_VALIDATION])
     parts = {"train": False, "validation": True}
     return {name: [one for one in examples if (one.id in chosen) is wanted] for name, wanted in parts.items()}

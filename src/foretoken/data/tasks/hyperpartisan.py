@@ -91,9 +91,7 @@ def _hub_row(row: Row) -> Row:
 
 def _check_hub(options: DataOptions) -> None:
     if options.split != CLEAN:  # the ids of the published split are those of the raw files
-        raise ConfigError(
-            f"split={options.split!r} needs the raw files with hp-splits.json: set path to their folder"
-        )
+        raise ConfigError(f"split={options.split!r} needs the raw files with hp-splits.json: set path to their folder")
 
 
 def _read_articles(path: Path) -> list[tuple[str, Mapping[str, str], str]]:

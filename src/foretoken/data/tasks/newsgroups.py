@@ -46,7 +46,9 @@ _Post = tuple[PurePosixPath, bytes]
 
 
 def read(path: Path, options: DataOptions) -> Splits:
-    """Return the posts in their official train and test halves (or as ``options.split`` says), stripped as ``options.remove`` says.
+    """Return the posts in their official train and test halves (or as ``options.split`` says).
+
+    They are stripped as ``options.remove`` says.
 
     ``path`` is the archive (20news-bydate.tar.gz, .tar.xz), or a folder with it or its content. Posts are
     latin-1. Those with nothing left after the stripping are dropped and counted in the log.

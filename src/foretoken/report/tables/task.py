@@ -145,8 +145,8 @@ def budget_table(results: Results, task: str) -> Table | None:
     )
     header = (*_names(results), *(f"k = {budget}" for budget in budgets))
     caption = (
-        f"Expected best {heading(metric)} on validation of k settings drawn from those that were run, each with the mean "
-        "of its seeds."
+        f"Expected best {heading(metric)} on validation of k settings drawn from those that were run, each with the "
+        "mean of its seeds."
     )
     return Table("Expected validation performance", header, rows, caption, names=len(_names(results)))
 

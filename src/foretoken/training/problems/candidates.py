@@ -230,7 +230,9 @@ def longest_that_fit(lengths: Sequence[int], room: int) -> int:
     (5, 0)
     """
     kept = range(max(lengths, default=0) + 1)
-    return bisect_right(kept, room, key=lambda most: sum(min(length, most) for length in lengths)) - 1 if room >= 0 else 0
+    return (
+        bisect_right(kept, room, key=lambda most: sum(min(length, most) for length in lengths)) - 1 if room >= 0 else 0
+    )
 
 
 def _cut(reader: _Reader, fronts: Sequence[Front], split: Dataset) -> list[Front]:
@@ -241,8 +243,8 @@ def _cut(reader: _Reader, fronts: Sequence[Front], split: Dataset) -> list[Front
         found[row] = reader.front(split["question"][row], split["candidates"][row], room=room)
     if cut:
         log.warning(
-            "chunks.too_long: question and candidates of %d of %d rows were cut to %d tokens, as they leave no room for "
-            "the documents",
+            "chunks.too_long: question and candidates of %d of %d rows were cut to %d tokens, as they leave no room "
+            "for the documents",
             *(len(cut), len(found), room),
         )
     return found

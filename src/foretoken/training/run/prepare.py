@@ -195,7 +195,9 @@ def _tokenised(
         columns, counts = encoded(problem, rows, settings)
         truncations[name] = replace(counts, dropped=dropped)
         if dropped:
-            log.warning("%s: %d of %d rows are too long and left out; scores are of the others", name, dropped, len(split))
+            log.warning(
+                "%s: %d of %d rows are too long and left out; scores are of the others", name, dropped, len(split)
+            )
         tables[name] = Dataset.from_dict(columns)
         log.info("%s: %s", name, describe(truncations[name], settings.max_length))
     for name in MEASURED:
