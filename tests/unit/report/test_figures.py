@@ -327,6 +327,24 @@ def test_an_assignment_counts_once_however_many_seeds_it_has(tmp_path):
     assert row[1].value == pytest.approx(0.67)
 
 
+def test_every_candidate_is_drawn_at_its_value_of_each_option(tmp_path):
+    losses = {1: 0.9, 4: 0.5, 16: 0.7}
+    for alpha, score in ((1, 0.6), (4, 0.8), (16, 0.7)):
+        for rate, more in ((0.1, 0.0), (0.2, -0.1)):
+            epochs = [{"step": 1, "train_loss": 3.0}, {"step": 2, "train_loss": losses[alpha]}]
+            options = {"alpha": alpha, "name_of_no_difference": 3}
+            run(tmp_path, "spt", rate=rate, score=score + more, options=options, test=alpha == 4, epochs=epochs)
+    run(tmp_path, "bitfit")
+    (axes,) = draw("options", tmp_path).axes
+    assert (axes.get_xlabel(), [text.get_text() for text in axes.get_xticklabels()]) == ("alpha", ["1", "4", "16"])
+    (container,) = axes.containers
+    assert container.lines[0].get_ydata().tolist() == [0.6, 0.8, 0.7]
+    (points,) = [one for one in axes.collections if isinstance(one, PathCollection)]
+    assert sorted(points.get_offsets()[:, 1]) == pytest.approx([0.5, 0.6, 0.6, 0.7, 0.7, 0.8])
+    (axes,) = draw("options_loss", tmp_path).axes
+    assert axes.containers[0].lines[0].get_ydata().tolist() == [0.9, 0.5, 0.7]
+
+
 def test_the_band_is_of_the_seeds_that_all_assignments_have(tmp_path):
     for rate, first in ((0.1, 0.5), (0.2, 0.7)):
         for seed in (0, 1):

@@ -8,6 +8,7 @@ import torch
 import transformers as tf
 
 from foretoken.sweeps.plan import load_plan
+from foretoken.sweeps.smoke.runs import covering
 from foretoken.training.model.adapter import build_config
 from foretoken.tuner.tuner import new_sites
 
@@ -110,18 +111,10 @@ def test_rows_without_a_printed_share_have_the_papers_formula(name):
         model = variant.values["model"]
         if variant.values["method"]["name"] == "full":
             continue
-        for field, values in (variant.space or {"": None}).items():
-            for value in values.ends if values else [None]:
-                method = dict(variant.values["method"])
-                if field.startswith("method."):
-                    method[field.removeprefix("method.")] = value
-                own = {
-                    key.removeprefix("method."): some.ends[0]
-                    for key, some in variant.space.items()
-                    if key.startswith("method.")
-                }
-                method = own | method
-                assert trained(model, method) == formula(CONFIGS[model](), method), (variant.name, method)
+        for params in covering(variant):
+            searched = {key.removeprefix("method."): some for key, some in params.items() if key.startswith("method.")}
+            method = dict(variant.values["method"]) | searched
+            assert trained(model, method) == formula(CONFIGS[model](), method), (variant.name, method)
 
 
 def test_what_the_papers_say_of_their_sizes():

@@ -100,7 +100,7 @@ def words_in_context(task: Format, row: Row, number: int) -> Iterator[Document]:
 
 
 def words_in_question(task: Format, row: Row, number: int) -> Iterator[Document]:
-    """Yield both sentences and the question in one text: ``... Does place have the same meaning in both sentences?``."""
+    """Yield sentences and question in one text: ``... Does place have the same meaning in both sentences?``."""
     where, values = row
     word, first, second = _texts(where, values, "word", "sentence1", "sentence2")
     text = f"{first} {second} Does {word} have the same meaning in both sentences?"
