@@ -83,7 +83,8 @@ def test_every_row_trains_the_share_that_the_paper_prints(name):
         found.setdefault(variant.compared["method"], set()).add(100 * trained(model, method) / total)
     assert set(found) == set(TABLES[name])
     for row, shares in found.items():
-        assert shares == {pytest.approx(TABLES[name][row], abs=NEAR[name])}, row
+        assert len(shares) == 1, row  # the same on both tasks
+        assert shares.pop() == pytest.approx(TABLES[name][row], abs=NEAR[name]), row
 
 
 def formula(config, method):

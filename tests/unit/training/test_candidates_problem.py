@@ -198,7 +198,7 @@ def test_answers_name_the_candidate():
     assert problem.labels_of(ROWS).tolist() == [1, 0, 3]
 
 
-LONG = CandidateExample("long", "who of all", ("abcdefgh" * 3, "x", "yz"), ("short",), 0, "")
+LONG = CandidateExample("long", "who of all", ("abcdefgh" * 5, "x", "yz"), ("short",), 0, "")
 
 
 def test_rows_without_room_are_refused_dropped_or_cut(caplog):

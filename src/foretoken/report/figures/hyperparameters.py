@@ -11,7 +11,7 @@ from foretoken.options import is_number
 from foretoken.report.figures.panels import Panel, all_panels, best_by_validation, mean_and_std, method_of
 from foretoken.report.figures.style import Mark, grid, legend, marks, styled
 from foretoken.report.runs.groups import VALIDATION, Group, by
-from foretoken.report.runs.labels import differing, identity
+from foretoken.report.runs.labels import differing
 from foretoken.report.runs.records import number
 
 if TYPE_CHECKING:
@@ -59,9 +59,13 @@ def searched(runs: Sequence[Run]) -> Iterator[Searched]:
     for panel in all_panels(runs):
         for method, groups in by(panel.groups, method_of).items():
             for option in differing([_options(group) for group in groups]):
-                alike = by(groups, lambda group, name=option: identity(_options(group).get(name)))  # type: ignore[misc]
-                ordered = sorted(alike.values(), key=lambda same, name=option: _order(_options(same[0]).get(name)))  # type: ignore[misc]
-                yield Searched(panel, method, option, {_text(_options(same[0]).get(option)): same for same in ordered})
+                yield Searched(panel, method, option, _by_value(groups, option))
+
+
+def _by_value(groups: Sequence[Group], option: str) -> dict[str, Sequence[Group]]:
+    """Return the groups by the value of an option, in the order of the values."""
+    given = sorted(((_options(group).get(option), group) for group in groups), key=lambda one: _order(one[0]))
+    return {text: [group for _, group in same] for text, same in by(given, lambda one: _text(one[0])).items()}
 
 
 def _options(group: Group) -> Mapping[str, Any]:

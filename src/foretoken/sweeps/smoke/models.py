@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.errors import BackboneError
+from foretoken.quiet import quiet_transformers
 
 POSITIONS = 1024
 SMALL: dict[str, object] = {  # by the names that the families' configs have for them
@@ -39,8 +40,9 @@ def save_tiny_model(name: str, folder: Path) -> Path:
     numbers = {f"{kind}_token_id": getattr(tokenizer, f"{kind}_token_id") for kind in ("pad", "bos", "eos")}
     config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **small, **numbers)
     torch.manual_seed(0)
-    AutoModel.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    with quiet_transformers():
+        AutoModel.from_config(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     return folder
 
 
