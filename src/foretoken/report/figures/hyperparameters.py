@@ -105,7 +105,8 @@ def _line(axes: Axes, one: Searched, mark: Mark, measure: Callable[[Group], list
     measured = [(place, groups) for place, groups in measured if groups]
     best = [mean_and_std(measure(best_by_validation(groups))) for _, groups in measured]
     every = [(place, fmean(measure(group))) for place, groups in measured for group in groups]
-    axes.scatter(*zip(*every, strict=True), s=9, color=mark.color, alpha=0.4, linewidths=0)
+    x, y = [place for place, _ in every], [score for _, score in every]
+    axes.scatter(x, y, s=9, color=mark.color, alpha=0.4, linewidths=0)
     look = {"markersize": 4.5, "linewidth": 1.3, "capsize": 2}
     places, means, stds = [place for place, _ in measured], [mean for mean, _ in best], [std for _, std in best]
     axes.errorbar(places, means, yerr=stds, label=one.method, **mark._asdict() | look)
