@@ -17,7 +17,8 @@ from foretoken.training.recipe.reading import apply_overrides
 from foretoken.training.recipe.recipe import Recipe, build_recipe
 
 FOLDER = "smoke"  # below the sweep's own
-DOCUMENTS = 8  # per split, or one of each class
+DOCUMENTS = 8  # per split of a task, or one of each class
+OWN_DOCUMENTS = 64  # of data whose classes are not known beforehand
 LONGEST = 128  # tokens per document
 
 
@@ -75,8 +76,9 @@ def small_recipe(
 ) -> Recipe:
     """Return the recipe of a candidate with another model and sizes; the method and what is measured stay."""
     recipe = plan.recipe(variant, params, *variant.repeats[0])
-    documents = {f"data.max_{split}": max(DOCUMENTS, _classes(recipe)) for split in ("train", "validation", "test")}
     task = None if recipe.data.task is None else get_task(recipe.data.task)
+    most = OWN_DOCUMENTS if task is None else max(DOCUMENTS, len(task.labels))
+    documents = {f"data.max_{split}": most for split in ("train", "validation", "test")}
     if task is not None and task.needs_raw:
         place = raw_place(task, recipe.data.path)
         if place is None or not place.exists():
@@ -99,8 +101,3 @@ def small_recipe(
         changes |= {"generation.max_new_tokens": 8, "generation.max_target_tokens": 32}
     values = apply_overrides(dict(variant.values), params | {"training.seed": variant.seeds[0]})
     return build_recipe(apply_overrides(values, changes), source=name)
-
-
-def _classes(recipe: Recipe) -> int:
-    task = None if recipe.data.task is None else get_task(recipe.data.task)
-    return 0 if task is None else len(task.labels)
