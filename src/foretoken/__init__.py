@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from foretoken.methods.head_only import HeadOnlyConfig as HeadOnlyConfig
     from foretoken.methods.inducer_tuning import InducerTuningConfig as InducerTuningConfig
     from foretoken.methods.kernel_propagation import KernelPropagationConfig as KernelPropagationConfig
+    from foretoken.methods.low_rank.config import QueryValueLoraConfig as QueryValueLoraConfig
     from foretoken.methods.mam_adapter import MAMAdapterConfig as MAMAdapterConfig
     from foretoken.methods.prefix_propagation import PrefixPropagationConfig as PrefixPropagationConfig
     from foretoken.methods.prefix_tuning import PrefixTuningConfig as PrefixTuningConfig
@@ -56,6 +57,7 @@ _PUBLIC = {
     "make_config": "foretoken.methods",
     "PrefixPropagationConfig": "foretoken.methods.prefix_propagation",
     "KernelPropagationConfig": "foretoken.methods.kernel_propagation",
+    "QueryValueLoraConfig": "foretoken.methods.low_rank.config",
     "PrefixTuningConfig": "foretoken.methods.prefix_tuning",
     "PromptTuningConfig": "foretoken.methods.prompt_tuning",
     "DecoupledPrefixConfig": "foretoken.methods.decoupled_prefix",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from foretoken.options import option
 from foretoken_cli.console import described, say
@@ -17,6 +18,7 @@ class ReportCommand:
 
     folders: list[Path] = option("folders that hold runs, at any depth")
     output: Path = option("folder to write", Path("report"), short="-o")
+    average: Literal["mean", "median"] = option("what the tables of scores show of the seeds, beside ±", "mean")
 
 
 def run(words: Sequence[str]) -> int:
@@ -24,7 +26,7 @@ def run(words: Sequence[str]) -> int:
     options = parse(ReportCommand, "report", words, described(__doc__))
     from foretoken.report.write import PAGE, write_report
 
-    report = write_report(options.folders, options.output)
+    report = write_report(options.folders, options.output, average=options.average)
     for line in [*report.summary, *report.warnings]:
         say(line)
     say()

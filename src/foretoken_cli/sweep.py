@@ -44,6 +44,11 @@ class SweepCommand:
     )
     output: str | None = option("folder that holds the sweeps, in place of the file's", None, metavar="FOLDER")
     dry_run: bool = option("print what would run, and run nothing", False)
+    smoke: bool = option(
+        "run every variant and every searched value for one step on a tiny random model with few documents, made up "
+        "where the data are not there, and write a report; nothing of the sweep itself runs",
+        False,
+    )
     retry_failed: bool = option("run again what failed before", False)
     accept_changed: bool = option("go on with killed runs though data, model or versions have changed", False)
     as_worker: bool = option("a process that another one started with --workers", False, hidden=True)
@@ -56,8 +61,8 @@ def run(words: Sequence[str]) -> int:
         "sweep",
         words,
         described(__doc__),
-        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--retry-failed] [--accept-changed] "
-        "[--KEY VALUE ...]",
+        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--smoke] [--retry-failed] "
+        "[--accept-changed] [--KEY VALUE ...]",
         epilog=_EPILOG,
     )
     _refuse_launchers()
@@ -67,6 +72,8 @@ def run(words: Sequence[str]) -> int:
     if options.dry_run:
         _print_plan(plan)
         return 0
+    if options.smoke:
+        return _smoke(plan)
     from foretoken.sweeps.database import Database
     from foretoken.sweeps.sweep import Sweep
 
@@ -173,6 +180,17 @@ def _print_plan(plan: SweepPlan) -> None:
     search, after = (sum(int(row[column]) for row in rows) for column in (3, 4))
     say()
     say(f"{search + after} runs: {search} of the search, {after} of the candidates it selects; nothing was run")
+
+
+def _smoke(plan: SweepPlan) -> int:
+    from foretoken.sweeps.smoke.runs import FOLDER, smoke
+
+    tried = smoke(plan, lambda one: log.info("%s: %s", one.run, one.error or "done"))
+    failed = [one for one in tried if one.error is not None]
+    say(f"{len(tried)} runs of {len(plan.variants)} variants, {len(failed)} failed; {plan.config.folder / FOLDER}")
+    if failed:
+        fail("\n  ".join([f"{len(failed)} runs failed", *(f"{one.run}: {one.error}" for one in failed)]))
+    return 2 if failed else 0
 
 
 def _refuse_launchers() -> None:

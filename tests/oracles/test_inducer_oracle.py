@@ -1,12 +1,14 @@
 """Inducer-tuning, its four variants, LoRA on the query and the MAM form, against the naive models."""
 
 import pytest
+import torch
 
 from foretoken import (
     InducerTuningConfig,
     PrefixPropagationConfig,
     StackConfig,
 )
+from foretoken.methods.low_rank.update import LowRankUpdate, QueryValueUpdate
 
 from support import naive_edits
 from support.adapted import assert_equals_oracle
@@ -37,6 +39,20 @@ def test_low_rank_update_of_the_query(family):
         return edits
 
     assert_equals_oracle(family, config(lora_r=2), edits_of)
+
+
+def test_a_low_rank_update_of_queries_and_values_leaves_the_keys_of_a_fused_map_alone():
+    """Hu et al. 2021: W_q and W_v get matrices of their own, here within GPT-2's map to [q | k | v]."""
+    torch.manual_seed(0)
+    query, value = (LowRankUpdate(6, 6, rank=2, scale=0.5) for _ in range(2))
+    for update in (query, value):
+        torch.nn.init.normal_(update.up.weight)
+    output, given = torch.randn(2, 3, 18), torch.randn(2, 3, 6)
+    found = QueryValueUpdate(query, value)(output, given)
+    assert torch.equal(found[..., 6:12], output[..., 6:12])
+    for update, part in ((query, slice(0, 6)), (value, slice(12, 18))):
+        by_hand = output[..., part] + 0.5 * given @ update.down.weight.T @ update.up.weight.T
+        torch.testing.assert_close(found[..., part], by_hand)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -19,6 +19,7 @@ from foretoken import (
     PrefixPropagationConfig,
     PrefixTuningConfig,
     PromptTuningConfig,
+    QueryValueLoraConfig,
     SelectivePrefixTuningConfig,
     StackConfig,
 )
@@ -73,6 +74,7 @@ ROWS = {
     "mam-adapter": lambda **kw: MAMAdapterConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, bottleneck_size=12, scale=0.5, **kw
     ),
+    "query-value-lora": lambda **kw: QueryValueLoraConfig(r=2, lora_alpha=1.0, **kw),
     "bitfit": lambda **kw: BitFitConfig(**kw),
     "head-only": lambda **kw: HeadOnlyConfig(**kw),
     "stack": lambda **kw: StackConfig(
@@ -114,6 +116,7 @@ NEUTRAL = (
     "bottleneck-adapter, houlsby",
     "bottleneck-adapter, pfeiffer",
     "bottleneck-adapter, parallel",
+    "query-value-lora",
 )
 CHANGING = tuple(name for name in ROWS if name != "head-only")  # head-only leaves the body as it is
 

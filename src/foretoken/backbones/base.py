@@ -215,7 +215,7 @@ class Backbone:
         pretrained_heads: model classes (by ending) whose head came with the backbone and stays frozen.
         idle_poolers: model classes (by ending) whose body has a pooler that the head does not read.
         first_token_heads: model classes (by ending) whose head reads the first token's last hidden state alone.
-        projections: names of the query and value projections, LoRA's usual targets.
+        projections: names of the query and value projections in turn, LoRA's usual targets; one that yields both.
         dimensions: config -> the numbers that methods need.
         cannot_cache: config -> why a key-value cache of transformers' own cannot keep a prefix in front of every text;
             None where it can. Of interest in causal stacks.
@@ -243,6 +243,17 @@ class Backbone:
     position_offset: Callable[[PreTrainedConfig], int] = no_offset
     first_token_is_global: bool = False
     segments_are_tokens: bool = False
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether one map yields queries, keys and values."""
+        return len(self.projections) == 1
+
+    def values_of(self, attention: Attention) -> tuple[str, ...]:
+        """Return the paths of an attention's value projections, by those of its queries."""
+        value_of = dict(zip(self.projections[::2], self.projections[1::2], strict=False))
+        paths = [path.rpartition(".") for path in attention.query]
+        return tuple(f"{before}{dot}{value_of.get(name, name)}" for before, dot, name in paths)
 
     def stacks_of(self, body: nn.Module) -> list[Stack]:
         """Return the stacks that this body has."""

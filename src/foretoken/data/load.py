@@ -12,6 +12,7 @@ from foretoken.data.checks import keep_labels, names_of, refuse_labels_beyond_tr
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.folds import fold_splits, pooled
+from foretoken.data.made_up import made_up
 from foretoken.data.oddities import (
     input_keys,
     warn_of_classes,
@@ -134,6 +135,8 @@ def _read(options: DataOptions) -> Corpus:
 
 def _read_task(name: str, options: DataOptions) -> Corpus:
     task = get_task(name)
+    if options.made_up is not None:
+        return made_up(task, options.made_up)
     if options.path == "hub":
         return task.read_hub(options)
     return task.read_raw(find_raw(task, options.path) if task.needs_raw else Path(), options)

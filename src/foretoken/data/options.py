@@ -56,7 +56,9 @@ class DataOptions:
     config_name: str | None = option("The configuration of a hub data set.", None)
     split: str = option(
         "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is both validation "
-        "and test, as most papers report it. longformer (hyperpartisan): the published split, which leaks.",
+        "and test, as most papers report it. longformer (hyperpartisan): the published split, which leaks; "
+        "longformer-validation: its validation part is validation and test. 60-20-20, bydate-halved (20newsgroups), "
+        "500-instances (coqa): see the guide to data.",
         CLEAN,
     )
     remove: tuple[str, ...] = option(
@@ -90,6 +92,12 @@ class DataOptions:
         "Which fold is the test, from 0; `foretoken train` without it runs all.", None, at_least=0
     )
     fold_seed: int = option("Seed of the folds; runs with other training seeds share them.", 0)
+    made_up: int | None = option(
+        "Make up so many examples per split in the shape of the task, in place of its raw data.",
+        None,
+        at_least=1,
+        internal=True,
+    )
 
     @property
     def columns(self) -> ColumnNames:

@@ -18,6 +18,7 @@ from foretoken.methods.decoupled_prefix import DecoupledPrefixConfig
 from foretoken.methods.head_only import HeadOnlyConfig
 from foretoken.methods.inducer_tuning import InducerTuningConfig
 from foretoken.methods.kernel_propagation import KernelPropagationConfig
+from foretoken.methods.low_rank.config import QueryValueLoraConfig
 from foretoken.methods.mam_adapter import MAMAdapterConfig
 from foretoken.methods.prefix_propagation import PrefixPropagationConfig
 from foretoken.methods.prefix_tuning import PrefixTuningConfig
@@ -134,6 +135,14 @@ METHODS: dict[str, Method] = {
         ),
         Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022", 3e-3),
         Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021", 3e-3),
+        Method(
+            "query-value-lora",
+            "LoRA (query, value)",
+            "low-rank updates of queries and values, also where one map yields queries, keys and values",
+            QueryValueLoraConfig,
+            "Hu et al. 2021",
+            3e-3,
+        ),
         Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, "", 1e-3, None),
         Method("stack", "stack", "several methods as one adapter", StackConfig, "", None, None),
         Method("full", "full fine-tuning", "every parameter of the model", None, "", 3e-5, None),

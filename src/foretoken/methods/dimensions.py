@@ -31,6 +31,7 @@ class AttentionShape:
         query_maps: how many query projections it has (Longformer has one more for its global tokens).
         is_cross: the keys are the encoder's; a prefix of the decoder is not among them.
         has_global: some keys are seen by every query while the others are seen in a window.
+        is_fused: one map yields queries, keys and values, in this order.
     """
 
     num_heads: int
@@ -39,6 +40,7 @@ class AttentionShape:
     query_maps: int = 1
     is_cross: bool = False
     has_global: bool = False
+    is_fused: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,14 @@ class Place:
     """A module that every family has, under a name that is the same in all of them.
 
     Attributes:
-        kind: ``query`` (a query projection), ``attention`` (an attention's output projection) or ``feed_forward``
+        kind: ``query`` and ``value`` (a query or value projection), ``fused`` (all that a map yields which makes
+            queries, keys and values), ``attention`` (an attention's output projection) or ``feed_forward``
             (from what enters a layer's feed-forward block to what leaves it, before the residual sum).
         index: the attention's index in ``Dimensions.attentions``, or the layer's for ``feed_forward``.
-        part: which of the attention's query projections.
+        part: which of the attention's query or value projections.
     """
 
-    kind: Literal["query", "attention", "feed_forward"]
+    kind: Literal["query", "value", "fused", "attention", "feed_forward"]
     index: int
     part: int = 0
 

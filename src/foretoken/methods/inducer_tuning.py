@@ -13,7 +13,8 @@ from foretoken.errors import ConfigError
 from foretoken.methods.base import ForetokenConfig, OutputEdit, ScoreColumns, Sites
 from foretoken.methods.bottleneck_adapter import BottleneckAdapterConfig, linear
 from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
-from foretoken.methods.require import require_choice, require_int, require_positive
+from foretoken.methods.low_rank.update import LowRankUpdate
+from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
 Variant = Literal["inducer", "extension", "adaptive", "gating"]
 KEYED = ("inducer", "gating")  # the variants whose virtual key has a network of its own
@@ -42,6 +43,7 @@ class InducerTuningConfig(ForetokenConfig):
         value_bottleneck_size: width of MLP_v.
         lora_r: rank of the update of the query projection; 0 for none.
         lora_alpha: the update is scaled by ``lora_alpha / lora_r`` (default: ``lora_r``, the unscaled sum of eq. 10).
+        lora_dropout: probability of dropping an element of the update's input in training.
         parallel_bottleneck_size: width of a parallel ReLU adapter at the feed-forward block; 0 for none.
         parallel_scale: factor on that adapter's output (default: 4).
 
@@ -68,6 +70,7 @@ class InducerTuningConfig(ForetokenConfig):
     lora_alpha: float | None = field(
         default=None, metadata={"help": "the update is scaled by lora_alpha / lora_r (default: lora_r)"}
     )
+    lora_dropout: float = field(default=0.0, metadata={"help": "dropout on the input of that update in training"})
     parallel_bottleneck_size: int = field(
         default=0, metadata={"help": "width of a parallel adapter at the feed-forward block (0: none)"}
     )
@@ -86,6 +89,12 @@ class InducerTuningConfig(ForetokenConfig):
         if self.key_bottleneck_size is not None:
             require_int("key_bottleneck_size", self.key_bottleneck_size, minimum=1)
             self.require_key()
+        require_fraction("lora_dropout", self.lora_dropout)
+        if self.lora_dropout and self.lora_r == 0:
+            raise ConfigError(
+                f"lora_dropout is {self.lora_dropout}, but lora_r is 0: there is no update to drop inputs of; "
+                "set lora_r too"
+            )
         self.require_scaled("lora_alpha", "lora_r", "update")
         self.require_scaled("parallel_scale", "parallel_bottleneck_size", "adapter")
 
@@ -136,7 +145,7 @@ class InducerTuningConfig(ForetokenConfig):
     def make_update(self, given: int, output: int) -> LowRankUpdate:
         """Return a new update of a query projection between these widths."""
         scale = 1.0 if self.lora_alpha is None else self.lora_alpha / self.lora_r
-        return LowRankUpdate(given, output, rank=self.lora_r, scale=scale)
+        return LowRankUpdate(given, output, rank=self.lora_r, scale=scale, dropout=self.lora_dropout)
 
     def parallel_adapter(self) -> BottleneckAdapterConfig:
         """Return the config of the adapters at the feed-forward blocks."""
@@ -224,19 +233,3 @@ class ExtendedNetwork(nn.Module):
         """(B, H, N, K) queries and (B, H, N, 1) lambda -> (B, N, D)."""
         hidden = torch.tanh(self.down(query)) * weights.to(query.dtype)
         return linear(self.up, hidden.transpose(1, 2).flatten(2))
-
-
-class LowRankUpdate(OutputEdit):
-    """``W x + (alpha / r) B A x`` (eq. 10): A (r, D_in) random, B (D_out, r) zero, no bias."""
-
-    def __init__(self, given: int, output: int, *, rank: int, scale: float) -> None:
-        super().__init__()
-        self.down = nn.Linear(given, rank, bias=False)
-        self.up = nn.Linear(rank, output, bias=False)
-        self.scale = scale
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, output: Tensor, given: Tensor) -> Tensor:
-        """(B, N, D_out) and (B, N, D_in) -> (B, N, D_out)."""
-        update = linear(self.up, linear(self.down, given.to(output.dtype)))
-        return output + self.scale * update.to(output.dtype)

@@ -43,7 +43,11 @@ class PrefixTuningConfig(PrefixConfig):
 
 
 def prefix_sites(
-    config: PrefixConfig, dimensions: Dimensions, *, score_mask: Callable[[Tensor], Tensor] | None = None
+    config: PrefixConfig,
+    dimensions: Dimensions,
+    *,
+    score_mask: Callable[[Tensor], Tensor] | None = None,
+    score_dropout: float = 0.0,
 ) -> Sites:
     """Return columns for every attention, each with keys and values of its own."""
     shapes = dimensions.attentions
@@ -59,6 +63,7 @@ def prefix_sites(
                 dropout=config.prefix_dropout,
                 position_free=config.position_free,
                 score_mask=score_mask,
+                score_dropout=score_dropout,
             )
             for index, (prefix, shape) in enumerate(zip(prefixes, shapes, strict=True))
         }
@@ -82,6 +87,7 @@ class PrefixColumns(ScoreColumns):
         dropout: float,
         position_free: bool = False,
         score_mask: Callable[[Tensor], Tensor] | None = None,
+        score_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.prefix = prefix
@@ -91,6 +97,7 @@ class PrefixColumns(ScoreColumns):
         self.position_free = position_free
         self.dropout = nn.Dropout(dropout)
         self.score_mask = score_mask
+        self.score_dropout = nn.Dropout(score_dropout)
 
     def pair(self) -> Tensor:
         """Return P_k and P_v: (2, H_kv, P, K)."""
@@ -108,7 +115,7 @@ class PrefixColumns(ScoreColumns):
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale, through the score mask."""
         scores = self.unmasked_scores(query, scale)
-        return scores if self.score_mask is None else self.score_mask(scores)
+        return scores if self.score_mask is None else self.score_mask(self.score_dropout(scores))
 
     def unmasked_scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, P): ``q P_k`` times scale."""

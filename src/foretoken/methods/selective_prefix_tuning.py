@@ -19,6 +19,7 @@ from foretoken.methods.base import Sites
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.prefix import Prefix, PrefixConfig, ProjectedPrefix
 from foretoken.methods.prefix_tuning import PrefixColumns, prefix_sites
+from foretoken.methods.require import require_fraction
 
 
 @dataclass
@@ -33,6 +34,7 @@ class SelectivePrefixTuningConfig(PrefixConfig):
     Args:
         alpha: steepness of the mask; the paper searches 1 to 16. None: no mask.
         selective_loss_weight: lambda of eq. 10; the paper searches 1e-4 to 1e-3. 0: no loss.
+        score_dropout: probability of setting a prefix score to 0 in training, before the mask.
 
     Raises:
         ConfigError: a value that cannot work, e.g. ``alpha`` below 0.
@@ -52,6 +54,10 @@ class SelectivePrefixTuningConfig(PrefixConfig):
         default=2e-4, metadata={"help": "weight of the selective loss beside the task's loss (0: no loss)"}
     )
 
+    score_dropout: float = field(
+        default=0.0, metadata={"help": "dropout on the prefix's scores in training, before the mask"}
+    )
+
     method_type: ClassVar[str] = "FORETOKEN_SELECTIVE_PREFIX_TUNING"
 
     def validate(self) -> None:
@@ -67,9 +73,17 @@ class SelectivePrefixTuningConfig(PrefixConfig):
                 "expected a number from 0 (1e-4 to 1e-3 in the paper; 0 for no selective loss)"
             )
 
+        require_fraction("score_dropout", self.score_dropout)
+        if self.score_dropout and self.alpha is None:
+            raise ConfigError(
+                f"score_dropout is {self.score_dropout}, but alpha is None: it acts on what the mask is given; "
+                "set alpha too"
+            )
+
     def build(self, dimensions: Dimensions) -> Sites:
         """Return score columns for every attention, those of a decoder to its encoder included."""
-        return prefix_sites(self, dimensions, score_mask=None if self.alpha is None else SoftMask(self.alpha))
+        mask = None if self.alpha is None else SoftMask(self.alpha)
+        return prefix_sites(self, dimensions, score_mask=mask, score_dropout=self.score_dropout)
 
     def auxiliary_loss(self, sites: Sites) -> Tensor | None:
         """Return ``lambda SL`` (eq. 10), a scalar; None with a weight of 0."""

@@ -14,7 +14,7 @@ from foretoken.report.runs.groups import Results
 from foretoken.report.tables.benchmarks import benchmark_names, benchmark_table
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
 from foretoken.report.tables.methods import MethodText, method_texts
-from foretoken.report.tables.origin import RecipeText, origin_table, recipe_texts
+from foretoken.report.tables.origin import RecipeText, origin_table, protocol_lines, recipe_texts
 from foretoken.report.tables.task import (
     budget_table,
     calibration_table,
@@ -171,7 +171,8 @@ def _left_out(results: Results) -> Section:
 
 def _origin(results: Results) -> Section:
     tables = _there([origin_table(results)])
-    return Section("origin", "How it was made", [Part("", tables)], recipes=recipe_texts(results))
+    lines = protocol_lines(results)
+    return Section("origin", "How it was made", [Part("", tables)], lines=lines, recipes=recipe_texts(results))
 
 
 def _there(tables: Iterable[Table | None]) -> list[Table]:

@@ -15,7 +15,7 @@ from foretoken.report.render.drawing import Drawn, draw_all
 from foretoken.report.render.latex import document
 from foretoken.report.render.page import GENERATOR, html, markdown_page
 from foretoken.report.runs.compare import compare
-from foretoken.report.runs.groups import Results, collect
+from foretoken.report.runs.groups import MEAN, Results, collect
 from foretoken.report.runs.records import UNREADABLE, Run, find_runs
 from foretoken.report.tables.sheets import groups_csv, runs_csv
 
@@ -25,8 +25,12 @@ _NAMED, _LONGEST = 3, 120  # of damaged runs in one line
 _TEXTS = (PAGE, "results.csv", "groups.csv", "results.md", "results.tex")
 
 
-def write_report(folders: Iterable[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Report:
+def write_report(
+    folders: Iterable[str | os.PathLike[str]], output: str | os.PathLike[str], *, average: str = MEAN
+) -> Report:
     """Write the report of the runs in these folders, and return what it says; an older report is replaced.
+
+    ``average`` is what the tables of scores show of the seeds: ``mean`` or ``median``.
 
     Raises:
         DataError: a folder does not exist, or there is no run in any of them that can be read.
@@ -37,7 +41,7 @@ def write_report(folders: Iterable[str | os.PathLike[str]], output: str | os.Pat
     runs = find_runs(folders)
     _name_damaged(runs)
     check_writable(target.parent)
-    results = collect(runs)
+    results = collect(runs, average=average)
     _name_predictions(results.finished)
     log.info("%d runs found, %d counted", len(runs), len(results.finished))
     drawn = draw_all(results.by_seed) if results.by_seed else []

@@ -40,7 +40,8 @@ def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, head
         num_layers=sum(sizes),
         first_layers=tuple(accumulate([0, *sizes[:-1]])),
         attentions=tuple(
-            attention_shape(stack, attention, config, numbers) for stack, attention, _ in backbone.attentions(body)
+            attention_shape(stack, attention, config, numbers, is_fused=backbone.is_fused)
+            for stack, attention, _ in backbone.attentions(body)
         ),
         embedding=embedding_of(model),
         biases=biases,
@@ -54,7 +55,9 @@ def dimensions_of(model: nn.Module, body: nn.Module, backbone: Backbone, *, head
     )
 
 
-def attention_shape(stack: Stack, attention: Attention, config: Any, numbers: dict[str, int]) -> AttentionShape:
+def attention_shape(
+    stack: Stack, attention: Attention, config: Any, numbers: dict[str, int], *, is_fused: bool
+) -> AttentionShape:
     """Return the shape of one attention."""
     usual = (numbers["num_heads"], numbers["num_key_value_heads"], numbers["head_dim"])
     heads, key_value_heads, width = usual if stack.heads is None else stack.heads(config)
@@ -65,4 +68,5 @@ def attention_shape(stack: Stack, attention: Attention, config: Any, numbers: di
         query_maps=len(attention.query),
         is_cross=attention is stack.cross,
         has_global=attention.has_global,
+        is_fused=is_fused,
     )

@@ -21,7 +21,9 @@ from foretoken.report.figures import FIGURES, NARROW, calibration, to_png, to_sv
 from foretoken.report.figures.attention import masked
 from foretoken.report.figures.calibration import BINS, COVERAGES
 from foretoken.report.figures.style import COLOURS, INK, marks
+from foretoken.report.runs.groups import collect
 from foretoken.report.runs.records import Run, find_runs
+from foretoken.report.tables.task import budget_table
 
 from support.made_runs import set_accuracy
 
@@ -310,6 +312,47 @@ def test_expected_validation_performance(tmp_path):
     mean, _ = expected_validation_performance(scores)
     assert lines(axes) == {"lora": ([1, 2, 3], pytest.approx(mean.tolist()))}
     assert "validation" in axes.get_ylabel()
+
+
+def test_an_assignment_counts_once_however_many_seeds_it_has(tmp_path):
+    for rate, score in zip((0.1, 0.2, 0.3, 0.4), (0.5, 0.6, 0.7, 0.75), strict=True):
+        run(tmp_path, rate=rate, score=score)
+    for seed, score in enumerate((0.78, 0.79, 0.8, 0.81, 0.82)):
+        run(tmp_path, rate=0.5, seed=seed, score=score)
+    (axes,) = draw("validation_performance", tmp_path).axes
+    x, y = lines(axes)["lora"]
+    assert (x, y[0]) == ([1, 2, 3, 4, 5], pytest.approx(0.67))  # of the runs the mean would be 0.728
+    assert not axes.collections  # no two seeds are shared by all assignments
+    (row,) = budget_table(collect(find_runs([tmp_path])), "mail").rows
+    assert row[1].value == pytest.approx(0.67)
+
+
+def test_every_candidate_is_drawn_at_its_value_of_each_option(tmp_path):
+    losses = {1: 0.9, 4: 0.5, 16: 0.7}
+    for alpha, score in ((1, 0.6), (4, 0.8), (16, 0.7)):
+        for rate, more in ((0.1, 0.0), (0.2, -0.1)):
+            epochs = [{"step": 1, "train_loss": 3.0}, {"step": 2, "train_loss": losses[alpha]}]
+            options = {"alpha": alpha, "name_of_no_difference": 3}
+            run(tmp_path, "spt", rate=rate, score=score + more, options=options, test=alpha == 4, epochs=epochs)
+    run(tmp_path, "bitfit")
+    (axes,) = draw("options", tmp_path).axes
+    assert (axes.get_xlabel(), [text.get_text() for text in axes.get_xticklabels()]) == ("alpha", ["1", "4", "16"])
+    (container,) = axes.containers
+    assert container.lines[0].get_ydata().tolist() == [0.6, 0.8, 0.7]
+    (points,) = [one for one in axes.collections if isinstance(one, PathCollection)]
+    assert sorted(points.get_offsets()[:, 1]) == pytest.approx([0.5, 0.6, 0.6, 0.7, 0.7, 0.8])
+    (axes,) = draw("options_loss", tmp_path).axes
+    assert axes.containers[0].lines[0].get_ydata().tolist() == [0.9, 0.5, 0.7]
+
+
+def test_the_band_is_of_the_seeds_that_all_assignments_have(tmp_path):
+    for rate, first in ((0.1, 0.5), (0.2, 0.7)):
+        for seed in (0, 1):
+            run(tmp_path, rate=rate, seed=seed, score=first + seed / 10)
+    (axes,) = draw("validation_performance", tmp_path).axes
+    assert lines(axes)["lora"][1] == pytest.approx([0.65, 0.7])
+    corners = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (corners.min(), corners.max()) == pytest.approx((0.6, 0.75))
 
 
 def test_lengths_of_documents(tmp_path):

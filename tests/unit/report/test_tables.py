@@ -12,6 +12,7 @@ from foretoken.report.runs.groups import collect
 from foretoken.report.runs.records import find_runs
 from foretoken.report.tables.benchmarks import benchmark_table
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
+from foretoken.report.tables.origin import protocol_lines
 from foretoken.report.tables.sheets import groups_csv, runs_csv
 from foretoken.report.tables.task import (
     budget_table,
@@ -25,7 +26,7 @@ from foretoken.report.tables.task import (
     untested,
 )
 
-from support.made_runs import make_run, scores
+from support.made_runs import make_run, recipe, scores
 
 PEARSON = {"pearson": 0.8}
 LORA, BITFIT = [0.80, 0.82, 0.87], [0.70, 0.71, 0.69]
@@ -154,12 +155,12 @@ def test_candidates_show_validation_only(tmp_path):
 
 
 def test_the_budget_table_is_the_mean_of_all_draws(tmp_path):
-    for seed, value in enumerate((0.5, 1.0)):
-        make_run(tmp_path / str(seed), seed=seed, validation=value)
+    for rate, value in enumerate((0.5, 1.0), start=1):
+        make_run(tmp_path / str(rate), learning_rate=rate, validation=value)
     table = budget_table(results(tmp_path), "mail")
     assert table.header == ("Method", "k = 1", "k = 2")
     assert [cell.value for cell in table.rows[0][1:]] == [0.75, 0.875]  # of 2 draws, 3 in 4 have the 1.0
-    assert budget_table(results(tmp_path / "0"), "mail") is None
+    assert budget_table(results(tmp_path / "1"), "mail") is None
 
 
 def test_the_tests_say_why_there_is_none(tmp_path):
@@ -290,3 +291,21 @@ def test_the_mean_over_glue_names_the_tasks_that_are_missing(tmp_path):
         ["lora", "minilm", f"{100 * expected:.1f}", "mrpc, mnli, rte", "cola, sst2, stsb, qqp, qnli"]
     ]
     assert benchmark_table(found, "SuperGLUE") is None  # GLUE's RTE is not SuperGLUE's, and one task is no mean
+
+
+def test_the_median_stands_where_it_is_asked_for(tmp_path):
+    for seed, value in enumerate((0.5, 0.6, 0.91)):
+        make_run(tmp_path / str(seed), seed=seed, test=value)
+    runs = find_runs([tmp_path])
+    mean, median = (main_table(collect(runs, average=average)) for average in ("mean", "median"))
+    assert (mean.rows[0][2].text, median.rows[0][2].text) == ("67.0 ± 21.4", "60.0 ± 21.4")
+    assert (mean.caption[:4], median.caption[:6]) == ("Mean", "Median")
+
+
+def test_a_protocol_is_said_once_for_the_runs_that_share_it_and_parts_no_group(tmp_path):
+    for seed, said in enumerate(("On dev.", "On  dev.\n", None)):
+        record = {"recipe": recipe("lora", seed=seed) | {"protocol": said}}
+        make_run(tmp_path / str(seed), seed=seed, record=record)
+    found = results(tmp_path)
+    assert len(found.groups) == 1
+    assert protocol_lines(found) == ["Protocol of mail: On dev."]

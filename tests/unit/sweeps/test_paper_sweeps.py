@@ -8,6 +8,7 @@ from foretoken.sweeps.candidates import number_of_candidates
 from foretoken.sweeps.plan import load_plan
 
 FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "papers"
+SUPERGLUE = ("boolq", "copa", "superglue-rte", "wic", "wsc")
 COUNTS = {  # candidates by variant
     "prefix-propagation": {
         f"{task}-{method}": rates
@@ -17,10 +18,23 @@ COUNTS = {  # candidates by variant
     "prefix-propagation-kernel": {"kernel-propagation": 6},
     "prefix-tuning": dict.fromkeys(("hyperpartisan", "20newsgroups", "arxiv", "wikihop"), 5),
     "selective-prefix-tuning": {
-        f"{task}-{method}": 2 * alphas
-        for task in ("boolq", "copa", "superglue-rte", "wic", "wsc")
-        for method, alphas in {"prefix-tuning": 1, "spt-mask": 5, "spt-loss": 1, "spt": 5}.items()
+        f"{model}-{task}-{method}": rates
+        for model in ("bert-base", "bert-large", "roberta-large")
+        for task in SUPERGLUE
+        for method, rates in {"fine-tuning": 3, "prefix-tuning": 1, "spt": 1}.items()
     },
+    "selective-prefix-tuning-ner": {
+        f"{model}-{task}-{method}": rates
+        for model in ("bert-base", "bert-large")
+        for task in ("conll2003", "conll2004")
+        for method, rates in {"fine-tuning": 3, "prefix-tuning": 1, "spt": 1}.items()
+    },
+    "selective-prefix-tuning-ablation": {
+        f"{task}-{method}": 1 for task in SUPERGLUE for method in ("pt-2", "pt-2-sm", "pt-2-sl", "spt")
+    },
+    "selective-prefix-tuning-alpha": {"selective-prefix-tuning": 5},
+    "selective-prefix-tuning-lambda": {"selective-prefix-tuning": 6},
+    "selective-prefix-tuning-length": {"selective-prefix-tuning": 6},
     "aot-p-tuning": {
         f"{task}-{method}": (4 * 8 if task == "rte" else 2 * rates) * sizes
         for task in ("stsb", "sst2", "rte", "qqp", "qnli", "mrpc", "mnli", "cola")
@@ -33,14 +47,19 @@ COUNTS = {  # candidates by variant
         )
     },
     "inducer-tuning-nlu": {
-        f"{task}-{method}": 1 for task in ("mnli", "sst2") for method in ("inducer", "inducer-lora", "mam-inducer")
+        f"{task}-{method}": 1
+        for task in ("mnli", "sst2")
+        for method in (
+            *("inducer", "inducer-lora", "mam-inducer", "fine-tuning"),
+            *("bitfit", "prefix-tuning", "lora", "adapter", "mam-adapter"),
+        )
     },
     "inducer-tuning-nlg": {
         f"{task}-{method}": 1
         for task in ("webnlg", "coqa")
         for method in (
             *("inducer", "inducer-lora", "mam-inducer", "adaptive", "extension", "gating"),
-            *("prefix-tuning-108", "adapter-108", "lora-54"),
+            *("prefix-tuning-108", "adapter-108", "lora-54", "mam-adapter", "fine-tuning"),
         )
     },
 }
@@ -54,6 +73,27 @@ def test_every_file_is_counted_here():
 def test_the_grid_is_the_papers(name):
     plan = load_plan(FOLDER / f"{name}.yaml")
     assert {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants} == COUNTS[name]
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_every_head_and_every_run_states_the_protocol(name):
+    path = FOLDER / f"{name}.yaml"
+    head = path.read_text().partition("recipe:\n")[0]
+    assert "\n# Protocol: " in head
+    assert all(item.values["protocol"] for item in load_plan(path).variants)
+
+
+def test_generation_of_inducer_tuning_has_task_embeddings_and_short_texts():
+    for item in load_plan(FOLDER / "inducer-tuning-nlg.yaml").variants:
+        assert item.values["generation"] == {
+            "segment_embeddings": True,
+            "num_beams": 1,
+            "max_new_tokens": 40,
+            "max_target_tokens": 128,
+        }
+        assert item.values["training"]["warmup_steps"] == 500
+        wanted = "500-instances" if item.compared["data.task"] == "coqa" else None
+        assert item.values["data"].get("split") == wanted
 
 
 def test_settings_of_single_tasks_come_through():

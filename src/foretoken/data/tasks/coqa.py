@@ -8,16 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import refuse_repeated_ids
+from foretoken.data.documents import Splits, refuse_repeated_ids
 from foretoken.data.examples import GenerationExample
+from foretoken.data.options import DataOptions
 from foretoken.data.problems import GENERATION
 from foretoken.data.readers.json_files import read_json
 from foretoken.data.readers.rows import Row, field_of, filled, text_value
+from foretoken.data.splits import digest
 from foretoken.data.tasks.base import CLEAN, OFFICIAL, Markers, Task, from_files, from_hub
 from foretoken.errors import DataError
 
 _MARKERS = Markers(("<bos_qa>", "<document>", "<question>", "<answer>"), "<answer>", "<eos_qa>")
 _TURNS = 2
+INSTANCES = "500-instances"
+_VALIDATION = 500
 _log = logging.getLogger(__name__)
 _field = partial(field_of, record="CoQA v1.0")
 
@@ -103,6 +107,22 @@ def _texts(where: str, values: object, name: str) -> list[str]:
     return [text_value(here, _field(here, turn, "input_text"), "input_text").strip() for turn in turns]
 
 
+def _split_off_500(examples: Sequence[GenerationExample], options: DataOptions) -> Splits:
+    """Return train and, with ``split: 500-instances``, a validation of 500 questions drawn from it at random.
+
+    Chen et al. 2022, section 5.1. Other questions of the same conversations stay in train.
+    """
+    if options.split != INSTANCES:
+        return {"train": examples}
+    if len(examples) <= _VALIDATION:
+        raise DataError(
+            f"coqa: split={INSTANCES!r} takes {_VALIDATION} questions from train, which has {len(examples)}"
+        )
+    chosen = set(sorted((one.id for one in examples), key=lambda name: digest(options.split_seed, name))[:_VALIDATION])
+    parts = {"train": False, "validation": True}
+    return {name: [one for one in examples if (one.id in chosen) is wanted] for name, wanted in parts.items()}
+
+
 def _from_hub(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
     return [
         example
@@ -132,6 +152,7 @@ TASK = Task(
         "files of stanfordnlp.github.io/coqa have them)",
     ),
     problem=GENERATION,
-    splits=(CLEAN, OFFICIAL),
+    splits=(CLEAN, OFFICIAL, INSTANCES),
+    validation=_split_off_500,
     markers=_MARKERS,
 )

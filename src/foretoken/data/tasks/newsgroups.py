@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from foretoken.data.documents import Document, Splits, is_empty
-from foretoken.data.options import REMOVABLE, DataOptions
+from foretoken.data.options import CLEAN, REMOVABLE, DataOptions
 from foretoken.data.readers.archives import tar_files
 from foretoken.data.readers.files import entries, is_folder, read_bytes
 from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
+from foretoken.data.splits import split_off
 from foretoken.data.tasks.base import Task, from_hub
 from foretoken.errors import ConfigError, DataError
 
@@ -36,6 +37,8 @@ LABELS = (
     "talk.politics.misc",
     "talk.religion.misc",
 )
+SIXTY = "60-20-20"  # of all posts, as table 6 of Li et al. 2023 gives the shares
+HALVED = "bydate-halved"  # the test half halved into validation and test, which makes the same shares
 _HALVES = {"20news-bydate-train": "train", "20news-bydate-test": "test"}
 _HUB_COLUMNS = ColumnNames("text", "label_text")
 _log = logging.getLogger(__name__)
@@ -43,7 +46,9 @@ _Post = tuple[PurePosixPath, bytes]
 
 
 def read(path: Path, options: DataOptions) -> Splits:
-    """Return the posts in their official train and test halves, stripped as ``options.remove`` says.
+    """Return the posts in their official train and test halves (or as ``options.split`` says).
+
+    They are stripped as ``options.remove`` says.
 
     ``path`` is the archive (20news-bydate.tar.gz, .tar.xz), or a folder with it or its content. Posts are
     latin-1. Those with nothing left after the stripping are dropped and counted in the log.
@@ -60,7 +65,19 @@ def read(path: Path, options: DataOptions) -> Splits:
     for half, split in _HALVES.items():
         if not splits[split]:
             raise DataError(f"{path}: no posts at {half}/<group>/<number>; expected the archive 20news-bydate.tar.gz")
-    return {split: _drop_empty(split, documents) for split, documents in splits.items()}
+    return _arranged({split: _drop_empty(split, documents) for split, documents in splits.items()}, options)
+
+
+def _arranged(splits: Splits, options: DataOptions) -> Splits:
+    """Return the halves by date, or with another ``options.split`` all posts in 60/20/20, or the test half halved."""
+    if options.split == SIXTY:
+        everything = [*splits["train"], *splits["test"]]
+        rest, parts = split_off(everything, {"validation": 0.2, "test": 0.2}, options.split_seed)
+        return {"train": rest, **parts}
+    if options.split == HALVED:
+        test, parts = split_off(splits["test"], {"validation": 0.5}, options.split_seed)
+        return {"train": splits["train"], **parts, "test": test}
+    return splits
 
 
 def strip(text: str, remove: Sequence[str]) -> str:
@@ -94,6 +111,8 @@ def _from_hub(source: str, rows: Iterable[Row]) -> list[Document]:
 
 
 def _check_hub(options: DataOptions) -> None:
+    if options.split != CLEAN:
+        raise ConfigError(f"split={options.split!r} needs the raw archive: set path to its folder")
     if set(options.remove) != set(REMOVABLE):
         raise ConfigError(
             f"the hub copy of 20newsgroups comes without headers, footers and quotes, got remove={options.remove!r}; "
@@ -144,5 +163,6 @@ TASK = Task(
     reader=read,
     hub=from_hub("SetFit/20_newsgroups", _HUB_COLUMNS.needed, _from_hub, check=_check_hub),
     labels=LABELS,
+    splits=(CLEAN, SIXTY, HALVED),
     options=("remove",),
 )

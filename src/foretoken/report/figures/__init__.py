@@ -11,6 +11,7 @@ from foretoken.report.figures.against import score_by_length, score_by_parameter
 from foretoken.report.figures.attention import attention_mass, selective_curves, selective_gates
 from foretoken.report.figures.calibration import coverage_risk, reliability
 from foretoken.report.figures.epochs import calibration_error, learning_curves, learning_seconds
+from foretoken.report.figures.hyperparameters import loss_by_option, score_by_option
 from foretoken.report.figures.lengths import document_lengths
 from foretoken.report.figures.scores import violins
 from foretoken.report.figures.search import expected_performance
@@ -63,6 +64,18 @@ FIGURES: dict[str, Figure] = {
         "different machines cannot be compared.",
         time_by_length,
     ),
+    "options": Figure(
+        "Validation score against the options of a method",
+        "Every candidate, tested or not, at its value of each option that candidates of its method differ in; the line "
+        "goes through the best candidate of each value by validation, with one standard deviation over seeds.",
+        score_by_option,
+    ),
+    "options_loss": Figure(
+        "Training loss against the options of a method",
+        "The last training loss of every candidate, tested or not; the line goes through the best candidate of each "
+        "value by validation, with one standard deviation over seeds.",
+        loss_by_option,
+    ),
     "learning_curves": Figure(
         "Learning curves",
         "Training loss, and the task's metric on validation, after every evaluation: mean over seeds, with one "
@@ -97,8 +110,9 @@ FIGURES: dict[str, Figure] = {
     ),
     "validation_performance": Figure(
         "Expected validation performance",
-        "The best validation score that a search of so many trials may be expected to find (Dodge et al. 2019), with "
-        "one standard deviation around it, for methods with two candidates or more. Every finished run is a trial.",
+        "The best validation score that a search of so many hyperparameter assignments may be expected to find "
+        "(Dodge et al. 2019), for methods with two or more. An assignment counts once, with the mean of its seeds; the "
+        "band is from the lowest to the highest curve of a single seed.",
         expected_performance,
     ),
     "document_lengths": Figure(

@@ -17,7 +17,8 @@ from foretoken.report.tables.scores import greater_is_better
 
 T = TypeVar("T")
 TEST, VALIDATION = "test", "validation"
-_NOT_THE_RECIPE = ("name", "output")  # where a run is kept
+MEAN, MEDIAN = "mean", "median"  # what tables show of the seeds
+_NOT_THE_RECIPE = ("name", "output", "protocol")  # where a run is kept, and what is said of it
 _NOT_THE_TRAINING = ("seed", "num_threads")
 
 
@@ -75,6 +76,11 @@ class Group:
         scores = [run.scores(split or self.split) for run in self.runs]
         return [score[metric] for score in scores if metric in score]
 
+    def by_seed(self, metric: str, split: str) -> dict[int | None, float]:
+        """Return a metric of every run that has it, by seed."""
+        scores = {run.seed: run.scores(split) for run in self.runs}
+        return {seed: score[metric] for seed, score in scores.items() if metric in score}
+
     def measured(self) -> list[str]:
         """Return the names of the metrics that any run has on the group's split."""
         return list(dict.fromkeys(name for run in self.runs for name in run.scores(self.split)))
@@ -88,6 +94,7 @@ class Results:
     groups: tuple[Group, ...]
     chosen: tuple[Group, ...]
     left_out: tuple[tuple[Run, str], ...]
+    average: str = MEAN
 
     @property
     def tasks(self) -> list[str]:
@@ -109,15 +116,15 @@ class Results:
         return [group for group in self.chosen if group.task == task]
 
 
-def collect(runs: Sequence[Run]) -> Results:
-    """Group runs over seeds and choose among the candidates of each method."""
+def collect(runs: Sequence[Run], *, average: str = MEAN) -> Results:
+    """Group runs over seeds and choose among the candidates of each method; `average` is what tables show of seeds."""
     made, repeated = _once_per_seed([run for run in runs if run.is_finished])
     counted = _folds_as_one(made)
     metrics = {task: _most_common(run.metric for run in alike) for task, alike in by(counted, _task).items()}
     groups = [group for alike in by(counted, _row).values() for group in _candidates(alike, metrics[alike[0].task])]
     groups.sort(key=lambda group: (group.task, group.model, group.label, group.setting))
     left_out = [(run, run.reason) for run in runs if not run.is_finished] + repeated
-    return Results(tuple(runs), tuple(groups), tuple(_chosen(groups)), tuple(left_out))
+    return Results(tuple(runs), tuple(groups), tuple(_chosen(groups)), tuple(left_out), average)
 
 
 def by(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Any, list[T]]:

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from foretoken.metrics.statistics import summary
 from foretoken.report.render.table import Cell, Table, ranked
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results
+from foretoken.report.runs.groups import MEAN, MEDIAN, TEST, VALIDATION, Group, Results
 from foretoken.report.tables.scores import ABSENT, greater_is_better, heading, spread
 
 MARK = " †"
 _MARKED = "† on validation: the test split was not looked at."
-_HOW = "Mean ± standard deviation over seeds, on test. Best in bold, second best underlined."
-_PERCENT = f"{_HOW} Scores times 100."
+_HOW = "± standard deviation over seeds, on test. Best in bold, second best underlined."
 _PAPER = ("precision_macro", "recall_macro", "f1_micro")  # prefix-propagation, table 2
 
 
@@ -27,7 +26,7 @@ class Column(NamedTuple):
 def main_table(results: Results) -> Table:
     """Return every task's own metric."""
     columns = [Column(task, results.of_task(task)[0].metric) for task in results.tasks]
-    return _matrix("Score on each task", results, columns, f"{_PERCENT} Trained: share of the parameters.")
+    return _matrix("Score on each task", results, columns, f"{_percent(results)} Trained: share of the parameters.")
 
 
 def paper_table(results: Results) -> Table:
@@ -37,7 +36,7 @@ def paper_table(results: Results) -> Table:
         groups = results.of_task(task)
         classes = all(set(_PAPER) <= set(group.measured()) for group in groups)
         columns += [Column(task, metric) for metric in (_PAPER if classes else (groups[0].metric,))]
-    return _matrix("Precision and recall (macro) and F1 (micro)", results, columns, _PERCENT)
+    return _matrix("Precision and recall (macro) and F1 (micro)", results, columns, _percent(results))
 
 
 def ece_table(results: Results) -> Table | None:
@@ -47,22 +46,32 @@ def ece_table(results: Results) -> Table | None:
     ]
     if not columns:
         return None
-    return _matrix("Expected calibration error", results, columns, f"{_HOW} Lower is better.")
+    return _matrix("Expected calibration error", results, columns, f"{how(results)} Lower is better.")
 
 
-def score_cell(group: Group | None, metric: str) -> Cell:
-    """Return mean and deviation of a metric over the group's seeds, marked where it is not of the test split."""
+def how(results: Results) -> str:
+    """Say what the numbers of a table are."""
+    return f"{results.average.capitalize()} {_HOW}"
+
+
+def _percent(results: Results) -> str:
+    return f"{how(results)} Scores times 100."
+
+
+def score_cell(group: Group | None, metric: str, average: str = MEAN) -> Cell:
+    """Return mean or median and deviation of a metric over the group's seeds, marked where it is not of the test."""
     values = group.values(metric) if group else []
     if not group or not values:
         return Cell(ABSENT)
     numbers = summary(values)
     sign = MARK if group.split == VALIDATION else ""
-    return Cell(spread(metric, numbers.mean, numbers.std) + sign, numbers.mean)
+    middle = numbers.median if average == MEDIAN else numbers.mean
+    return Cell(spread(metric, middle, numbers.std) + sign, middle)
 
 
-def score_column(groups: Sequence[Group | None], metric: str) -> list[Cell]:
+def score_column(groups: Sequence[Group | None], metric: str, average: str = MEAN) -> list[Cell]:
     """Return a metric of every group, ranked; a validation score competes only where there is no other."""
-    cells = [score_cell(group, metric) for group in groups]
+    cells = [score_cell(group, metric, average) for group in groups]
     tested = any(
         group and group.split == TEST and cell.value is not None for group, cell in zip(groups, cells, strict=True)
     )
@@ -90,7 +99,10 @@ def _matrix(title: str, results: Results, columns: Sequence[Column], caption: st
     models = sorted({group.model for group in results.chosen})
     keys = sorted({(group.model, group.label) for group in results.chosen})
     members = {key: [group for group in results.chosen if (group.model, group.label) == key] for key in keys}
-    scored = [score_column([_on(members[key], column.task) for key in keys], column.metric) for column in columns]
+    scored = [
+        score_column([_on(members[key], column.task) for key in keys], column.metric, results.average)
+        for column in columns
+    ]
     several = len(models) > 1
     rows = tuple(
         (

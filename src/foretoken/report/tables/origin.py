@@ -36,6 +36,16 @@ def origin_table(results: Results) -> Table | None:
     return Table("Versions and hardware", ("", "Name", "Value", "Runs"), rows, names=3)
 
 
+def protocol_lines(results: Results) -> list[str]:
+    """Return what the recipes say of how their scores came about, each once, with the tasks that it is about."""
+    tasks: dict[str, list[str]] = {}
+    for group in results.groups:
+        said = group.first.recipe.get("protocol")
+        if said:
+            tasks.setdefault(" ".join(str(said).split()), []).append(group.task)
+    return [f"Protocol of {', '.join(dict.fromkeys(names))}: {said}" for said, names in tasks.items()]
+
+
 def recipe_texts(results: Results) -> list[RecipeText]:
     """Return the recipe of every row of the tables."""
     return [RecipeText(_title(group), _yaml(settings(group.first.recipe))) for group in results.chosen]

@@ -43,11 +43,11 @@ def metrics_table(results: Results, task: str, metrics: Sequence[str] | None = N
         return None
     alike = [name for name in wanted if name in _MICRO and _is_accuracy(name, groups)]
     wanted = [name for name in wanted if name not in alike]
-    columns = [score_column(groups, name) for name in wanted]
+    columns = [score_column(groups, name, results.average) for name in wanted]
     rows = tuple((*_named(group, results), *cells) for group, *cells in zip(groups, *columns, strict=True))
     names = _names(results)
     told = f" {', '.join(map(heading, alike))}: equal to accuracy in every run, and not shown again." if alike else ""
-    caption = with_mark(f"Mean ± standard deviation over seeds, on test.{told}", rows)
+    caption = with_mark(f"{results.average.capitalize()} ± standard deviation over seeds, on test.{told}", rows)
     return Table("Every metric", (*names, *map(heading, wanted)), rows, caption, names=len(names))
 
 
@@ -124,10 +124,13 @@ def _grouped(reasons: Iterable[str]) -> list[str]:
 
 
 def budget_table(results: Results, task: str) -> Table | None:
-    """Return the best validation score to expect of k runs (Dodge et al. 2019); None where no method has two."""
+    """Return the best validation score to expect of k assignments (Dodge et al. 2019); None where no method has two.
+
+    An assignment of hyperparameters counts once, with the mean of its seeds.
+    """
     rows_of = by([group for group in results.groups if group.task == task], lambda group: (group.model, group.label))
     scores = {
-        key: [v for group in same for v in group.values(group.metric, VALIDATION)] for key, same in rows_of.items()
+        key: [group.validation for group in same if group.validation is not None] for key, same in rows_of.items()
     }
     most = max((len(values) for values in scores.values()), default=0)
     if most < 2:
@@ -142,7 +145,8 @@ def budget_table(results: Results, task: str) -> Table | None:
     )
     header = (*_names(results), *(f"k = {budget}" for budget in budgets))
     caption = (
-        f"Expected best {heading(metric)} on validation of k runs drawn from those that were made (settings and seeds)."
+        f"Expected best {heading(metric)} on validation of k settings drawn from those that were run, each with the "
+        "mean of its seeds."
     )
     return Table("Expected validation performance", header, rows, caption, names=len(_names(results)))
 

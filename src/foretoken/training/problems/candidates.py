@@ -7,9 +7,11 @@ before every chunk of the documents, and a linear layer scores the token before 
 from __future__ import annotations
 
 import inspect
+import logging
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from peft import PeftModel
@@ -36,6 +38,8 @@ from foretoken.training.tokens.encode import (
 )
 from foretoken.training.tokens.texts import special_frame
 
+log = logging.getLogger(__name__)
+Front: TypeAlias = tuple[list[int], list[int]]  # what stands before the documents, and the places of `[ent]` in it
 QUESTION, QUESTION_END, CANDIDATE, CANDIDATE_END = "[question]", "[/question]", "[ent]", "[/ent]"
 
 
@@ -74,11 +78,24 @@ class CandidateChoice(Choosing):
         """
         reader = _Reader.of(settings, self.new_tokens, split["question"][0])
         fronts = [reader.front(*row) for row in zip(split["question"], split["candidates"], strict=True)]
+        if reader.options.too_long != "error":
+            fronts = _cut(reader, fronts, split)
         reader.check_room([len(front) for front, _ in fronts], list(split["id"]))
         rows = [reader.row(*front, supports) for front, supports in zip(fronts, split["supports"], strict=True)]
         columns = {name: [row[name] for row in rows] for name in ("sequences", "places", "front", "length")}
         counts = count_lengths([row["whole"] for row in rows], None)
         return columns, replace(counts, truncated=sum(row["is_cut"] for row in rows))
+
+    def readable_rows(self, split: Dataset, settings: EncodeSettings) -> Dataset:
+        """Return the rows in which question and candidates leave room for the documents, with `too_long: drop`."""
+        if (settings.chunks or ChunkOptions()).too_long != "drop" or not len(split):
+            return split
+        reader = _Reader.of(settings, self.new_tokens, split["question"][0])
+        rows = enumerate(zip(split["question"], split["candidates"], strict=True))
+        kept = [index for index, row in rows if reader.has_room(len(reader.front(*row)[0]))]
+        if not kept:
+            raise DataError(f"in all {len(split)} rows question and candidates leave no room; raise max_length")
+        return split.select(kept)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad the chunks of all rows; question and candidates get global attention where the model has it."""
@@ -148,10 +165,18 @@ class _Reader:
         refuse_without_embedding([self.marks, *found], self.settings.rules)
         return [list(ids) for ids in found]
 
-    def front(self, question: str, candidates: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Return what stands before the documents, and the places of the ``[ent]`` tokens in it."""
+    def front(self, question: str, candidates: Sequence[str], *, room: int | None = None) -> Front:
+        """Return what stands before the documents, and the places of the ``[ent]`` tokens in it.
+
+        With ``room``, question and candidates are each cut to the same number of tokens, so that all fit into so many.
+        """
         begin, end, ent, ent_end = self.marks
-        asked, *answers = self.tokens([question, *candidates])
+        texts = self.tokens([question, *candidates])
+        if room is not None:
+            marks = len(self.before) + 2 + 2 * len(candidates)
+            limit = longest_that_fit([len(ids) for ids in texts], room - marks)
+            texts = [ids[:limit] for ids in texts]
+        asked, *answers = texts
         ids, places = [*self.before, begin, *asked, end], []
         for answer in answers:
             places.append(len(ids))
@@ -178,20 +203,51 @@ class _Reader:
             "is_cut": cuts[-1][1] < len(context),
         }
 
+    def has_room(self, front: int) -> bool:
+        """Tell whether so many tokens of question and candidates leave room for documents."""
+        return self._room(front) > self.options.overlap
+
     def check_room(self, fronts: Sequence[int], ids: Sequence[str]) -> None:
         """Refuse rows in which question and candidates leave no room for documents."""
-        full = [row for row, front in enumerate(fronts) if self._room(front) <= self.options.overlap]
+        full = [row for row, front in enumerate(fronts) if not self.has_room(front)]
         if not full:
             return
         shared = f" and chunks.overlap {self.options.overlap}" if self.options.overlap else ""
         raise DataError(
             f"row {ids[full[0]]!r}: question and candidates alone have {fronts[full[0]] + len(self.after)} tokens, "
             f"which leaves no room for the documents with max_length {self.settings.max_length}{shared} ({len(full)} "
-            f"of {len(ids)} rows are so long); raise max_length, or leave them out"
+            f"of {len(ids)} rows are so long); raise max_length, or set chunks.too_long to drop or cut"
         )
 
     def _room(self, front: int) -> int:
         return self.settings.max_length - front - len(self.separator) - len(self.after)
+
+
+def longest_that_fit(lengths: Sequence[int], room: int) -> int:
+    """Return the most tokens that texts of these lengths may keep each, so that together they have at most ``room``.
+
+    >>> longest_that_fit([2, 9, 9], room=12), longest_that_fit([2, 9, 9], room=2)
+    (5, 0)
+    """
+    kept = range(max(lengths, default=0) + 1)
+    return (
+        bisect_right(kept, room, key=lambda most: sum(min(length, most) for length in lengths)) - 1 if room >= 0 else 0
+    )
+
+
+def _cut(reader: _Reader, fronts: Sequence[Front], split: Dataset) -> list[Front]:
+    """Return the fronts, those that leave no room for documents cut to three quarters of the input."""
+    room, found = reader.settings.max_length * 3 // 4, list(fronts)
+    cut = [row for row, (front, _) in enumerate(fronts) if not reader.has_room(len(front))]
+    for row in cut:
+        found[row] = reader.front(split["question"][row], split["candidates"][row], room=room)
+    if cut:
+        log.warning(
+            "chunks.too_long: question and candidates of %d of %d rows were cut to %d tokens, as they leave no room "
+            "for the documents",
+            *(len(cut), len(found), room),
+        )
+    return found
 
 
 def _blank(tokenizer: Any) -> str:

@@ -121,7 +121,8 @@ class TextGeneration(Problem):
 
     def max_length(self, wanted: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
         """Return the tokens of a source, which leave a decoder room to generate."""
-        return source_length(wanted, config, tokenizer, self.options.max_new_tokens)
+        longest = max(self.options.max_new_tokens, self.options.max_target_tokens or 0)
+        return source_length(wanted, config, tokenizer, longest)
 
     def check_texts(self) -> None:
         """Accept bare texts: they are sources."""
@@ -139,7 +140,8 @@ class TextGeneration(Problem):
         if "references" in split.column_names:
             columns["references"] = [list(texts) for texts in split["references"]]
             firsts = [texts[0] for texts in columns["references"]]
-            columns["labels"] = encode_targets(firsts, settings, frame, at_most=self.options.max_new_tokens)
+            at_most = self.options.max_target_tokens or self.options.max_new_tokens
+            columns["labels"] = encode_targets(firsts, settings, frame, at_most=at_most)
         if self.in_sequence and "labels" in columns:
             columns["length"] = [one + len(ids) for one, ids in zip(columns["length"], columns["labels"], strict=True)]
         return columns, truncation

@@ -47,6 +47,11 @@ class ChunkOptions:
     at_most: int | None = option(
         "chunks per document; what is beyond them is cut off", None, at_least=1, at_most=1_000_000
     )
+    too_long: Literal["error", "drop", "cut"] = option(
+        "candidates: a row whose question and candidates alone leave no room for its documents is refused, left out "
+        "(from training, validation and test), or its candidates are cut evenly",
+        "error",
+    )
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,14 @@ class GenerationOptions:
 
     num_beams: int = option("beams of the search; 1: the likeliest token at every step", 1, at_least=1, at_most=1000)
     max_new_tokens: int = option(
-        "tokens of a generated text at most, its end included; longer targets are cut to it in training",
+        "tokens of a generated text at most, its end included",
         128,
+        at_least=1,
+        at_most=100_000,
+    )
+    max_target_tokens: int | None = option(
+        "tokens of a target in training, its end included; longer ones are cut; default: max_new_tokens",
+        None,
         at_least=1,
         at_most=100_000,
     )
@@ -122,7 +133,19 @@ class TrainingOptions:
     )
     gradient_accumulation_steps: int = option("forward passes per optimizer step", 1, at_least=1, at_most=100_000)
     warmup_ratio: float = option("share of the steps over which the learning rate rises", 0.1, at_least=0, at_most=1)
-    weight_decay: float = option("AdamW weight decay", 0.0, at_least=0, at_most=1000)
+    warmup_steps: int | None = option(
+        "steps over which the learning rate rises, in place of `warmup_ratio`", None, at_least=0, at_most=MOST_STEPS
+    )
+    optim: Literal["adamw_torch", "adafactor", "sgd", "rmsprop", "adagrad"] = option(
+        "optimizer, as transformers calls it", "adamw_torch"
+    )
+    weight_decay: float = option("weight decay of the optimizer", 0.0, at_least=0, at_most=1000)
+    adam_beta1: float = option("AdamW: decay of the mean of the gradients", 0.9, at_least=0, below=1)
+    adam_beta2: float = option("AdamW: decay of the mean of their squares", 0.999, at_least=0, below=1)
+    adam_epsilon: float = option("AdamW: what is added to the root of that mean", 1e-8, above=0, at_most=1)
+    label_smoothing: float = option(
+        "share of each label that training spreads evenly over all classes, tags or tokens", 0.0, at_least=0, below=1
+    )
     lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = option(
         "course of the learning rate after the warmup", "linear"
     )
@@ -155,11 +178,16 @@ class TrainingOptions:
         below=1,
     )
     num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1, at_most=MOST_THREADS)
+    report_to: Literal["none", "wandb", "tensorboard", "mlflow"] = option(
+        "where losses and metrics are also sent, through transformers; its package has to be installed", "none"
+    )
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
         if self.tokens_per_batch is not None and not self.bucket_by_length:
             raise ConfigError("tokens_per_batch makes batches of like length; leave out bucket_by_length: false")
+        if self.optim != "adamw_torch" and (self.adam_beta1, self.adam_beta2, self.adam_epsilon) != (0.9, 0.999, 1e-8):
+            raise ConfigError(f"adam_beta1, adam_beta2 and adam_epsilon are of adamw_torch, got optim {self.optim}")
 
     @property
     def peak_learning_rate(self) -> float:
@@ -196,6 +224,9 @@ class Recipe:
     training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)
     output: str = option("folder that holds the runs", "runs")
     name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>[-fold<k>]", None)
+    protocol: str | None = option(
+        "what readers of a report must know of how its scores came about, e.g. in what they differ from a paper's", None
+    )
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
     auto: list[str] = option("keys that were `auto`, whatever they hold by now", factory=list, internal=True)
     _is_checked: ClassVar[bool] = False

@@ -87,6 +87,12 @@ OPTIONS = (
         "lr_scheduler constant has no warmup; constant_with_warmup has",
     ),
     Idle(
+        "training.warmup_steps",
+        lambda run: run.training.lr_scheduler == "constant",
+        "lr_scheduler constant has no warmup; constant_with_warmup has",
+    ),
+    Idle("training.warmup_ratio", lambda run: run.training.warmup_steps is not None, "warmup_steps takes its place"),
+    Idle(
         "training.head_learning_rate",
         lambda run: count_parameters(run.prepared.model).head == 0,
         "no head is trained beside the method",

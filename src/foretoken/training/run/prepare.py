@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from foretoken.data.documents import SPLITS
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
+from foretoken.data.problems import CLASSIFICATION, GENERATION, TOKEN_CLASSIFICATION
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
 from foretoken.lengthening import resolve_source
@@ -38,6 +39,7 @@ from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_t
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
+_SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,10 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(f"training.metric: {error}") from None
     if recipe.training.metric == "meteor" and wordnet() is None:
         raise ConfigError("training.metric: meteor cannot be measured without WordNet's files; see the line above")
+    if recipe.training.label_smoothing and problem.name not in _SMOOTHED:
+        raise ConfigError(
+            f"training.label_smoothing is for {', '.join(_SMOOTHED)}, got data for {problem.name}; leave it out"
+        )
     if recipe.calibration is not None and not problem.has_probabilities:
         raise ConfigError(f"calibration is for classification, got data for {problem.name}; leave it out")
 
@@ -195,8 +201,15 @@ def _tokenised(
     """Tokenise; what is only measured is sorted by length, so that its batches need little padding."""
     tables, truncations = {}, {}
     for name, split in splits.items():
-        rows = problem.training_rows(split) if name == "train" else split
-        columns, truncations[name] = encoded(problem, rows, settings)
+        kept = problem.readable_rows(split, settings)
+        dropped = len(split) - len(kept)
+        rows = problem.training_rows(kept) if name == "train" else kept
+        columns, counts = encoded(problem, rows, settings)
+        truncations[name] = replace(counts, dropped=dropped)
+        if dropped:
+            log.warning(
+                "%s: %d of %d rows are too long and left out; scores are of the others", name, dropped, len(split)
+            )
         tables[name] = Dataset.from_dict(columns)
         log.info("%s: %s", name, describe(truncations[name], settings.max_length))
     for name in MEASURED:

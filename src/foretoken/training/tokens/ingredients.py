@@ -29,7 +29,8 @@ def of_source(options: DataOptions) -> JsonObject | None:
     except (DataError, OSError):  # whoever reads it says what is wrong
         return None
     folds = () if options.folds is not None else FOLD_OPTIONS  # without folds, keys stay as before there were any
-    chosen = {name: value for name, value in asdict(options).items() if name not in folds}
+    idle = (*folds, "made_up")  # what is made up comes from no file
+    chosen = {name: value for name, value in asdict(options).items() if name not in idle}
     return {"files": digests, "options": chosen} if digests else None
 
 

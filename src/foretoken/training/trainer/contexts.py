@@ -1,4 +1,4 @@
-"""What surrounds a forward pass in training: activations in CPU memory, short attention in float32."""
+"""What surrounds a forward pass in training: activations in CPU memory, short attention in float32, smooth labels."""
 
 from __future__ import annotations
 
@@ -51,6 +51,29 @@ class Float32Attention(TorchFunctionMode):
         widened = {name: _wide(value) for name, value in options.items()}
         with torch.autocast("cpu", enabled=False):
             return func(*map(_wide, args), **widened).to(torch.bfloat16)
+
+
+class SmoothedLabels(TorchFunctionMode):
+    """While it is entered, every cross-entropy spreads this share of each label evenly over all classes.
+
+    Szegedy et al. 2016, section 7. The losses of transformers' own heads have no such option.
+    """
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def __torch_function__(
+        self,
+        func: Callable,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        options = dict(kwargs or {})
+        if func is F.cross_entropy:
+            options["label_smoothing"] = self.share
+        return func(*args, **options)
 
 
 def _storage(tensor: Tensor) -> int:

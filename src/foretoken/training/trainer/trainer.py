@@ -41,7 +41,7 @@ from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.checkpoints import best_in, remove_checkpoint, rotate, seal
 from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.new_tokens import rows_alone
-from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations
+from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations, SmoothedLabels
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.tuner.auxiliary import AuxiliaryLossCallback
 
@@ -95,8 +95,13 @@ def training_arguments(options: TrainingOptions, checkpoints: Path, *, searching
         per_device_train_batch_size=options.batch_size,
         per_device_eval_batch_size=options.eval_batch_size,
         gradient_accumulation_steps=options.gradient_accumulation_steps,
-        warmup_steps=min(options.warmup_ratio, 1 - 1e-9),  # a share below 1; 1 would be a single step
+        # a share below 1; 1 would be a single step
+        warmup_steps=min(options.warmup_ratio, 1 - 1e-9) if options.warmup_steps is None else options.warmup_steps,
+        optim=options.optim,
         weight_decay=options.weight_decay,
+        adam_beta1=options.adam_beta1,
+        adam_beta2=options.adam_beta2,
+        adam_epsilon=options.adam_epsilon,
         lr_scheduler_type=options.lr_scheduler,
         max_grad_norm=options.max_grad_norm,
         metric_for_best_model=options.metric,
@@ -110,7 +115,7 @@ def training_arguments(options: TrainingOptions, checkpoints: Path, *, searching
         include_num_input_tokens_seen="non_padding",
         remove_unused_columns=False,
         label_names=["labels"],
-        report_to="none",
+        report_to="none" if searching else options.report_to,
         disable_tqdm=True,
         **_schedule(None if searching else options.eval_every),
         **_checkpointing(options.gradient_checkpointing),
@@ -250,7 +255,9 @@ class RecipeTrainer(Trainer):
     ) -> Any:
         """Return the problem's loss, a mean over the batch's items, and its logits where they are asked for."""
         given = inputs if self.lower_states is None else self.lower_states.use(inputs)
-        loss, logits = self.problem.forward(model, given)
+        smoothing = self.options.label_smoothing if model.training else 0.0
+        with SmoothedLabels(smoothing) if smoothing else contextlib.nullcontext():
+            loss, logits = self.problem.forward(model, given)
         return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
 
     def training_step(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Tensor | int | None = None) -> Tensor:

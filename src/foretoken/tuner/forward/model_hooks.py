@@ -86,7 +86,8 @@ class ModelHooks:
             first, last = self.stacks[number].stack.feed_forward
             return Target(layer.get_submodule(first), number, layer.get_submodule(last))
         _, attention, layer = self.backbone.attentions(self.body)[place.index]
-        path = attention.output if place.kind == "attention" else attention.query[place.part]
+        paths = {"attention": (attention.output,), "value": self.backbone.values_of(attention)}
+        path = paths.get(place.kind, attention.query)[place.part]
         found = layer.get_submodule(path)
         shape = self.dimensions.attentions[place.index]
         width = shape.num_heads * shape.head_dim if place.kind == "query" else None

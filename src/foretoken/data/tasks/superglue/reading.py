@@ -99,6 +99,14 @@ def words_in_context(task: Format, row: Row, number: int) -> Iterator[Document]:
     yield _document(task, where, number, f"{word}: {first}", f"{word}: {second}", values["label"])
 
 
+def words_in_question(task: Format, row: Row, number: int) -> Iterator[Document]:
+    """Yield sentences and question in one text: ``... Does place have the same meaning in both sentences?``."""
+    where, values = row
+    word, first, second = _texts(where, values, "word", "sentence1", "sentence2")
+    text = f"{first} {second} Does {word} have the same meaning in both sentences?"
+    yield _document(task, where, number, text, None, values["label"])
+
+
 def marked_pronoun(task: Format, row: Row, number: int) -> Iterator[Document]:
     """Yield the text with stars around the pronoun, and the noun phrase that it may stand for."""
     where, values = row

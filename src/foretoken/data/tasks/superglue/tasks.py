@@ -16,6 +16,7 @@ from foretoken.data.tasks.superglue.reading import (
     paragraph_of,
     reader_of,
     words_in_context,
+    words_in_question,
 )
 
 _FILES = "https://dl.fbaipublicfiles.com/glue/superglue/data/v2"
@@ -97,6 +98,16 @@ TASKS: tuple[Task, ...] = (
         Format("wic", "wic", ("word", "sentence1", "sentence2", "label"), _FALSE_TRUE, words_in_context),
         title="Word in Context",
         summary="Does a word mean the same in two sentences? The word and a colon stand before each sentence.",
+        metric="accuracy",
+        sizes="4,886 / 542 / 638",
+        folder="WiC",
+        licence="CC BY-NC 4.0",
+    ),
+    _task(
+        Format("wic-question", "wic", ("word", "sentence1", "sentence2", "label"), _FALSE_TRUE, words_in_question),
+        title="Word in Context, as a question",
+        summary="The same as wic in one text: both sentences, and whether the word has the same meaning in them, as "
+        "P-tuning v2 asks RoBERTa.",
         metric="accuracy",
         sizes="4,886 / 542 / 638",
         folder="WiC",

@@ -1,0 +1,90 @@
+"""Made-up examples in the shape of a built-in task, for runs that only show that everything works."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from foretoken.data.documents import SPLITS, Corpus, Document
+from foretoken.data.examples import OUTSIDE, CandidateExample, ChoiceExample, GenerationExample, TaggedExample
+from foretoken.data.problems import (
+    CANDIDATES,
+    CLASSIFICATION,
+    GENERATION,
+    MULTIPLE_CHOICE,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
+from foretoken.data.tasks.base import Task
+
+_WORDS = ("tea", "cup", "pot", "milk", "leaf", "rain", "boat", "oar", "lake", "fish")
+_WHERE = "made up"
+_PAIRED = 2  # examples of a group
+
+
+def made_up(task: Task, count: int) -> Corpus:
+    """Return at least ``count`` examples per split, every class among them, the same ones each time.
+
+    >>> from foretoken.data.tasks.table import get_task
+    >>> corpus = made_up(get_task("rte"), 4)
+    >>> sorted(corpus.splits), len(corpus.splits["train"]), corpus.problem
+    (['test', 'train', 'validation'], 4, 'classification')
+    """
+    labels = task.labels or ("no", "yes")
+    number = max(count, 2 * len(labels)) if task.problem == CLASSIFICATION else count
+    make = _MAKERS[task.problem]
+    splits = {
+        split: [make(f"{split}-{index}", index, _words(split, index), task, labels) for index in range(number)]
+        for split in SPLITS
+    }
+    return Corpus(splits, list(labels) if task.problem == CLASSIFICATION else None, task.problem, task.grouped)
+
+
+def _words(*seed: object) -> Iterator[str]:
+    chance = random.Random("/".join(map(str, seed)))
+    while True:
+        yield " ".join(chance.choices(_WORDS, k=4))
+
+
+def _labelled(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> Document:
+    group = f"{name.partition('-')[0]}-{index // _PAIRED}" if task.grouped else None
+    return Document(name, next(words), labels[index % len(labels)], _WHERE, group=group)
+
+
+def _valued(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> Document:
+    return Document(name, next(words), None, _WHERE, value=float(index % 5))
+
+
+def _choice(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> ChoiceExample:
+    return ChoiceExample(name, next(words), (next(words), next(words)), index % 2, _WHERE)
+
+
+def _tagged(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> TaggedExample:
+    begins = [label for label in task.labels if label.startswith("B-")] or ["B-PER"]
+    given = tuple(next(words).split())
+    tags = [OUTSIDE] * len(given)
+    tags[index % len(given)] = begins[index % len(begins)]
+    return TaggedExample(name, given, tuple(tags), _WHERE)
+
+
+def _candidate(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> CandidateExample:
+    candidates = _WORDS[index % 5], _WORDS[5], _WORDS[6]
+    supports = next(words), next(words)
+    return CandidateExample(name, next(words), candidates, supports, index % len(candidates), _WHERE)
+
+
+def _generated(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> GenerationExample:
+    markers = task.markers.source if task.markers else ()
+    source = " ".join(f"{marker} {next(words)}" for marker in markers) or next(words)
+    return GenerationExample(name, source, (next(words),), _WHERE)
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    CLASSIFICATION: _labelled,
+    REGRESSION: _valued,
+    MULTIPLE_CHOICE: _choice,
+    TOKEN_CLASSIFICATION: _tagged,
+    CANDIDATES: _candidate,
+    GENERATION: _generated,
+}

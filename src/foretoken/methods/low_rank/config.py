@@ -1,0 +1,68 @@
+"""LoRA of the query and value projections (Hu et al. 2021), also where one map yields queries, keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites
+from foretoken.methods.dimensions import AttentionShape, Dimensions, Place
+from foretoken.methods.low_rank.update import LowRankUpdate, QueryValueUpdate
+from foretoken.methods.require import require_fraction, require_int, require_positive
+
+
+@dataclass
+class QueryValueLoraConfig(ForetokenConfig):
+    """LoRA of every query and value projection, each with matrices of its own: ``W x + (alpha / r) B A x``.
+
+    Hu et al. 2021 adapt W_q and W_v. In GPT-2 and ModernBERT one map yields queries, keys and values; the LoRA of peft
+    adapts it whole, with one A for the three, while this one leaves the keys alone. B starts at zero: training
+    starts at the frozen model. 4 L r D parameters where heads share no keys.
+
+    Args:
+        r: rank of each update.
+        lora_alpha: the updates are scaled by ``lora_alpha / r`` (default: ``r``, the unscaled sum).
+        lora_dropout: probability of dropping an element of an update's input in training.
+
+    Raises:
+        ConfigError: a value that cannot work, e.g. ``r`` below 1.
+
+    >>> QueryValueLoraConfig(r=54).peft_type
+    'FORETOKEN_QUERY_VALUE_LORA'
+    """
+
+    r: int = field(default=8, metadata={"help": "rank of each update"})
+    lora_alpha: float | None = field(
+        default=None, metadata={"help": "the updates are scaled by lora_alpha / r (default: r)"}
+    )
+    lora_dropout: float = field(default=0.0, metadata={"help": "dropout on the input of the updates in training"})
+
+    method_type: ClassVar[str] = "FORETOKEN_QUERY_VALUE_LORA"
+
+    def validate(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+        require_int("r", self.r, minimum=1)
+        if self.lora_alpha is not None:
+            require_positive("lora_alpha", self.lora_alpha)
+        require_fraction("lora_dropout", self.lora_dropout)
+
+    def build(self, dimensions: Dimensions) -> Sites:
+        """Return two updates per attention, in one edit where one map yields both."""
+        outputs: dict[str | Place, OutputEdit] = {}
+        for index, shape in enumerate(dimensions.attentions):
+            if shape.is_fused:
+                query, value = self._updates(shape, dimensions.hidden_size)
+                outputs[Place("fused", index)] = QueryValueUpdate(query, value)
+                continue
+            for part in range(shape.query_maps):
+                query, value = self._updates(shape, dimensions.hidden_size)
+                outputs |= {Place("query", index, part): query, Place("value", index, part): value}
+        return Sites(outputs=outputs)
+
+    def _updates(self, shape: AttentionShape, width: int) -> tuple[LowRankUpdate, LowRankUpdate]:
+        scale = 1.0 if self.lora_alpha is None else self.lora_alpha / self.r
+        query, value = (
+            LowRankUpdate(width, heads * shape.head_dim, rank=self.r, scale=scale, dropout=self.lora_dropout)
+            for heads in (shape.num_heads, shape.num_key_value_heads)
+        )
+        return query, value

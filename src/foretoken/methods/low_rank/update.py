@@ -1,0 +1,41 @@
+"""A low-rank update of one projection, and of two parts of a projection that yields queries, keys and values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from foretoken.methods.base import OutputEdit
+from foretoken.methods.bottleneck_adapter import linear
+
+
+class LowRankUpdate(OutputEdit):
+    """``W x + (alpha / r) B A x`` (Hu et al. 2021): A (r, D_in) random, B (D_out, r) zero, no bias."""
+
+    def __init__(self, given: int, output: int, *, rank: int, scale: float, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.down = nn.Linear(given, rank, bias=False)
+        self.up = nn.Linear(rank, output, bias=False)
+        self.scale = scale
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+        """(B, N, D_out) and (B, N, D_in) -> (B, N, D_out)."""
+        update = linear(self.up, linear(self.down, self.dropout(given.to(output.dtype))))
+        return output + self.scale * update.to(output.dtype)
+
+
+class QueryValueUpdate(OutputEdit):
+    """An update of the queries and one of the values in the output of a map that yields ``[q | k | v]``."""
+
+    def __init__(self, query: LowRankUpdate, value: LowRankUpdate) -> None:
+        super().__init__()
+        self.query = query
+        self.value = value
+
+    def forward(self, output: Tensor, given: Tensor) -> Tensor:
+        """(B, N, D_q + D_k + D_v) and (B, N, D) -> (B, N, D_q + D_k + D_v)."""
+        first, last = self.query.up.out_features, self.value.up.out_features
+        key = output[..., first:-last]
+        return torch.cat([self.query(output[..., :first], given), key, self.value(output[..., -last:], given)], dim=-1)

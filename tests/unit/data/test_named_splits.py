@@ -1,0 +1,67 @@
+"""Splits that papers and their programs use, each by its name."""
+
+import pytest
+
+from foretoken.data.documents import Document
+from foretoken.data.examples import GenerationExample
+from foretoken.data.options import DataOptions
+from foretoken.data.tasks import coqa, hyperpartisan, newsgroups
+from foretoken.data.tasks.table import task_errors
+from foretoken.errors import DataError
+
+
+def posts(half, count):
+    return [
+        Document(f"{label}/{i}", f"{half} post {i} of {label}", label, "here")
+        for label in newsgroups.LABELS[:2]
+        for i in range(count)
+    ]
+
+
+def ids(splits):
+    return {name: {document.text for document in documents} for name, documents in splits.items()}
+
+
+def test_20_newsgroups_with_its_test_half_halved():
+    halves = {"train": posts("train", 10), "test": posts("test", 6)}
+    found = newsgroups._arranged(halves, DataOptions(task="20newsgroups", split="bydate-halved"))
+    assert {name: len(documents) for name, documents in found.items()} == {"train": 20, "validation": 6, "test": 6}
+    parts = ids(found)
+    assert parts["train"] == ids(halves)["train"]
+    assert parts["validation"] | parts["test"] == ids(halves)["test"]
+    assert {document.label for document in found["test"]} == set(newsgroups.LABELS[:2])
+
+
+def test_20_newsgroups_in_60_20_20():
+    halves = {"train": posts("train", 12), "test": posts("test", 8)}
+    found = newsgroups._arranged(halves, DataOptions(task="20newsgroups", split="60-20-20"))
+    assert {name: len(documents) for name, documents in found.items()} == {"train": 24, "validation": 8, "test": 8}
+    parts = ids(found)
+    assert set.union(*parts.values()) == set.union(*ids(halves).values())
+    assert parts["test"] & ids(halves)["train"]  # other than by date
+
+
+def test_coqa_with_500_questions_for_validation():
+    examples = [GenerationExample(f"c{i // 10}/{i}", f"q {i}", ("a",), "here", group=f"c{i // 10}") for i in range(620)]
+    options = DataOptions(task="coqa", split="500-instances")
+    found = coqa.TASK.validation(examples, options)
+    assert {name: len(documents) for name, documents in found.items()} == {"train": 120, "validation": 500}
+    assert not {one.id for one in found["train"]} & {one.id for one in found["validation"]}
+    assert found == coqa.TASK.validation(examples, options)
+    assert found != coqa.TASK.validation(examples, DataOptions(task="coqa", split="500-instances", split_seed=1))
+    assert coqa.TASK.validation(examples, DataOptions(task="coqa")) == {"train": examples}
+    with pytest.raises(DataError, match="takes 500 questions from train, which has 7"):
+        coqa.TASK.validation(examples[:7], options)
+
+
+def test_hyperpartisan_on_its_published_validation_part(tmp_path, caplog):
+    (tmp_path / "hp-splits.json").write_text('{"train": [1, 2], "dev": [3], "test": [4]}')
+    documents = [Document(f"{number:07}", f"text {number}", "mainstream", "here") for number in (1, 2, 3, 4)]
+    found = hyperpartisan._published(tmp_path / "hp-splits.json", documents, "longformer-validation")
+    assert found["test"] == found["validation"] == [documents[2]]
+    assert "selects on the published validation part" in caplog.text
+
+
+@pytest.mark.parametrize("split", ["60-20-20", "500-instances", "longformer-validation"])
+def test_a_split_of_another_task_is_refused(split):
+    assert "exists only for task" in " ".join(task_errors({"task": "rte", "split": split}))

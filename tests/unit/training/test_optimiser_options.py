@@ -1,0 +1,33 @@
+"""Options of the optimizer and the loss reach transformers and PyTorch."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from foretoken.errors import ConfigError
+from foretoken.training.recipe.recipe import TrainingOptions
+from foretoken.training.trainer.contexts import SmoothedLabels
+from foretoken.training.trainer.trainer import training_arguments
+
+
+def test_they_reach_the_trainer(tmp_path):
+    given = {"learning_rate": 0.1, "warmup_steps": 500, "adam_beta2": 0.98, "adam_epsilon": 1e-6}
+    found = training_arguments(TrainingOptions(metric="loss", **given), tmp_path)
+    assert (found.warmup_steps, found.adam_beta1, found.adam_beta2, found.adam_epsilon) == (500, 0.9, 0.98, 1e-6)
+    plain = training_arguments(TrainingOptions(metric="loss", learning_rate=0.1, optim="adafactor"), tmp_path)
+    assert (plain.warmup_steps, plain.optim, plain.report_to) == (0.1, "adafactor", [])
+
+
+def test_numbers_of_adamw_beside_another_optimizer_are_refused():
+    with pytest.raises(ConfigError, match="of adamw_torch, got optim sgd"):
+        TrainingOptions(optim="sgd", adam_beta2=0.98)
+
+
+def test_smoothed_labels_are_a_mean_with_the_even_distribution():
+    logits, labels = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2, 1, 1])
+    with SmoothedLabels(0.3):
+        found = functional.cross_entropy(logits, labels), torch.nn.CrossEntropyLoss()(logits, labels)
+    chances = torch.log_softmax(logits, -1)
+    wanted = 0.7 * functional.cross_entropy(logits, labels) - 0.3 * chances.mean()
+    torch.testing.assert_close(found, (wanted, wanted))
+    assert functional.cross_entropy(logits, labels) != wanted
