@@ -2,9 +2,9 @@
 
     FORETOKEN_DATA=... python benchmarks/reviews.py [--method NAME ...] [--seed 0 1 2] [--epochs 8]
 
-A review is five sentences of one label. Those to learn from are of SST-2's training sentences (phrases of fewer than six
-words left out), the test is made of the official dev set, whose sentences are in no review of the training part. The recipe
-is README's without `lengthen`. Runs that the output holds already are not repeated.
+A review is five sentences of one label. Those to learn from are of SST-2's training sentences (phrases of fewer than
+six words left out), the test is made of the official dev set, whose sentences are in no review of the training part. The
+recipe is README's without `lengthen`. Runs that the output holds already are not repeated.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def one_run(method: str, seed: int, epochs: int, parts: dict[str, str]) -> dict[
         began = time.perf_counter()
         record = train(build_recipe(recipe))
     scores = {part: record[part]["accuracy"] for part in ("validation", "test")}
-    return {"method": method, "seed": seed, "epochs": epochs, **scores, "seconds": round(time.perf_counter() - began, 1)}
+    seconds = round(time.perf_counter() - began, 1)
+    return {"method": method, "seed": seed, "epochs": epochs, **scores, "seconds": seconds}
 
 
 def main() -> None:

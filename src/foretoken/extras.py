@@ -24,6 +24,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "sweep": ("optuna", "psutil", "psycopg", "sqlalchemy"),
     "serve": ("fastapi", "httpx", "prometheus_client", "uvicorn"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
+    "openvino": ("openvino",),
     "retrieval": ("sentence_transformers", "usearch"),
     "ray": ("ray",),
     "quantised": ("torchao",),

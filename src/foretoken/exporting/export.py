@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def export(
     foretoken.errors.ConfigError: int8 is for ONNX, not for torch; leave it out, or export to onnx
     """
     folder = Path(output)
-    sources = [Path(item) for item in ([source] if isinstance(source, (str, Path)) else source)]  # type: ignore[list-item]
+    sources = [Path(item) for item in ([source] if isinstance(source, str | os.PathLike) else source)]
     check_options(sources, to, shared=shared, int8=int8)
     check_new_folder(folder)
     with atomic_directory(folder) as temporary:

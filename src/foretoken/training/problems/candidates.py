@@ -11,7 +11,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
 from peft import PeftModel
@@ -37,6 +37,9 @@ from foretoken.training.tokens.encode import (
     refuse_without_embedding,
 )
 from foretoken.training.tokens.texts import special_frame
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 log = logging.getLogger(__name__)
 Front: TypeAlias = tuple[list[int], list[int]]  # what stands before the documents, and the places of `[ent]` in it
@@ -235,7 +238,7 @@ def longest_that_fit(lengths: Sequence[int], room: int) -> int:
     )
 
 
-def _cut(reader: _Reader, fronts: Sequence[Front], split: Dataset) -> list[Front]:
+def _cut(reader: _Reader, fronts: Sequence[Front], split: Table) -> list[Front]:
     """Return the fronts, those that leave no room for documents cut to three quarters of the input."""
     room, found = reader.settings.max_length * 3 // 4, list(fronts)
     cut = [row for row, (front, _) in enumerate(fronts) if not reader.has_room(len(front))]
