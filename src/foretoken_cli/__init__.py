@@ -32,6 +32,7 @@ VERBS = {
     "sweep": "run a comparison: search, choose by validation, measure the test once",
     "report": "write one report of all runs in some folders",
     "analyse": "measure how much attention a trained prefix gets",
+    "serve": "answer requests for many adapters over HTTP",
     "fuse": "fold away what an adapter needs in training only",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "bench": "measure time and memory beside transformers and peft",
