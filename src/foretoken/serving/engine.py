@@ -247,7 +247,7 @@ class Engine:
         return answered
 
     def _work(self) -> None:
-        """The thread's loop: calls first, then one batch."""
+        """Run what is called, then one batch, again and again."""
         try:
             while self._wait():
                 self._call()

@@ -7,13 +7,13 @@ class Observer:
     """Hears what happens, and does nothing with it."""
 
     def accepted(self, adapter: str, documents: int) -> None:
-        """Documents have been put into the queue."""
+        """Hear that documents have been put into the queue."""
 
     def rejected(self, reason: str) -> None:
-        """A request has been refused, or has waited too long."""
+        """Hear that a request has been refused, or has waited too long."""
 
     def waited(self, seconds: float) -> None:
-        """A request has left the queue to be computed."""
+        """Hear that a request has left the queue to be computed."""
 
     def batch(self, *, rows: int, tokens: int, seconds: float) -> None:
-        """A batch has been computed."""
+        """Hear that a batch has been computed."""

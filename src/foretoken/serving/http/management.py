@@ -23,6 +23,7 @@ _ERRORS = {status: about | {"model": ErrorAnswer} for status, about in ANY_ERROR
 router = APIRouter()
 guarded = APIRouter(dependencies=[Depends(needs_key)], responses=_ERRORS)
 admin = APIRouter(dependencies=[Depends(needs_admin_key)], tags=["adapters"], responses=_ERRORS)
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 _STARTED = int(time.time())
 
 

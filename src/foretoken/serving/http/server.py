@@ -74,7 +74,7 @@ class _Serving:
         self.service = Service(settings, Metrics())
         self.watcher: Watcher | None = None
         self.failure: BaseException | None = None
-        self.server = uvicorn.Server(_uvicorn_config(settings, self.service))
+        self.server = uvicorn.Server(uvicorn_config(settings, self.service))
 
     def run(self, listening: socket.socket) -> None:
         """Serve until told to stop."""
@@ -148,7 +148,8 @@ class Protocol(H11Protocol):
             self.transport.close()
 
 
-def _uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config:
+def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config:
+    """Return how uvicorn runs the application."""
     protocol: Any = type("Protocol", (Protocol,), {"seconds": settings.client_seconds})
     return uvicorn.Config(
         make_app(service),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from foretoken.serving.engine import Limits
@@ -42,7 +42,7 @@ class ServerSettings:
     api_key: str | None = None
     admin_key: str | None = None
     cors: tuple[str, ...] = ()
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     body_bytes: int = 8 * 10**6
     adapter_bytes: int = MOST_BYTES
     client_seconds: float = 30.0
