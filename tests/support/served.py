@@ -70,6 +70,29 @@ def make_store(model, folders, *, memory=10**9, bank=GroupedBank):
     return store
 
 
+class HeldBank(GroupedBank):
+    """A bank that waits to be told to go on, and fails on rows with a certain token."""
+
+    def __init__(self, base):
+        super().__init__(base)
+        self.go, self.entered, self.bad, self.fatal, self.batches = threading.Event(), threading.Event(), None, None, []
+        self.go.set()
+
+    def __call__(self, inputs, adapter_names):
+        self.batches.append(inputs["input_ids"].shape)
+        self.entered.set()
+        assert self.go.wait(60)
+        if self.fatal is not None:
+            raise self.fatal
+        if self.bad is not None and (inputs["input_ids"] == self.bad).any():
+            raise RuntimeError("cannot")
+        return super().__call__(inputs, adapter_names)
+
+    def hold(self):
+        self.go.clear()
+        self.entered.clear()
+
+
 @contextmanager
 def serving(store, *, limits=None, settings=None, engine=True):
     """Run the HTTP server in a thread; yield its address and its service."""
@@ -91,5 +114,3 @@ def serving(store, *, limits=None, settings=None, engine=True):
         server.should_exit = True
         thread.join()
         service.close()
-
-

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
 
 from foretoken.inference.predictor import Predictor, load_for_inference
@@ -69,8 +70,8 @@ class GroupedBank:
         """
         predictor = load_for_inference(folder, base=self.base)
         self._loaded[name] = predictor
-        (config,) = predictor.model.peft_config.values()
-        return AdapterInfo(tuple(predictor.labels), str(config.peft_type), _own_bytes(predictor.model))
+        method = PeftConfig.from_pretrained(str(folder)).peft_type
+        return AdapterInfo(tuple(predictor.labels), str(getattr(method, "value", method)), _own_bytes(predictor.model))
 
     def remove(self, name: str) -> None:
         """Give an adapter up."""
@@ -97,10 +98,10 @@ class GroupedBank:
         return [rows[place] for place in range(len(adapter_names))]
 
     def _model(self, name: str) -> nn.Module:
-        if name != BASE:
-            return self._loaded[name].model.get_base_model()
-        model, _ = self.base.with_new_head(None)
-        return model.eval()
+        if name == BASE:
+            return self.base.with_new_head(None)[0].eval()
+        model = self._loaded[name].model
+        return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
 def _places(names: Sequence[str]) -> dict[str, list[int]]:

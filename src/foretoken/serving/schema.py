@@ -128,7 +128,7 @@ class PipelineRequest(Schema):
         },
     )
     inputs: Text | list[Text]
-    parameters: PipelineParameters = PipelineParameters()
+    parameters: PipelineParameters = Field(default_factory=lambda: PipelineParameters.model_validate({}))
 
 
 class EmbeddingsRequest(Schema):

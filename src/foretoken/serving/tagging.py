@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -79,8 +79,8 @@ class _Answers(TokenClassificationPipeline):
     """The second half of the pipeline: from logits to entities. The model has run already."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...]) -> None:
-        self.tokenizer = tokenizer
-        self.model = SimpleNamespace(config=SimpleNamespace(id2label=dict(enumerate(labels))))
+        self.tokenizer: Any = tokenizer
+        self.model: Any = SimpleNamespace(config=SimpleNamespace(id2label=dict(enumerate(labels))))
 
 
 def _windows(adapter: Adapter, text: str, stride: int | None) -> dict[str, list[list[int]]]:

@@ -49,9 +49,11 @@ class Prepared(Generic[T]):
 
 
 class Task(Protocol[T]):
-    """What is asked; ``kind`` says whether it is made of logits or of hidden states."""
+    """What is asked."""
 
-    kind: Kind
+    @property
+    def kind(self) -> Kind:
+        """Whether it is made of logits or of hidden states."""
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[T]:
         """Return the rows of a document.

@@ -57,13 +57,12 @@ async def predict(
     The header `x-truncated` has the numbers of the documents that were cut.
     """
     adapter = service.adapter(asked.model)
-    is_batch = isinstance(asked.inputs, list)
-    sequences = [asked.inputs] if not is_batch else asked.inputs
-    documents = [_document(sequence) for sequence in sequences]
+    given = asked.inputs
+    documents = [_document(item) for item in given] if isinstance(given, list) else [_document(given)]
     found = await service.ask(http, adapter, documents, Classify(truncate=asked.truncate))
     _say_truncated(answer, found)
     scores = [_scores(item, raw=asked.raw_scores) for item in found]
-    return scores if is_batch else scores[0]
+    return scores if isinstance(given, list) else scores[0]
 
 
 @router.post("/models/{adapter}", response_model=None)
@@ -75,13 +74,13 @@ async def pipeline(
     Entities have `entity_group` (or `entity`), `score`, `word`, `start` and `end`. Long texts are tagged in windows.
     """
     chosen = service.adapter(adapter)
-    is_one = isinstance(asked.inputs, str)
-    documents = [Document(text) for text in ([asked.inputs] if is_one else asked.inputs)]
+    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+    documents = [Document(text) for text in texts]
     options = asked.parameters
     if chosen.problem.name == TOKEN_CLASSIFICATION:
         tag = Tag(options.aggregation_strategy, options.stride, tuple(options.ignore_labels))
         entities = [list(item.entities) for item in await service.ask(http, chosen, documents, tag)]
-        return list(entities[0]) if is_one else list(entities)
+        return list(entities[0]) if isinstance(asked.inputs, str) else list(entities)
     found = await service.ask(http, chosen, documents, Classify())
     _say_truncated(answer, found)
     return [_scores(item)[: options.top_k] for item in found]

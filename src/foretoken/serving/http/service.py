@@ -90,8 +90,9 @@ class Service:
 async def _while_connected(http: Request, future: Future[T]) -> T:
     waiting = asyncio.wrap_future(future)
     gone = asyncio.ensure_future(_disconnected(http))
+    either: set[asyncio.Future[Any]] = {waiting, gone}
     try:
-        await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             raise GoneError
         return waiting.result()
