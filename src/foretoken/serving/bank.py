@@ -51,6 +51,11 @@ class Bank(Protocol):
         """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
 
 
+def make_bank(base: SharedBase) -> Bank:
+    """Return an empty bank over a pretrained model."""
+    return GroupedBank(base)
+
+
 class GroupedBank:
     """A bank that runs the rows of a batch one adapter at a time, over one copy of the pretrained tensors.
 

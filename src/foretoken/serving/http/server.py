@@ -20,7 +20,7 @@ from foretoken.files import read_object
 from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import resolve_source
-from foretoken.serving.bank import GroupedBank
+from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import CONFIG, check_folder, check_name
 from foretoken.serving.http.app import make_app
@@ -60,7 +60,7 @@ def make_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Engi
         BackboneError: the pretrained model cannot be loaded.
     """
     base = SharedBase(source)
-    store = Store(base, GroupedBank(base), memory=settings.memory)
+    store = Store(base, make_bank(base), memory=settings.memory)
     for name, folder in settings.sources.items():
         store.add(name, folder)
     return Engine(store, limits=settings.limits, observer=metrics).start()
