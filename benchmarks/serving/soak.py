@@ -2,8 +2,9 @@
 
     python benchmarks/serving/soak.py RUN_OR_ADAPTER... --seconds 600 --rate 20
 
-Requests have 1 to 4 documents of 8 to 400 words; one in twenty is broken, oversized, or hangs up. Memory is that of the server's process; the slope of its second half is a straight
-line through all measurements of it, and what an hour would add is that slope times 3,600 seconds: an extrapolation.
+Requests have 1 to 4 documents of 8 to 400 words; one in twenty is broken or oversized, and some hang up. Memory is that
+of the server's process. A straight line through the measurements of the second half says what an hour would add: an
+extrapolation.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-WORDS = "the of prize lunch meeting winner report court music season letter water number evening".split()
+WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
 
 
 def memory(process):

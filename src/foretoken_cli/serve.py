@@ -54,7 +54,7 @@ def run(words: Sequence[str]) -> int:
             raise
         raise ConfigError(f"{error.name} is not installed; pip install 'foretoken[serve]'") from None
     from foretoken.serving.engine import Limits
-    from foretoken.serving.http.logs import log_as_json
+    from foretoken.serving.http.logs import json_logs
     from foretoken.serving.http.settings import ServerSettings
 
     settings = ServerSettings(
@@ -80,8 +80,8 @@ def run(words: Sequence[str]) -> int:
         drain_seconds=options.drain_seconds,
         traces=options.traces,
     )
-    log_as_json()
-    serve(settings, say=_say)
+    with json_logs():
+        serve(settings, say=_say)
     return 0
 
 

@@ -70,7 +70,7 @@ def test_predict_answers_teis_request(server, predicted):
     one = ok(server.post("/predict", json={"inputs": TEXTS[0], "model": "spam"}))
     assert [row["score"] for row in one] == pytest.approx(sorted(predicted("spam")[0], reverse=True), abs=1e-5)
     many = ok(server.post("/predict", json={"inputs": [[text] for text in TEXTS], "model": "spam"}))
-    assert many[0] == pytest.approx(one) if False else many[0][0]["label"] == one[0]["label"]
+    assert [row["label"] for row in many[0]] == [row["label"] for row in one]
     raw = ok(server.post("/predict", json={"inputs": TEXTS[0], "model": "spam", "raw_scores": True}))
     assert abs(sum(row["score"] for row in raw) - 1) > 1e-3
     pair = server.post("/predict", json={"inputs": TEXTS[:2], "model": "spam"})
@@ -110,6 +110,18 @@ def test_the_pipeline_route_classifies_too(server):
     answer = ok(server.post("/models/spam", json={"inputs": TEXTS[0], "parameters": {"top_k": 1}}))
     assert len(answer) == len(answer[0]) == 1
     assert answer[0][0]["label"] in ("ham", "spam")
+
+
+def test_rerank_orders_documents_by_an_adapter_of_pairs(server):
+    asked = {"model": "relevance", "query": "lunch", "documents": ["word1", "prize word2", "winner"]}
+    answer = ok(server.post("/rerank", json=asked))
+    pairs = {"model": "relevance", "input": ["lunch"] * 3, "text_pair": asked["documents"]}
+    expected = [row["probs"][1] for row in ok(server.post("/classify", json=pairs))["data"]]
+    scores = {row["index"]: row["relevance_score"] for row in answer["results"]}
+    assert [scores[n] for n in range(3)] == pytest.approx(expected)
+    assert [row["relevance_score"] for row in answer["results"]] == sorted(expected, reverse=True)
+    assert answer["results"][0]["document"]["text"] == asked["documents"][answer["results"][0]["index"]]
+    assert len(ok(server.post("/v1/rerank", json=asked | {"top_n": 1, "return_documents": False}))["results"]) == 1
 
 
 def test_embeddings_answer_openais_request(server):

@@ -28,6 +28,7 @@ ADAPTERS = {
     "topic": ("classification", ["art", "law", "war"], LoraConfig, {"target_modules": ["query", "value"], "r": 2}),
     "names": ("token-classification", TAGS, PrefixTuningConfig, PREFIX),
     "stars": ("regression", [], BitFitConfig, {}),
+    "relevance": ("classification", ["no", "yes"], BitFitConfig, {}),
 }
 
 
@@ -54,6 +55,7 @@ def save_adapters(root):
     model = save_tiny_model(root / "model")
     folders = {name: root / name for name in ADAPTERS}
     cards = {
+        "relevance": {"pairs": True},
         "spam": {"scaling": {"kind": "temperature", "temperature": 2.0}},
         "topic": {"max_length": 16, "recipe": {"chunks": {"overlap": 2, "pool": "mean"}}},
     }

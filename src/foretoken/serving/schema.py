@@ -162,7 +162,7 @@ class EmbeddingsAnswer(Schema):
 
 
 class RerankRequest(Schema):
-    """The request of Cohere, vLLM and TEI (which calls the documents ``texts``)."""
+    """The request of Cohere and vLLM."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -170,7 +170,7 @@ class RerankRequest(Schema):
     )
     model: str | None = Field(None, description="an adapter that was trained on pairs of texts")
     query: Text
-    documents: list[Text] = Field(alias="documents", min_length=1)
+    documents: list[Text] = Field(min_length=1)
     top_n: int | None = Field(None, ge=0, description="answer no more than these; 0 or null for all")
     return_documents: bool = True
 

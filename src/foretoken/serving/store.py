@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 
-from foretoken.errors import did_you_mean, quoted
+from foretoken.errors import AdapterError, ForetokenError, did_you_mean, quoted
 from foretoken.files import remove as remove_files
 from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
@@ -104,12 +104,14 @@ class Store:
         check_name(name)
         check_folder(adapter_folder(folder))
         key = f"{name}@{next(self._numbers)}"
-        info = self.bank.add(key, adapter_folder(folder))
         try:
+            info = self.bank.add(key, adapter_folder(folder))
             adapter = replace(read_adapter(name, key, folder, self.base, info), is_owned=owned)
-        except Exception:
+        except Exception as error:
             self.bank.remove(key)
-            raise
+            if isinstance(error, ForetokenError):
+                raise
+            raise AdapterError(f"{folder} cannot be loaded ({type(error).__name__}); save or train it again") from error
         with self._lock:
             old = self._named.get(name)
             self._named[name] = self._loaded[key] = adapter

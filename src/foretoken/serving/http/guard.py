@@ -83,14 +83,11 @@ class Guard:
         body = _Body(receive, most, self.settings.client_seconds)
         if is_upload:
             return body.next
-        parts = []
-        while True:
-            message = await body.next()
-            if message["type"] == "http.disconnect":
-                raise GoneError
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                return _replayed(b"".join(parts), receive)
+        try:
+            whole = await asyncio.wait_for(body.read_all(), self.settings.client_seconds)
+        except asyncio.TimeoutError:
+            raise RefusedError(408, f"the body took longer than {self.settings.client_seconds:g} s") from None
+        return _replayed(whole, receive)
 
 
 @dataclass
@@ -102,6 +99,16 @@ class _Body:
     seconds: float
     read: int = 0
     is_whole: bool = False
+
+    async def read_all(self) -> bytes:
+        """Return all of it."""
+        parts = []
+        while not self.is_whole:
+            message = await self.next()
+            if message["type"] == "http.disconnect":
+                raise GoneError
+            parts.append(message.get("body", b""))
+        return b"".join(parts)
 
     async def next(self) -> Message:
         """Return the next part."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 
 requests = logging.getLogger("foretoken.serving.requests")
@@ -27,12 +29,19 @@ class JsonLines(logging.Formatter):
         return json.dumps(values)
 
 
-def log_as_json(*, debug: bool = False) -> None:
+@contextmanager
+def json_logs() -> Iterator[None]:
     """Let foretoken and uvicorn write JSON lines on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name in ("foretoken", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.DEBUG if debug else logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    loggers = {name: logging.getLogger(name) for name in ("foretoken", "uvicorn")}
+    before = {name: (found.handlers, found.propagate, found.level) for name, found in loggers.items()}
+    for found in loggers.values():
+        found.handlers, found.propagate = [handler], False
+    loggers["uvicorn"].setLevel(logging.WARNING)  # of what it does beside requests
+    try:
+        yield
+    finally:
+        for name, found in loggers.items():
+            found.handlers, found.propagate, _ = before[name]
+            found.setLevel(before[name][2])

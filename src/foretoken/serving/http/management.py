@@ -66,9 +66,11 @@ async def load(name: str, http: Request, service: ServiceOf) -> AdapterAnswer:
                 await run_in_threadpool(archive.write, part)
             await run_in_threadpool(unpack, archive, folder, most_bytes=service.settings.adapter_bytes)
         adapter = await service.call(lambda: service.running.store.add(name, folder, owned=True))
-    except (AdapterError, BackboneError) as error:
+    except BaseException as error:
         remove_files(folder)
-        raise ConfigError(str(error).replace(str(folder), name)) from error
+        if isinstance(error, AdapterError | BackboneError):  # what was sent is at fault, and not what runs
+            raise ConfigError(str(error).replace(str(folder), name)) from error
+        raise
     return _answer(adapter, "loaded")
 
 
