@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from foretoken.serving.engine import Limits
+from foretoken.serving.http.logs import json_logs
 from foretoken.serving.http.settings import ServerSettings
 
 from support.served import HeldBank, make_store, serving
@@ -23,7 +24,7 @@ KEYS = {"api_key": "open", "admin_key": "sesame"}
 @pytest.fixture(scope="module")
 def hostile(adapters):
     """A server that is quick to lose patience, with a bank that can be held, and the client of an honest user."""
-    settings = ServerSettings(sources={}, client_seconds=0.5, body_bytes=10**6, adapter_bytes=10**6, **KEYS)
+    settings = ServerSettings(sources={}, client_seconds=3, body_bytes=10**6, adapter_bytes=10**6, **KEYS)
     store = make_store(*adapters, bank=HeldBank)
     headers = {"authorization": "Bearer open"}
     limits = Limits(rows_waiting=50)
@@ -147,18 +148,14 @@ def test_nobody_gets_in_without_the_key(hostile):
     is_fine(hostile)
 
 
-def test_many_tiny_requests_are_answered_or_refused(hostile, bank):
-    found = asyncio.run(flood(hostile, 100))
-    assert set(found) <= {200, 429}
-    assert found.count(200) >= 50
-    is_fine(hostile)
+def test_many_tiny_requests_are_answered(server):
+    assert asyncio.run(flood(server, 100)) == [200] * 100
 
 
 @pytest.mark.slow
-def test_ten_thousand_tiny_requests_are_answered_or_refused(hostile, bank):
-    found = asyncio.run(flood(hostile, 10_000))
-    assert set(found) <= {200, 429}
-    is_fine(hostile)
+def test_ten_thousand_tiny_requests_are_answered_or_refused(server):
+    assert set(asyncio.run(flood(server, 10_000))) <= {200, 429}
+    is_fine(server)
 
 
 async def flood(client, count):
@@ -293,17 +290,21 @@ def test_uploads_that_are_no_adapters_change_nothing(hostile, adapters):
     is_fine(hostile)
 
 
-def test_nothing_that_is_sent_is_in_the_log(hostile, bank, caplog):
-    caplog.set_level("DEBUG")
+def test_nothing_that_is_sent_is_in_the_log(hostile, bank, capsys):
     secret = "xyzzysecret"
     bank.bad = hostile.service.engine.store.base.tokenizer.unk_token_id
-    hostile.post("/classify", json={"model": "spam", "input": secret})
-    hostile.post("/classify", json={"model": "spam", "inputs": secret})
-    hostile.post(f"/models/{secret}", json={"inputs": secret})
-    hostile.post("/classify", content=b'{"input": "' + secret.encode())
-    lines = [f"{record.getMessage()} {getattr(record, 'fields', '')}" for record in caplog.records]
-    assert any("/classify" in line for line in lines)
-    assert not any(secret in line or "Bearer" in line for line in lines)
+    with json_logs():
+        hostile.post("/classify", json={"model": "spam", "input": secret}, headers={"x-request-id": "mine"})
+        hostile.post("/classify", json={"model": "spam", "inputs": secret})
+        hostile.post(f"/models/{secret}", json={"inputs": secret})
+        hostile.post("/classify", content=b'{"input": "' + secret.encode())
+    printed = capsys.readouterr().err
+    lines = [json.loads(line) for line in printed.splitlines()]
+    found = [(line["route"], line["status"]) for line in lines if line["message"] == "request"]
+    assert found == [("/classify", 424), ("/classify", 422), ("/models/{adapter}", 404), ("/classify", 422)]
+    assert {"request_id": "mine", "adapter": "spam", "documents": 1}.items() <= lines[0].items()
+    assert secret not in printed
+    assert "open" not in printed
 
 
 def test_a_server_that_is_starting_says_so(adapters):

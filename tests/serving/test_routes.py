@@ -9,6 +9,8 @@ from transformers import pipeline
 
 from foretoken.inference.predictor import load_for_inference
 
+from support.served import make_store, serving
+
 TEXTS = ["lunch word1 word2", "prize " * 20, "word7 winner"]
 
 
@@ -208,3 +210,53 @@ def test_metrics_count(server):
     assert 'foretoken_requests_total{route="/classify",status="200"}' in page
     assert 'foretoken_documents_total{adapter="spam"}' in page
     assert "foretoken_batch_tokens_bucket" in page
+
+
+def test_requests_have_spans_where_they_are_asked_for(server, monkeypatch):
+    import httpx
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from foretoken.serving.http.settings import ServerSettings
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    settings = ServerSettings(sources={}, traces=True)
+    with serving(server.service.engine.store, settings=settings, engine=False) as (address, _):
+        assert httpx.post(f"{address}/classify", json={"input": "a"}).status_code == 503
+    (span,) = exporter.get_finished_spans()
+    assert span.name == "/classify"
+    assert span.attributes["http.response.status_code"] == 503
+
+
+def test_a_hundred_adapters_have_labels_of_their_own():
+    from foretoken.serving.http.metrics import MOST_LABELS, Metrics
+
+    metrics = Metrics()
+    for number in range(MOST_LABELS + 20):
+        metrics.accepted(f"a{number}", 1)
+    page = metrics.page(None).decode()
+    assert 'foretoken_documents_total{adapter="other"} 20.0' in page
+    assert f'adapter="a{MOST_LABELS}"' not in page
+
+
+def test_coverage_chooses_the_threshold_from_validation(adapters, tmp_path):
+    import shutil
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    run = tmp_path / "run"
+    shutil.copytree(adapters[1]["spam"], run / "adapter")
+    (run / "run.json").write_text("{}")
+    sure = np.linspace(0.5, 0.99, 50)
+    table = {"split": ["validation"] * 50, "prob_ham": sure, "prob_spam": 1 - sure}
+    pq.write_table(pa.table(table), run / "predictions.parquet")
+    adapter = make_store(adapters[0], {"run": run}).get("run")
+    for coverage in (0.2, 0.5, 1.0):
+        kept = (adapter.confidences >= adapter.threshold(coverage)).mean()
+        assert kept == pytest.approx(coverage, abs=0.02)
+    assert adapter.confidences.max() < 0.99  # the temperature of the card is 2
