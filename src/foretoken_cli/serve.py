@@ -1,4 +1,4 @@
-"""foretoken serve: answer requests for many adapters of one model over HTTP."""
+"""`foretoken serve`: answer requests for many adapters of one model over HTTP."""
 
 from __future__ import annotations
 

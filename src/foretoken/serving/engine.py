@@ -252,6 +252,7 @@ class Engine:
             while self._wait():
                 self._call()
                 self._step()
+                self.store.drop_retired()
         except BaseException as error:  # whatever it is, nobody is to wait for an answer that never comes
             log.exception("the engine has failed")
             with self._changed:
@@ -277,7 +278,6 @@ class Engine:
                     future.set_result(function())
                 except Exception as error:
                     future.set_exception(error)
-        self.store.drop_retired()
 
     def _step(self) -> None:
         """Answer late requests, then run one batch."""

@@ -38,6 +38,7 @@ def json_logs() -> Iterator[None]:
     before = {name: (found.handlers, found.propagate, found.level) for name, found in loggers.items()}
     for found in loggers.values():
         found.handlers, found.propagate = [handler], False
+    loggers["foretoken"].setLevel(logging.INFO)
     loggers["uvicorn"].setLevel(logging.WARNING)  # of what it does beside requests
     try:
         yield
