@@ -300,9 +300,10 @@ def test_nothing_that_is_sent_is_in_the_log(hostile, bank, capsys):
         hostile.post("/classify", content=b'{"input": "' + secret.encode())
     printed = capsys.readouterr().err
     lines = [json.loads(line) for line in printed.splitlines()]
-    found = [(line["route"], line["status"]) for line in lines if line["message"] == "request"]
+    asked = [line for line in lines if line["message"] == "request"]
+    found = [(line["route"], line["status"]) for line in asked]
     assert found == [("/classify", 424), ("/classify", 422), ("/models/{adapter}", 404), ("/classify", 422)]
-    assert {"request_id": "mine", "adapter": "spam", "documents": 1}.items() <= lines[0].items()
+    assert {"request_id": "mine", "adapter": "spam", "documents": 1}.items() <= asked[0].items()
     assert secret not in printed
     assert "open" not in printed
 
