@@ -295,6 +295,15 @@ def adapter_folder(folder: Path) -> Path:
     )
 
 
+def base_model_of(folder: Path) -> str:
+    """Return where the base model of an adapter loads from.
+
+    Raises:
+        AdapterError: the adapter's files are damaged, or it is not there.
+    """
+    return _base_model(_read_config(folder), read_card(folder), folder)
+
+
 def _contents(folder: Path) -> str:
     names = sorted(item.name for item in folder.iterdir())
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -7,7 +7,8 @@ from itertools import chain
 
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from foretoken.training.model.load import load_config, load_tokenizer, load_with_new_head, put_head
+from foretoken.lengthening import resolve_source
+from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import HeadOptions
 
@@ -16,21 +17,22 @@ class SharedBase:
     """A pretrained model that is read once for every kind of head, and held once for all adapters.
 
     Args:
-        source: folder or hub name of the model.
+        source: folder or hub name of the model, or ``minilm``.
 
     Raises:
-        BackboneError: its tokenizer cannot be loaded.
+        BackboneError: its config or its tokenizer cannot be loaded.
 
     Attributes:
-        source: the same.
+        source: what that stands for.
         config: of the model.
         tokenizer: of the model; the adapters read documents with it.
     """
 
     def __init__(self, source: str) -> None:
-        self.source = source
-        self.config: PretrainedConfig = load_config(source)
-        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(source, self.config)
+        self.source = resolve_source(source)
+        with load_errors(source, "model"):
+            self.config: PretrainedConfig = load_config(self.source)
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.source, self.config)
         self._made: dict[tuple[object, ...], tuple[PreTrainedModel, list[str]]] = {}
         self._first: PreTrainedModel | None = None
 

@@ -15,11 +15,9 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from foretoken.errors import AdapterError, BackboneError, ConfigError
-from foretoken.files import read_object
-from foretoken.inference.predictor import adapter_folder
+from foretoken.errors import AdapterError, ConfigError
+from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import SharedBase
-from foretoken.lengthening import resolve_source
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import CONFIG, check_folder, check_name
@@ -176,9 +174,10 @@ def _checked(settings: ServerSettings) -> str:
         check_folder(place)
         if not (place / CONFIG).is_file():
             raise AdapterError(f"{folder} holds no {CONFIG}; expected an adapter's folder, or that of a run with one")
-        named[name] = str(read_object(place / CONFIG).get("base_model_name_or_path") or "")
+        if settings.model is None:
+            named[name] = base_model_of(place)
     if settings.model is not None:
-        return resolve_source(settings.model)
+        return settings.model
     if not named:
         raise ConfigError("nothing to serve: name a run or an adapter, or --model for adapters that come later")
     (first, source), *others = named.items()
@@ -187,8 +186,6 @@ def _checked(settings: ServerSettings) -> str:
             raise ConfigError(
                 f"{first} is an adapter of {source} and {name} of {other}; a server has one model, start another"
             )
-    if not source:
-        raise BackboneError(f"{first} does not say which model it was trained on; name it with --model")
     return source
 
 
