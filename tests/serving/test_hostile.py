@@ -13,8 +13,11 @@ import httpx
 import pytest
 
 from foretoken.serving.engine import Limits
+from foretoken.serving.http.guard import BODIES, Guard
 from foretoken.serving.http.logs import json_logs
+from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
+from foretoken.serving.http.traces import Traces
 
 from support.served import HeldBank, make_store, serving
 
@@ -104,6 +107,39 @@ def test_a_hundred_megabytes_are_refused_unread(hostile):
         else:
             raise AssertionError("the server took a hundred megabytes")
     is_fine(hostile)
+
+
+def test_bodies_that_are_in_memory_together_are_bounded():
+    async def app(scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def crowd():
+        settings = ServerSettings(sources={}, body_bytes=100)
+        guard = Guard(app, settings=settings, metrics=Metrics(), traces=Traces(on=False))
+        gate, sent = asyncio.Event(), []
+
+        async def receive():
+            await gate.wait()
+            return {"type": "http.request", "body": b"a" * 100}
+
+        async def send(message):
+            sent.append(message.get("status"))
+
+        def ask(headers):
+            scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers}
+            return asyncio.create_task(guard(scope, receive, send))
+
+        waiting = [ask([(b"content-length", b"100")]) for _ in range(BODIES)]
+        while guard.held < BODIES * 100:
+            await asyncio.sleep(0)
+        await ask([(b"transfer-encoding", b"chunked")])
+        refused = list(sent)
+        gate.set()
+        await asyncio.gather(*waiting)
+        return refused[0], sent.count(200), guard.held
+
+    assert asyncio.run(crowd()) == (429, BODIES, 0)
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,16 @@ from foretoken.serving.http.traces import Traces
 
 log = logging.getLogger(__name__)
 UPLOADS = "/v1/adapters/"
+BODIES = 32  # of the largest size that are held at a time, or more smaller ones
 _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class RefusedError(Exception):
     """A request that is answered before it reaches a route."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.headers = status, message, headers
 
 
 class GoneError(Exception):
@@ -39,6 +40,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, metrics: Metrics, traces: Traces) -> None:
         self.app, self.settings, self.metrics, self.traces = app, settings, metrics, traces
+        self.held = 0  # bytes of the bodies that are in memory, or will be
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, and write it down."""
@@ -47,11 +49,13 @@ class Guard:
             return
         start, answer = time.perf_counter(), _Answer(send, self.settings.client_seconds, _request_id(scope))
         scope.setdefault("state", {})["request_id"] = answer.request_id
+        size = 0
         with self.traces.span(scope["method"]) as span:
             try:
+                size = self._admitted(scope)
                 await self.app(scope, await self._bounded(scope, receive), answer.send)
             except RefusedError as error:
-                await answer.refuse(error.status, error.message)
+                await answer.refuse(error.status, error.message, error.headers)
             except GoneError:
                 answer.status = 499
             except Exception as error:  # a route's own fault: its message may hold what the client sent
@@ -59,6 +63,7 @@ class Guard:
                 log.debug("where it failed", exc_info=True)
                 await answer.refuse(500, "the server failed; its log has the request's id")
             finally:
+                self.held -= size
                 route = getattr(scope.get("route"), "path", "unknown")
                 span |= {"http.route": route, "http.response.status_code": answer.status}
                 self._write_down(scope, route, answer, time.perf_counter() - start)
@@ -74,14 +79,27 @@ class Guard:
         } | scope["state"].get("log", {})
         requests.info("request", extra={"fields": fields})
 
+    def _admitted(self, scope: Scope) -> int:
+        """Return the bytes that a body will take of the memory, or refuse it."""
+        headers, most = dict(scope["headers"]), self._most(scope)
+        length = int(headers.get(b"content-length", b"0"))
+        if length > most:
+            raise RefusedError(413, f"the body has {length:,} bytes; at most {most:,} are taken")
+        if _is_upload(scope):
+            return 0
+        size = most if b"transfer-encoding" in headers else length
+        if size and self.held + size > BODIES * most:
+            self.metrics.rejected("bodies")
+            raise RefusedError(429, "too many requests are being read; try again later", ((b"retry-after", b"1"),))
+        self.held += size
+        return size
+
+    def _most(self, scope: Scope) -> int:
+        return self.settings.adapter_bytes if _is_upload(scope) else self.settings.body_bytes
+
     async def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        is_upload = scope["method"] == "POST" and scope["path"].startswith(UPLOADS)
-        most = self.settings.adapter_bytes if is_upload else self.settings.body_bytes
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > most:
-            raise RefusedError(413, f"the body has {int(length):,} bytes; at most {most:,} are taken")
-        body = _Body(receive, most, self.settings.client_seconds)
-        if is_upload:
+        body = _Body(receive, self._most(scope), self.settings.client_seconds)
+        if _is_upload(scope):
             return body.next
         try:
             whole = await asyncio.wait_for(body.read_all(), self.settings.client_seconds)
@@ -144,14 +162,18 @@ class _Answer:
         except asyncio.TimeoutError:
             raise GoneError from None
 
-    async def refuse(self, status: int, message: str) -> None:
+    async def refuse(self, status: int, message: str, more: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         """Answer with an error, and close the connection: the rest of the body is not read."""
         if self.status:  # the answer has begun
             return
         body = json.dumps({"error": {"message": message, "type": "RequestError", "code": status}}).encode()
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *more]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
+
+
+def _is_upload(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"].startswith(UPLOADS)
 
 
 def _request_id(scope: Scope) -> str:
