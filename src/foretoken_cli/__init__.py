@@ -33,6 +33,7 @@ VERBS = {
     "sweep": "run a comparison: search, choose by validation, measure the test once",
     "report": "write one report of all runs in some folders",
     "analyse": "measure how much attention a trained prefix gets",
+    "serve": "answer requests for many adapters over HTTP",
     "fuse": "fold away what an adapter needs in training only",
     "export": "write a model as a folder for onnxruntime, PyTorch alone or OpenVINO",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
 from foretoken.files import read_object, refuse_pickles
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
+from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import resolve_source
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
@@ -87,18 +89,19 @@ class Predictor:
         return EncodeSettings(self.tokenizer, self.max_length, token_rules(config), self.chunks)
 
 
-def load_for_inference(folder: str | Path, *, precision: str = "fp32") -> Predictor:
+def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: SharedBase | None = None) -> Predictor:
     """Load an adapter folder, a run folder or a model folder.
 
     Args:
         folder: where it is.
         precision: ``fp32``; or ``bf16``: computed in bfloat16, in which frozen weights are held as well.
+        base: the pretrained model, for an adapter that shares it with others; what the folder says of it is not read.
 
     Raises:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
         BackboneError: the adapter's base model cannot be loaded.
     """
-    predictor = _load(Path(folder))
+    predictor = _load(Path(folder), base)
     if precision == "bf16":
         hold_frozen(predictor.model)
     return replace(predictor, precision=precision)
@@ -171,13 +174,15 @@ def _batches(lengths: Sequence[int], batch_size: int, tokens_per_batch: int | No
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def _load(folder: Path) -> Predictor:
+def _load(folder: Path, base: SharedBase | None) -> Predictor:
     place = adapter_folder(folder)
     for item in place.iterdir():
         if item.suffix in (".json", ".safetensors") and not item.is_file():
             raise AdapterError(f"{item} is not a file; copy or save {place.name} again")
     if (place / "adapter_config.json").is_file():
-        return _load_adapter(place)
+        return _load_adapter(place, base)
+    if base is not None:
+        raise AdapterError(f"{folder} {_contents(place)}; expected an adapter, with adapter_config.json")
     if (place / "config.json").is_file():
         return _load_model(place)
     if (place / VOCABULARY).is_file():
@@ -186,14 +191,17 @@ def _load(folder: Path) -> Predictor:
     raise AdapterError(f"{folder} {_contents(place)}; {EXPECTED}")
 
 
-def _load_adapter(folder: Path) -> Predictor:
+def _load_adapter(folder: Path, shared: SharedBase | None) -> Predictor:
     weights = adapter_file(folder)
     card, config = read_card(folder), _read_config(folder)
-    source = _base_model(config, card, folder)
+    source = shared.source if shared else _base_model(config, card, folder)
     problem = card.make_problem()
     head = card.recipe.head or head_options(getattr(config, "head", None))
-    base, random = load_with_new_head(source, problem, head=head)
+    with_new_head = shared.with_new_head if shared else partial(load_with_new_head, source)
+    base, random = with_new_head(problem, head=head)
     _check_task(folder, config, "SEQ_CLS" if problem is None else problem.task_type_of(base.config))
+    if has_trained_rows(config) and shared:
+        raise AdapterError(f"{folder}: it trains embeddings of new tokens, which adapters of a shared model cannot")
     if has_trained_rows(config) and _has_tokenizer(folder):
         match_vocabulary(base, load_tokenizer(str(folder)))
     with warnings.catch_warnings(), _adapter_errors(folder):
@@ -202,7 +210,9 @@ def _load_adapter(folder: Path) -> Predictor:
             check_lora(config, base)
         model = PeftModel.from_pretrained(base, str(folder))
         check_adapter(model, weights, random=random)
-    return _ready(model, folder if _has_tokenizer(folder) else Path(source), card)
+    if shared is not None:
+        return _ready(model, shared.tokenizer, card)
+    return _ready(model, load_tokenizer(str(folder) if _has_tokenizer(folder) else source, base.config), card)
 
 
 def _load_model(folder: Path) -> Predictor:
@@ -217,7 +227,7 @@ def _load_model(folder: Path) -> Predictor:
             info = put_head(model, head, info, files)
         _check_whole(info, card)
         check_model(model, files)
-    return _ready(model, folder, card)
+    return _ready(model, load_tokenizer(str(folder), config), card)
 
 
 def _check_whole(info: Mapping[str, Iterable[str]], card: Card) -> None:
@@ -246,10 +256,9 @@ def _check_head(problem: Problem, own: list[str]) -> None:
         raise AdapterError(f"{CARD} says {expected}, and config.json has the labels {quoted(own)}; copy both again")
 
 
-def _ready(model: PreTrainedModel | PeftModel, tokenizer_source: Path, card: Card) -> Predictor:
+def _ready(model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase, card: Card) -> Predictor:
     use_fast_attention(model)  # adapters of foretoken's bring it along; LoRA and whole models do not
     config: Any = model.config
-    tokenizer = load_tokenizer(str(tokenizer_source), config)
     own = [str(config.id2label[index]) for index in range(config.num_labels)]
     problem = card.make_problem() or make_problem(CLASSIFICATION, own)
     _check_head(problem, own)
@@ -284,6 +293,15 @@ def adapter_folder(folder: Path) -> Path:
     raise AdapterError(
         f"{folder}: the run has saved no adapter yet (status: {status}); finish it with `foretoken train`"
     )
+
+
+def base_model_of(folder: Path) -> str:
+    """Return where the base model of an adapter loads from.
+
+    Raises:
+        AdapterError: the adapter's files are damaged, or it is not there.
+    """
+    return _base_model(_read_config(folder), read_card(folder), folder)
 
 
 def _contents(folder: Path) -> str:

@@ -1,0 +1,101 @@
+"""Let a server answer at a constant rate of arrivals for a while, and see whether its memory grows.
+
+    python benchmarks/serving/soak.py RUN_OR_ADAPTER... --seconds 600 --rate 20
+
+Requests have 1 to 4 documents of 8 to 400 words; one in twenty is broken or oversized, and some hang up. Memory is that
+of the server's process. A straight line through the measurements of the second half says what an hour would add: an
+extrapolation.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
+
+
+def memory(process):
+    """Return the resident megabytes of a process."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1000
+
+
+def document(chance):
+    length = int(min(400, max(8, chance.lognormvariate(4, 1))))
+    return " ".join(chance.choices(WORDS, k=length))
+
+
+async def send(client, chance, adapters, seen, seconds):
+    start = time.perf_counter()
+    try:
+        if chance.random() < 0.05:
+            bad = chance.choice([b"{", b"[" * 50_000, b'{"model": "nobody", "input": "a"}', b"a" * 9_000_000])
+            answer = await client.post("/classify", content=bad, headers={"content-type": "application/json"})
+        else:
+            body = {"model": chance.choice(adapters), "input": [document(chance) for _ in range(chance.randint(1, 4))]}
+            answer = await client.post("/classify", json=body, timeout=0.01 if chance.random() < 0.02 else 120)
+        seen[answer.status_code] += 1
+        if answer.status_code == 200:
+            seconds.append(time.perf_counter() - start)
+    except (httpx.TimeoutException, httpx.WriteError, httpx.ReadError):
+        seen["hung up"] += 1
+
+
+async def soak(address, process, options):
+    chance, seen, seconds, sizes, tasks, sent = random.Random(0), Counter(), [], [], set(), 0
+    limits = httpx.Limits(max_connections=500)
+    async with httpx.AsyncClient(base_url=address, timeout=120, limits=limits) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        adapters = [item["id"] for item in listed if item["task"] in ("classification", "regression")]
+        start = time.perf_counter()
+        while (now := time.perf_counter() - start) < options.seconds:
+            task = asyncio.create_task(send(client, chance, adapters, seen, seconds))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            if not sizes or now - sizes[-1][0] >= 1:
+                sizes.append((now, memory(process)))
+            sent += 1
+            await asyncio.sleep(max(0, sent / options.rate - now))
+        await asyncio.gather(*tasks)
+        alive = (await client.get("/v2/health/ready")).status_code == 200
+    later = [size for size in sizes if size[0] >= options.seconds / 2]
+    slope = float(np.polyfit(*np.array(later).T, 1)[0]) if len(later) > 1 else float("nan")
+    return {
+        "seconds": options.seconds,
+        "rate": options.rate,
+        "statuses": {str(status): count for status, count in sorted(seen.items(), key=str)},
+        "p50_seconds": float(np.quantile(seconds, 0.5)) if seconds else None,
+        "p95_seconds": float(np.quantile(seconds, 0.95)) if seconds else None,
+        "memory_mb": {"first": sizes[0][1], "middle": later[0][1], "last": sizes[-1][1]},
+        "extrapolated_mb_per_hour": slope * 3600,
+        "ready_at_the_end": alive,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--rate", type=float, default=20, help="requests a second, whether or not they are answered")
+    options = parser.parse_args()
+    command = [sys.executable, "-m", "foretoken", "serve", *options.folders, "--port", "0", "--client-seconds", "10"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            address = server.stdout.readline().split()[-1]
+            print(json.dumps(asyncio.run(soak(address, server.pid, options)), indent=2))
+        finally:
+            server.terminate()
+            print("exit code", server.wait(120), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""One pretrained model for many adapters: each gets modules of its own around the same frozen tensors."""
+
+from __future__ import annotations
+
+import copy
+from itertools import chain
+
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from foretoken.lengthening import resolve_source
+from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
+from foretoken.training.problems import Problem
+from foretoken.training.recipe.recipe import HeadOptions
+
+
+class SharedBase:
+    """A pretrained model that is read once for every kind of head, and held once for all adapters.
+
+    Args:
+        source: folder or hub name of the model, or ``minilm``.
+
+    Raises:
+        BackboneError: its config or its tokenizer cannot be loaded.
+
+    Attributes:
+        source: what that stands for.
+        config: of the model.
+        tokenizer: of the model; the adapters read documents with it.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = resolve_source(source)
+        with load_errors(source, "model"):
+            self.config: PretrainedConfig = load_config(self.source)
+        self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.source, self.config)
+        self._made: dict[tuple[object, ...], tuple[PreTrainedModel, list[str]]] = {}
+        self._first: PreTrainedModel | None = None
+
+    def with_new_head(
+        self, problem: Problem | None, *, head: HeadOptions | None = None
+    ) -> tuple[PreTrainedModel, list[str]]:
+        """Return what :func:`~foretoken.training.model.load.load_with_new_head` does, with the shared tensors."""
+        key = () if problem is None else (problem.task_type_of(self.config), repr(problem.head_options))
+        if key not in self._made:
+            self._made[key] = self._loaded(problem)
+        model, random = self._made[key]
+        tensors = chain(model.parameters(), model.buffers())
+        copied = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+        if head is None:
+            return copied, list(random)
+        info = {"missing_keys": random, "unexpected_keys": [], "mismatched_keys": []}
+        return copied, sorted(put_head(copied, head, info, ())["missing_keys"])
+
+    def _loaded(self, problem: Problem | None) -> tuple[PreTrainedModel, list[str]]:
+        model, random = load_with_new_head(self.source, problem)
+        model.requires_grad_(False)
+        if self._first is None:
+            self._first = model
+            return model, random
+        known, prefix = dict(self._first.named_parameters()), f"{model.base_model_prefix}."
+        for name, parameter in list(model.named_parameters()):
+            if name.startswith(prefix) and name in known and known[name].shape == parameter.shape:
+                owner, _, last = name.rpartition(".")
+                setattr(model.get_submodule(owner), last, known[name])
+        return model, random

@@ -1,0 +1,121 @@
+"""An adapter as the engine sees it: how it reads documents, what its outputs are called, how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.errors import AdapterError, ConfigError
+from foretoken.inference.predictor import adapter_folder
+from foretoken.inference.shared_base import SharedBase
+from foretoken.metrics.scaling import Scaling
+from foretoken.serving.bank import BASE, AdapterInfo
+from foretoken.training.problems import Problem, make_problem
+from foretoken.training.run.card import read_card
+from foretoken.training.tokens.encode import EncodeSettings, token_rules
+
+PREDICTIONS = "predictions.parquet"  # beside a run's adapter
+SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION)
+
+
+@dataclass(eq=False)
+class Adapter:
+    """An adapter that answers requests.
+
+    Attributes:
+        name: what clients call it.
+        key: what the bank calls it: a new one each time that a name is loaded.
+        folder: where its files are.
+        problem: what it predicts.
+        settings: how documents become tokens.
+        scaling: of the probabilities, fitted when it was trained; None where none was.
+        confidences: of the validation documents, sorted; None where its run is not known.
+        method: peft's name of the method.
+        bytes: memory that it takes beside the model.
+        waiting: requests that need it and are not answered yet.
+        is_owned: whether its folder goes when it is removed.
+    """
+
+    name: str
+    key: str
+    folder: Path
+    problem: Problem
+    settings: EncodeSettings
+    scaling: Scaling | None = None
+    confidences: np.ndarray | None = None
+    method: str = ""
+    bytes: int = 0
+    waiting: int = field(default=0, compare=False)
+    is_owned: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the outputs, in order; none for regression."""
+        return self.problem.labels
+
+    def threshold(self, coverage: float) -> float:
+        """Return the confidence that this share of the validation documents has or exceeds.
+
+        Raises:
+            ConfigError: the confidences of its validation documents are not known.
+        """
+        if self.confidences is None:
+            raise ConfigError(
+                f"coverage: the validation predictions of {self.name!r} are not known; serve its run folder, or give "
+                "min_confidence"
+            )
+        return float(np.quantile(self.confidences, 1 - coverage, method="higher"))
+
+
+def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: AdapterInfo) -> Adapter:
+    """Return the adapter in a folder that the bank has taken up.
+
+    Raises:
+        AdapterError: its problem is none that is served.
+    """
+    place = adapter_folder(folder)
+    card = read_card(place)
+    problem = card.make_problem() or make_problem(CLASSIFICATION, info.labels)
+    if problem.name not in SERVED:
+        raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)}")
+    length = problem.max_length(card.max_length, base.config, base.tokenizer)
+    return Adapter(
+        name=name,
+        key=key,
+        folder=folder,
+        problem=problem.for_model(base.config, base.tokenizer),
+        settings=EncodeSettings(base.tokenizer, length, token_rules(base.config), card.recipe.chunks),
+        scaling=card.scaling,
+        confidences=_confidences(folder / PREDICTIONS, problem, card.scaling),
+        method=info.method,
+        bytes=info.bytes,
+    )
+
+
+def frozen_model(base: SharedBase) -> Adapter:
+    """Return the pretrained model without an adapter, which has states and no outputs."""
+    problem = make_problem(REGRESSION, ())
+    length = problem.max_length(None, base.config, base.tokenizer)
+    settings = EncodeSettings(base.tokenizer, length, token_rules(base.config))
+    return Adapter(name=BASE, key=BASE, folder=Path(base.source), problem=problem, settings=settings)
+
+
+def _confidences(file: Path, problem: Problem, scaling: Scaling | None) -> np.ndarray | None:
+    """Return the sorted confidences of a run's validation documents, scaled as the answers are."""
+    if not file.is_file() or problem.name != CLASSIFICATION:
+        return None
+    import pyarrow.parquet as pq
+    from pyarrow import ArrowException
+
+    columns = [f"prob_{label}" for label in problem.labels]
+    try:
+        table = pq.read_table(file, columns=columns, filters=[("split", "=", "validation")])
+    except (ArrowException, OSError) as error:
+        raise AdapterError(f"{file} is damaged or of another run: {error}"[:300]) from error
+    if not len(table):
+        return None
+    outputs = np.column_stack([table[name].to_numpy() for name in columns])
+    return np.sort((outputs if scaling is None else scaling.apply(outputs)).max(axis=1))

@@ -1,0 +1,139 @@
+"""What computes: one pretrained model, and adapters that are named row by row.
+
+Shapes: B rows, N tokens, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from peft import PeftConfig, PeftModel
+from torch import Tensor, nn
+
+from foretoken.inference.predictor import Predictor, load_for_inference
+from foretoken.inference.shared_base import SharedBase
+
+BASE = "__base__"  # the pretrained model without an adapter, as peft calls it
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """What a bank knows of an adapter.
+
+    Attributes:
+        labels: the names of its outputs, in order.
+        method: peft's name of the method.
+        bytes: memory that it takes beside the model.
+    """
+
+    labels: tuple[str, ...]
+    method: str
+    bytes: int
+
+
+class Bank(Protocol):
+    """Adapters of one model; one thread at a time calls it."""
+
+    def add(self, name: str, folder: Path) -> AdapterInfo:
+        """Take up an adapter; where that fails with an AdapterError, all others are as they were."""
+
+    def remove(self, name: str) -> None:
+        """Give an adapter up."""
+
+    def __call__(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
+        """Return each row's logits: (labels,), or (tokens, labels) of an adapter that tags."""
+
+    def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
+        """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
+
+
+def make_bank(base: SharedBase) -> Bank:
+    """Return an empty bank over a pretrained model."""
+    return GroupedBank(base)
+
+
+class GroupedBank:
+    """A bank that runs the rows of a batch one adapter at a time, over one copy of the pretrained tensors.
+
+    Args:
+        base: the pretrained model.
+    """
+
+    def __init__(self, base: SharedBase) -> None:
+        self.base = base
+        self._loaded: dict[str, Predictor] = {}
+
+    def add(self, name: str, folder: Path) -> AdapterInfo:
+        """Load an adapter beside the others.
+
+        Raises:
+            AdapterError: the folder holds none, or one of another model.
+        """
+        predictor = load_for_inference(folder, base=self.base)
+        self._loaded[name] = predictor
+        method = PeftConfig.from_pretrained(str(folder)).peft_type
+        return AdapterInfo(tuple(predictor.labels), str(getattr(method, "value", method)), _own_bytes(predictor.model))
+
+    def remove(self, name: str) -> None:
+        """Give an adapter up."""
+        self._loaded.pop(name, None)
+
+    @torch.inference_mode()
+    def __call__(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
+        """Return each row's logits."""
+        rows: dict[int, Tensor] = {}
+        for name, places in _places(adapter_names).items():
+            group = _taken(inputs, places)
+            logits = self._loaded[name].model(**group).logits.float().cpu()
+            rows |= dict(zip(places, _without_padding(logits, group["attention_mask"]), strict=True))
+        return [rows[place] for place in range(len(adapter_names))]
+
+    @torch.inference_mode()
+    def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
+        """Return each row's last hidden states."""
+        rows: dict[int, Tensor] = {}
+        for name, places in _places(adapter_names).items():
+            group = _taken(inputs, places)
+            states = _body(self._model(name))(**group).last_hidden_state.float().cpu()
+            rows |= dict(zip(places, _without_padding(states, group["attention_mask"]), strict=True))
+        return [rows[place] for place in range(len(adapter_names))]
+
+    def _model(self, name: str) -> nn.Module:
+        if name == BASE:
+            return self.base.with_new_head(None)[0].eval()
+        model = self._loaded[name].model
+        return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def _places(names: Sequence[str]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    return places
+
+
+def _taken(inputs: dict[str, Tensor], places: list[int]) -> dict[str, Tensor]:
+    """Return some rows of a batch, cut to the longest of them."""
+    longest = int(inputs["attention_mask"][places].sum(dim=1).max())
+    return {name: values[places, :longest] for name, values in inputs.items()}
+
+
+def _without_padding(values: Tensor, mask: Tensor) -> list[Tensor]:
+    if values.dim() < 3:
+        return list(values)
+    return [row[:length] for row, length in zip(values, mask.sum(dim=1).tolist(), strict=True)]
+
+
+def _body(model: nn.Module) -> nn.Module:
+    return model.get_submodule(str(model.base_model_prefix))
+
+
+def _own_bytes(model: nn.Module) -> int:
+    """Return the bytes of what was trained: the pretrained tensors are frozen and shared."""
+    names = ("modules_to_save", "foretoken", "lora_")
+    own = (tensor for name, tensor in model.named_parameters() if any(part in name for part in names))
+    return sum(tensor.numel() * tensor.element_size() for tensor in own)

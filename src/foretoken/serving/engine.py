@@ -1,0 +1,370 @@
+"""The engine: requests in, answers out. One thread owns the model; nothing here knows of HTTP."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from foretoken.errors import AdapterError, ForetokenError
+from foretoken.serving.adapters import Adapter
+from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
+from foretoken.serving.observer import Observer
+from foretoken.serving.scheduler import Pending, Queue, Row
+from foretoken.serving.store import Store
+from foretoken.serving.tasks import Document, Prepared, Task
+from foretoken.training.tokens.encode import padded
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the engine takes.
+
+    Attributes:
+        tokens_per_batch: of one forward pass.
+        rows_waiting: in the queue; a request that is alone may have more.
+        documents: of one request.
+        characters: of one document.
+        seconds_waiting: in the queue, where a request names no shorter time.
+    """
+
+    tokens_per_batch: int = 8192
+    rows_waiting: int = 2048
+    documents: int = 256
+    characters: int = 2_000_000
+    seconds_waiting: float = 30.0
+
+
+@dataclass(frozen=True)
+class Request(Generic[T]):
+    """Documents for one adapter; its answers come together, in their order.
+
+    Attributes:
+        adapter: its name.
+        documents: what it reads.
+        task: what is asked.
+        timeout: seconds that the request may wait in the queue; None for the engine's limit.
+    """
+
+    adapter: str
+    documents: Sequence[Document]
+    task: Task[T]
+    timeout: float | None = None
+
+
+class Engine:
+    """Answers requests for many adapters of one model, in batches that mix them.
+
+    Args:
+        store: the adapters.
+        limits: what is taken.
+        observer: is told what happens.
+        padded: whether the model computes padding, which then counts in the size of a batch.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        limits: Limits | None = None,
+        observer: Observer | None = None,
+        padded: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store, self.limits, self.observer = store, limits or Limits(), observer or Observer()
+        self.state: State = "new"
+        self._padded, self._clock = padded, clock
+        self._queue, self._calls = Queue(), deque[tuple[Callable[[], Any], Future[Any]]]()
+        self._reserved = 0
+        self._running: list[Row] = []
+        self._tokens_per_second = 0.0
+        self._changed = Condition()
+        self._worker = Thread(target=self._work, name="foretoken-engine", daemon=True)
+        self._finishing = ThreadPoolExecutor(1, "foretoken-answers")
+
+    def start(self) -> Engine:
+        """Start the thread that owns the model."""
+        self.state = "ready"
+        self._worker.start()
+        return self
+
+    def close(self) -> None:
+        """Take no more requests, answer those that were taken, and end."""
+        with self._changed:
+            if self.state == "ready":
+                self.state = "draining"
+            self._changed.notify_all()
+        if self._worker.is_alive():
+            self._worker.join()
+        self._finishing.shutdown()
+        if self.state != "failed":
+            self.state = "closed"
+
+    def __enter__(self) -> Engine:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Answer what was taken, and end."""
+        self.close()
+
+    def submit(self, request: Request[T]) -> Future[list[T]]:
+        """Tokenise a request and put it into the queue; cancel the future to give the request up.
+
+        The future fails with a BusyError where the request has waited too long, an AdapterError where its adapter can
+        no longer be read, and a ComputeError where the model fails on it.
+
+        Raises:
+            NotReadyError: the engine is not running.
+            NoSuchAdapterError: no adapter has this name.
+            BusyError: the queue is full.
+            TooLongError: there are too many documents, or one is too long.
+            DataError: one of them is empty.
+            WrongTaskError: the adapter does something else.
+        """
+        self._check(request)
+        adapter = self.store.hold(request.adapter)
+        try:
+            self._reserve(len(request.documents))
+            try:
+                prepared = [request.task.prepare(adapter, document) for document in request.documents]
+                computed = self._put(adapter, request, prepared)
+            finally:
+                self._reserve(-len(request.documents))
+        except BaseException:
+            self.store.release(adapter)
+            raise
+        return self._answers(computed, adapter, prepared)
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Run a function on the thread that owns the model, between two batches.
+
+        Raises:
+            NotReadyError: the engine is not running.
+        """
+        future: Future[T] = Future()
+        with self._changed:
+            self._check_ready()
+            self._calls.append((function, future))
+            self._changed.notify_all()
+        return future
+
+    @property
+    def rows_waiting(self) -> int:
+        """Rows in the queue."""
+        return len(self._queue)
+
+    def _check(self, request: Request[T]) -> None:
+        self._check_ready()
+        if not request.documents:
+            raise TooLongError("the request has no documents; expected one or more")
+        if len(request.documents) > self.limits.documents:
+            got, most = len(request.documents), self.limits.documents
+            raise TooLongError(f"the request has {got:,} documents; at most {most:,} are taken at once, split it")
+        for number, document in enumerate(request.documents):
+            size = len(document.text) + len(document.pair or "")
+            if size > self.limits.characters:
+                most = self.limits.characters
+                raise TooLongError(f"document {number} has {size:,} characters; at most {most:,} are taken")
+
+    def _check_ready(self) -> None:
+        if self.state != "ready":
+            reason = {"new": "is starting", "failed": "has failed"}.get(self.state, "is shutting down")
+            raise NotReadyError(f"the engine {reason}; try again later")
+
+    def _reserve(self, documents: int) -> None:
+        """Keep places in the queue for documents that are being tokenised, or refuse them."""
+        with self._changed:
+            waiting = len(self._queue) + self._reserved
+            if documents > 0 and waiting and waiting + documents > self.limits.rows_waiting:
+                self._refuse("queue full")
+            self._reserved += documents
+
+    def _put(self, adapter: Adapter, request: Request[T], prepared: list[Prepared[T]]) -> Future[list[Tensor]]:
+        rows = [row for document in prepared for row in document.rows]
+        now = self._clock()
+        wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
+        pending = Pending(adapter, request.task.kind, rows, Future(), arrived=now, deadline=now + wait)
+        with self._changed:
+            self._check_ready()
+            if len(self._queue) and len(self._queue) + len(rows) > self.limits.rows_waiting:
+                self._refuse("queue full")
+            self._queue.put(pending)
+            self._changed.notify_all()
+        self.observer.accepted(adapter.name, len(request.documents))
+        return pending.future
+
+    def _refuse(self, reason: str) -> None:
+        self.observer.rejected(reason)
+        raise BusyError(f"{reason}: {len(self._queue):,} rows are waiting; try again later", self._retry_after())
+
+    def _retry_after(self) -> int:
+        """Return the seconds that the queue takes at the speed of the last batches; 1 to 60."""
+        seconds = self._queue.tokens / self._tokens_per_second if self._tokens_per_second else 1.0
+        return min(60, max(1, math.ceil(seconds)))
+
+    def _answers(
+        self, computed: Future[list[Tensor]], adapter: Adapter, prepared: list[Prepared[T]]
+    ) -> Future[list[T]]:
+        """Return the future of the answers; cancelling it cancels what is to be computed."""
+        answered: Future[list[T]] = Future()
+
+        def finish(results: list[Tensor]) -> None:
+            rows = iter(results)
+            try:
+                answers = [document.finish([next(rows) for _ in document.rows]) for document in prepared]
+            except Exception as error:
+                _settle(answered, error=_told(error, "making the answer"))
+            else:
+                _settle(answered, answers)
+
+        def on_computed(done: Future[list[Tensor]]) -> None:
+            self.store.release(adapter)
+            if done.cancelled():
+                answered.cancel()
+            elif (error := done.exception()) is not None:
+                _settle(answered, error=error)
+            else:
+                self._finishing.submit(finish, done.result())
+
+        computed.add_done_callback(on_computed)
+        answered.add_done_callback(lambda done: computed.cancel() if done.cancelled() else None)
+        return answered
+
+    def _work(self) -> None:
+        """Run what is called, then one batch, again and again."""
+        try:
+            while self._wait():
+                self._call()
+                self._step()
+                self.store.drop_retired()
+        except BaseException as error:  # whatever it is, nobody is to wait for an answer that never comes
+            log.exception("the engine has failed")
+            with self._changed:
+                self.state = "failed"
+                left = [*dict.fromkeys(row.request for row in self._running), *self._queue.requests()]
+            for request in left:
+                _settle(request.future, error=ComputeError(f"the engine has failed: {type(error).__name__}"))
+            while self._calls:
+                _settle(self._calls.popleft()[1], error=NotReadyError("the engine has failed"))
+
+    def _wait(self) -> bool:
+        """Sleep until there is something to do; False when all is done and no more will come."""
+        with self._changed:
+            while not self._queue and not self._calls and self.state == "ready":
+                self._changed.wait()
+            return bool(self._queue or self._calls) or self.state == "ready"
+
+    def _call(self) -> None:
+        while self._calls:
+            function, future = self._calls.popleft()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except Exception as error:
+                    future.set_exception(error)
+
+    def _step(self) -> None:
+        """Answer late requests, then run one batch."""
+        now = self._clock()
+        with self._changed:
+            late = self._queue.late(now)
+            seconds = self._retry_after()
+        for request in late:
+            self.observer.rejected("queue time")
+            waited = now - request.arrived
+            _settle(request.future, error=BusyError(f"waited {waited:.1f} s in the queue, which is too long", seconds))
+        with self._changed:
+            self._queue.drop_over()
+            self._running = self._queue.take(self.limits.tokens_per_batch, padded=self._padded)
+        if self._running:
+            self._run(self._running)
+            self._running = []
+
+    def _run(self, rows: list[Row]) -> None:
+        start = self._clock()
+        for request in dict.fromkeys(row.request for row in rows):
+            self.observer.waited(start - request.arrived)
+        failed = self.store.load({row.request.adapter for row in rows})
+        for row in rows:
+            if (error := failed.get(row.request.adapter)) is not None:
+                _settle(row.request.future, error=_told(error, "reading the adapter again"))
+        usable = [row for row in rows if row.request.adapter not in failed and not row.request.is_over]
+        if not usable:
+            return
+        self._compute(usable)
+        seconds, tokens = self._clock() - start, sum(row.length for row in usable)
+        self.observer.batch(rows=len(usable), tokens=tokens, seconds=seconds)
+        if seconds > 0:
+            speed = tokens / seconds
+            self._tokens_per_second = 0.8 * self._tokens_per_second + 0.2 * speed if self._tokens_per_second else speed
+
+    def _compute(self, rows: list[Row]) -> None:
+        """Run rows together; where that fails, one by one, so that a bad one fails alone."""
+        try:
+            results = self._forward(rows)
+        except Exception as error:
+            if len(rows) > 1:
+                log.warning(
+                    "a batch of %d rows failed with %s; running them one by one", len(rows), type(error).__name__
+                )
+                for row in rows:
+                    self._compute([row])
+                return
+            _settle(rows[0].request.future, error=_told(error, "computing"))
+            return
+        for row, result in zip(rows, results, strict=True):
+            self._deliver(row, result)
+
+    def _forward(self, rows: list[Row]) -> list[Tensor]:
+        names = [row.request.adapter.key for row in rows]
+        inputs = [row.inputs for row in rows]
+        padding = int(self.store.base.tokenizer.pad_token_id)
+        batch = {"input_ids": padded([row["input_ids"] for row in inputs], padding)}
+        batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in inputs], 0)
+        if any("token_type_ids" in row for row in inputs):
+            types = [row.get("token_type_ids", [0] * len(row["input_ids"])) for row in inputs]
+            batch["token_type_ids"] = padded(types, 0)
+        run = self.store.bank if rows[0].request.kind == "logits" else self.store.bank.hidden_states
+        return run(batch, names)
+
+    def _deliver(self, row: Row, result: Tensor) -> None:
+        request = row.request
+        if not torch.isfinite(result).all():
+            message = f"the outputs of {request.adapter.name!r} are not finite: its weights are damaged, train it again"
+            _settle(request.future, error=AdapterError(message))
+            return
+        request.results[row.number] = result
+        if len(request.results) == len(request.rows):
+            _settle(request.future, [request.results[number] for number in range(len(request.rows))])
+
+
+def _settle(future: Future[Any], value: object = None, *, error: BaseException | None = None) -> None:
+    """Answer a request, unless it has been answered or given up."""
+    with suppress(CancelledError, RuntimeError):
+        if future.done() or not future.set_running_or_notify_cancel():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+
+def _told(error: Exception, doing: str) -> Exception:
+    """Return what a client is told: our own errors as they are, of others only their kind."""
+    return error if isinstance(error, ForetokenError) else ComputeError(f"{doing} failed: {type(error).__name__}")

@@ -1,0 +1,45 @@
+"""What a request can fail with, beside what is wrong with its documents."""
+
+from __future__ import annotations
+
+from foretoken.errors import ForetokenError
+
+
+class ServingError(ForetokenError):
+    """Base of what the engine refuses or cannot answer."""
+
+
+class NoSuchAdapterError(ServingError, KeyError):
+    """No adapter has this name."""
+
+    def __str__(self) -> str:
+        """Return the message; KeyError would quote it."""
+        return str(self.args[0])
+
+
+class WrongTaskError(ServingError, ValueError):
+    """The adapter does not do what is asked."""
+
+
+class TooLongError(ServingError, ValueError):
+    """The document is longer than the adapter reads, or there are too many of them."""
+
+
+class BusyError(ServingError, RuntimeError):
+    """The queue is full, or the request has waited too long.
+
+    Attributes:
+        retry_after: seconds after which there will be room.
+    """
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class NotReadyError(ServingError, RuntimeError):
+    """The engine is starting, or has been closed."""
+
+
+class ComputeError(ServingError, RuntimeError):
+    """The model failed on a document."""

@@ -1,0 +1,125 @@
+"""Adapter folders of strangers: looked at before anything of them is read into memory."""
+
+from __future__ import annotations
+
+import re
+import stat
+import zipfile
+from pathlib import Path
+from typing import IO
+
+from foretoken.errors import AdapterError, quoted
+from foretoken.files import atomic_directory, read_object
+from foretoken.inference.saved_weights import ADAPTER
+from foretoken.serving.bank import BASE
+from foretoken.training.run.card import CARD
+
+CONFIG = "adapter_config.json"
+WANTED = (CONFIG, ADAPTER, CARD)  # of an upload; everything else in it is left out
+MOST_BYTES = 2 * 10**9  # of an adapter's files
+_MOST_JSON = 4 * 2**20
+_DEEPEST = 50
+_MOST_FILES = 100
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_PART = 2**20
+
+
+def check_name(name: str) -> str:
+    """Return a name that an adapter may have.
+
+    Raises:
+        AdapterError: it is none.
+
+    >>> check_name("spam-v2")
+    'spam-v2'
+    >>> check_name("../spam")
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.AdapterError: got the name '../spam'; expected up to 128 letters, digits and . _ -, ...
+    """
+    if not _NAME.fullmatch(name) or name == BASE:
+        raise AdapterError(
+            f"got the name {quoted(name)}; expected up to 128 letters, digits and . _ -, the first a letter or a digit"
+        )
+    return name
+
+
+def check_folder(folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
+    """Look at the files of an adapter: no links, no large or deeply nested JSON, no more bytes than are allowed.
+
+    Raises:
+        AdapterError: there is something of that.
+    """
+    size = 0
+    for number, file in enumerate(sorted(folder.iterdir())):
+        if number == _MOST_FILES:
+            raise AdapterError(f"{folder} holds more than {_MOST_FILES} files; expected an adapter's folder")
+        if file.is_symlink():
+            raise AdapterError(f"{file} is a link, which is not followed; copy the file there")
+        if file.is_file() and (file.suffix == ".safetensors" or file.name in WANTED):
+            size += file.stat().st_size
+        if file.name in (CONFIG, CARD):
+            _check_json(file)
+    if size > most_bytes:
+        raise AdapterError(f"{folder} has {size:,} bytes of tensors; at most {most_bytes:,} are taken")
+
+
+def unpack(archive: IO[bytes], folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
+    """Write an adapter's files from a zip archive into a new folder.
+
+    Raises:
+        AdapterError: the archive is damaged, lacks a file, or holds more than is allowed.
+    """
+    try:
+        with zipfile.ZipFile(archive) as found, atomic_directory(folder) as target:
+            for name, item in _members(found, most_bytes).items():
+                with found.open(item) as source, (target / name).open("wb") as written:
+                    _copy(source, written, item.file_size)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
+        if isinstance(error, AdapterError):
+            raise
+        raise AdapterError(f"the upload is no usable zip archive ({error}); make one of the adapter's files") from error
+
+
+def _members(archive: zipfile.ZipFile, most_bytes: int) -> dict[str, zipfile.ZipInfo]:
+    items = archive.infolist()
+    found = {item.filename: item for item in items if item.filename in WANTED}
+    missing = [name for name in (CONFIG, ADAPTER) if name not in found]
+    if missing:
+        raise AdapterError(f"the archive lacks {' and '.join(missing)}; zip the files themselves, not their folder")
+    if len(items) > _MOST_FILES or len(found) < sum(item.filename in WANTED for item in items):
+        raise AdapterError("the archive holds too many files, or one of them twice; zip the adapter's files alone")
+    if any(stat.S_ISLNK(item.external_attr >> 16) for item in found.values()):
+        raise AdapterError("the archive holds a link; zip the adapter's files themselves")
+    size = sum(item.file_size for item in found.values())
+    if size > most_bytes:
+        raise AdapterError(f"the adapter's files have {size:,} bytes; at most {most_bytes:,} are taken")
+    return found
+
+
+def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
+    """Copy what an archive's directory says that there is: a member that unpacks to more is damaged."""
+    left = size
+    while part := source.read(_PART):
+        left -= len(part)
+        if left < 0:
+            raise zipfile.BadZipFile("a file is larger than it says")
+        target.write(part)
+
+
+def _check_json(file: Path) -> None:
+    size = file.stat().st_size
+    if size > _MOST_JSON:
+        raise AdapterError(f"{file} has {size:,} bytes; expected at most {_MOST_JSON:,}")
+    deepest = _depth(read_object(file))
+    if deepest > _DEEPEST:
+        raise AdapterError(f"{file} is nested {deepest:,} levels deep; expected at most {_DEEPEST}")
+
+
+def _depth(values: object) -> int:
+    """Return how deeply lists and objects are nested."""
+    depth, level = 0, [values]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [inner for item in level for inner in (item.values() if isinstance(item, dict) else item)]
+    return depth

@@ -1,0 +1,1 @@
+"""The engine behind HTTP: FastAPI and uvicorn."""

@@ -1,0 +1,172 @@
+"""Routes that predict: vLLM's /classify, TEI's /predict, the pipelines of Hugging Face, /rerank."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request, Response
+
+from foretoken.data.problems import TOKEN_CLASSIFICATION
+from foretoken.errors import ConfigError
+from foretoken.serving.adapters import Adapter
+from foretoken.serving.errors import WrongTaskError
+from foretoken.serving.http.service import ANY_ERROR, ServiceOf, needs_key
+from foretoken.serving.schema import (
+    Classified,
+    ClassifyAnswer,
+    ClassifyRequest,
+    ErrorAnswer,
+    PipelineRequest,
+    PredictRequest,
+    RerankAnswer,
+    RerankDocument,
+    RerankItem,
+    RerankRequest,
+    Score,
+    TokenIds,
+    Usage,
+)
+from foretoken.serving.tagging import Tag
+from foretoken.serving.tasks import Classify, Document, Prediction
+
+_ERRORS = {status: about | {"model": ErrorAnswer} for status, about in ANY_ERROR.items()}
+router = APIRouter(dependencies=[Depends(needs_key)], tags=["predict"], responses=_ERRORS)
+
+
+@router.post("/classify", response_model=ClassifyAnswer)
+@router.post("/v1/classify", response_model=ClassifyAnswer, include_in_schema=False)
+async def classify(asked: ClassifyRequest, http: Request, service: ServiceOf) -> ClassifyAnswer:
+    """Predict a class, or a number, for each text (vLLM's request and answer)."""
+    adapter = service.adapter(asked.model)
+    threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
+    most = asked.truncate_prompt_tokens
+    task = Classify(max_tokens=None if most is None or most < 0 else max(1, most))
+    found = await service.ask(http, adapter, _documents(asked.input, asked.text_pair), task)
+    data = [_classified(number, item, threshold) for number, item in enumerate(found)]
+    labels = list(adapter.labels)
+    return ClassifyAnswer(model=adapter.name, labels=labels, data=data, usage=usage_of(found))
+
+
+@router.post("/predict", response_model=list[Score] | list[list[Score]])
+async def predict(
+    asked: PredictRequest, http: Request, answer: Response, service: ServiceOf
+) -> list[Score] | list[list[Score]]:
+    """Predict the labels' probabilities, the likeliest first (TEI's request and answer).
+
+    The header `x-truncated` has the numbers of the documents that were cut.
+    """
+    adapter = service.adapter(asked.model)
+    given = asked.inputs
+    documents = [_document(item) for item in given] if isinstance(given, list) else [_document(given)]
+    found = await service.ask(http, adapter, documents, Classify(truncate=asked.truncate))
+    _say_truncated(answer, found)
+    scores = [_scores(item, raw=asked.raw_scores) for item in found]
+    return scores if isinstance(given, list) else scores[0]
+
+
+@router.post("/models/{adapter}", response_model=None)
+async def pipeline(
+    adapter: str, asked: PipelineRequest, http: Request, answer: Response, service: ServiceOf
+) -> list[object]:
+    """Tag words, or classify (the request and the answers of Hugging Face's inference API).
+
+    Entities have `entity_group` (or `entity`), `score`, `word`, `start` and `end`. Long texts are tagged in windows.
+    """
+    chosen = service.adapter(adapter)
+    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
+    documents = [Document(text) for text in texts]
+    options = asked.parameters
+    if chosen.problem.name == TOKEN_CLASSIFICATION:
+        tag = Tag(options.aggregation_strategy, options.stride, tuple(options.ignore_labels))
+        entities = [list(item.entities) for item in await service.ask(http, chosen, documents, tag)]
+        return list(entities[0]) if isinstance(asked.inputs, str) else list(entities)
+    found = await service.ask(http, chosen, documents, Classify())
+    _say_truncated(answer, found)
+    return [_scores(item)[: options.top_k] for item in found]
+
+
+@router.post("/rerank", response_model=RerankAnswer)
+@router.post("/v1/rerank", response_model=RerankAnswer, include_in_schema=False)
+async def rerank(asked: RerankRequest, http: Request, service: ServiceOf) -> RerankAnswer:
+    """Score documents by an adapter trained on pairs: its number, or the probability of its last class."""
+    adapter = service.adapter(asked.model)
+    documents = [Document(asked.query, text) for text in asked.documents]
+    found = await service.ask(http, adapter, documents, Classify())
+    scores = [float(item.logits[0] if item.probabilities is None else item.probabilities[-1]) for item in found]
+    order = np.argsort([-score for score in scores], kind="stable")[: asked.top_n or None]
+    results = [
+        RerankItem(
+            index=int(number),
+            relevance_score=scores[number],
+            document=RerankDocument(text=asked.documents[number]) if asked.return_documents else None,
+            truncated=found[number].truncated,
+        )
+        for number in order
+    ]
+    return RerankAnswer(model=adapter.name, results=results, usage=usage_of(found))
+
+
+def usage_of(found: list[Prediction]) -> Usage:
+    """Return how many tokens were read."""
+    tokens = sum(item.tokens for item in found)
+    return Usage(prompt_tokens=tokens, total_tokens=tokens)
+
+
+def texts_of(given: str | list[str] | TokenIds | list[TokenIds]) -> list[str | list[int]]:
+    """Return one text, or list of token numbers, for each document."""
+    if isinstance(given, str):
+        return [given]
+    if given and all(isinstance(item, int) for item in given):
+        return [[item for item in given if isinstance(item, int)]]
+    return [item for item in given if not isinstance(item, int)]
+
+
+def _documents(given: str | list[str] | TokenIds | list[TokenIds], pairs: str | list[str] | None) -> list[Document]:
+    texts = texts_of(given)
+    if pairs is None:
+        return [Document(text) for text in texts]
+    second = [pairs] if isinstance(pairs, str) else pairs
+    if len(second) != len(texts):
+        raise ConfigError(f"text_pair: got {len(second)} texts for {len(texts)}; expected one for each")
+    return [Document(text, pair) for text, pair in zip(texts, second, strict=True)]
+
+
+def _document(sequence: str | tuple[str, ...]) -> Document:
+    return Document(sequence) if isinstance(sequence, str) else Document(*sequence)
+
+
+def _threshold(adapter: Adapter, confidence: float | None, coverage: float | None) -> float:
+    """Return the confidence below which the adapter abstains."""
+    if confidence is None and coverage is None:
+        return 0.0
+    if not adapter.problem.has_probabilities:
+        raise WrongTaskError(f"{adapter.name!r} predicts a number, of which it cannot say how sure it is")
+    return max(confidence or 0.0, 0.0 if coverage is None else adapter.threshold(coverage))
+
+
+def _classified(number: int, item: Prediction, threshold: float) -> Classified:
+    values = item.logits if item.probabilities is None else item.probabilities
+    abstained = item.confidence < threshold
+    return Classified(
+        index=number,
+        label=None if abstained or not item.labels else item.labels[item.best],
+        probs=values.tolist(),
+        num_classes=len(values),
+        abstained=abstained,
+        truncated=item.truncated,
+        tokens=item.tokens,
+    )
+
+
+def _scores(item: Prediction, *, raw: bool = False) -> list[Score]:
+    values = item.logits if raw or item.probabilities is None else item.probabilities
+    labels = item.labels or ("LABEL_0",)
+    scores = [Score(score=float(value), label=label) for value, label in zip(values, labels, strict=True)]
+    return sorted(scores, key=lambda score: -score.score)
+
+
+def _say_truncated(answer: Response, found: list[Prediction]) -> None:
+    cut = [number for number, item in enumerate(found) if item.truncated]
+    if cut:
+        answer.headers["x-truncated"] = json.dumps(cut)[1:-1].replace(" ", "")

@@ -1,0 +1,48 @@
+"""Logs as JSON, a line for each request. No text of a document is in any of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+requests = logging.getLogger("foretoken.serving.requests")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line; ``extra={"fields": {...}}`` adds to it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        values = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        values |= getattr(record, "fields", {})
+        if record.exc_info and record.exc_info[0] is not None:  # its message may hold what a client sent
+            values["exception"] = record.exc_info[0].__name__
+        return json.dumps(values)
+
+
+@contextmanager
+def json_logs() -> Iterator[None]:
+    """Let foretoken and uvicorn write JSON lines on stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    loggers = {name: logging.getLogger(name) for name in ("foretoken", "uvicorn")}
+    before = {name: (found.handlers, found.propagate, found.level) for name, found in loggers.items()}
+    for found in loggers.values():
+        found.handlers, found.propagate = [handler], False
+    loggers["foretoken"].setLevel(logging.INFO)
+    loggers["uvicorn"].setLevel(logging.WARNING)  # of what it does beside requests
+    try:
+        yield
+    finally:
+        for name, found in loggers.items():
+            found.handlers, found.propagate, _ = before[name]
+            found.setLevel(before[name][2])

@@ -1,0 +1,153 @@
+"""What the routes share: the engine, the keys, and waiting for an answer while the client does."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, HTTPException, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
+
+from foretoken.errors import ConfigError
+from foretoken.serving import engine as engines
+from foretoken.serving.adapters import Adapter
+from foretoken.serving.engine import Engine
+from foretoken.serving.errors import NotReadyError
+from foretoken.serving.http.guard import GoneError
+from foretoken.serving.http.metrics import Metrics
+from foretoken.serving.http.settings import ServerSettings
+from foretoken.serving.tasks import Document, Task
+
+T = TypeVar("T")
+_bearer = HTTPBearer(auto_error=False, description="the key that the server was started with, if any")
+
+
+class Service:
+    """The server's state: settings, numbers, and the engine as soon as there is one."""
+
+    def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
+        self.settings, self.metrics = settings, metrics
+        self.engine: Engine | None = None
+        self._spool = tempfile.TemporaryDirectory(prefix="foretoken-uploads-")
+        self.uploads = Path(self._spool.name)
+
+    def close(self) -> None:
+        """Answer what was accepted, and remove what was uploaded."""
+        if self.engine is not None:
+            self.engine.close()
+        self._spool.cleanup()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are answered."""
+        return self.engine is not None and self.engine.state == "ready"
+
+    @property
+    def running(self) -> Engine:
+        """The engine.
+
+        Raises:
+            NotReadyError: the server is starting, or has been told to stop.
+        """
+        if self.engine is None:
+            raise NotReadyError("the server is starting; try again later")
+        return self.engine
+
+    def adapter(self, name: str | None) -> Adapter:
+        """Return an adapter; without a name the only one.
+
+        Raises:
+            NoSuchAdapterError: there is none of this name.
+            ConfigError: there is not one adapter alone.
+        """
+        store = self.running.store
+        if name is None:
+            names = store.names
+            if len(names) != 1:
+                raise ConfigError(f"model: there are {len(names)} adapters; name one, GET /v1/models lists them")
+            name = names[0]
+        return store.get(name)
+
+    async def ask(self, http: Request, adapter: Adapter, documents: Sequence[Document], task: Task[T]) -> list[T]:
+        """Have documents answered; the request is given up when its client leaves."""
+        request = engines.Request(adapter.name, documents, task)
+        log = http.scope["state"].setdefault("log", {})
+        log |= {"adapter": adapter.name, "documents": len(documents)}
+        future = await run_in_threadpool(self.running.submit, request)
+        return await _while_connected(http, future)
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run something on the engine's thread."""
+        return await asyncio.wrap_future(self.running.call(function))
+
+
+async def _while_connected(http: Request, future: Future[T]) -> T:
+    waiting = asyncio.wrap_future(future)
+    gone = asyncio.ensure_future(_disconnected(http))
+    either: set[asyncio.Future[Any]] = {waiting, gone}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise GoneError
+        return waiting.result()
+    finally:
+        gone.cancel()
+        waiting.cancel()  # and with it the engine's future, unless it is done
+
+
+async def _disconnected(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+def service_of(http: Request) -> Service:
+    """Return the service of the application."""
+    return http.app.state.service
+
+
+ServiceOf = Annotated[Service, Depends(service_of)]
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+def needs_key(service: ServiceOf, given: Credentials) -> None:
+    """Refuse clients without the key; the admin key opens everything."""
+    settings = service.settings
+    if settings.api_key is not None and not _is_one_of(given, settings.api_key, settings.admin_key):
+        raise _unauthorised("this route needs the API key, as `Authorization: Bearer KEY`")
+
+
+def needs_admin_key(service: ServiceOf, given: Credentials) -> None:
+    """Refuse clients without the admin key; without such a key nobody may."""
+    if service.settings.admin_key is None:
+        raise _unauthorised("the server was started without --admin-key, so nobody may load or remove adapters")
+    if not _is_one_of(given, service.settings.admin_key):
+        raise _unauthorised("this route needs the admin key, as `Authorization: Bearer KEY`")
+
+
+def _is_one_of(given: HTTPAuthorizationCredentials | None, *keys: str | None) -> bool:
+    """Compare in constant time, with all keys."""
+    said = b"" if given is None else given.credentials.encode()
+    same = [hmac.compare_digest(said, key.encode()) for key in keys if key is not None]
+    return given is not None and any(same)
+
+
+def _unauthorised(message: str) -> HTTPException:
+    return HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
+
+
+ANY_ERROR: dict[int | str, dict[str, Any]] = {
+    401: {"description": "the key is missing or wrong"},
+    404: {"description": "there is no such adapter"},
+    408: {"description": "the body did not come in time"},
+    413: {"description": "the body, the request or a document is too long"},
+    422: {"description": "the request is not usable"},
+    424: {"description": "the adapter cannot be read, or the model failed on a document"},
+    429: {"description": "too much is waiting; Retry-After says how long to wait"},
+    503: {"description": "the server is starting or stopping"},
+}

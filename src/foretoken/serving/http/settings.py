@@ -1,0 +1,52 @@
+"""What the server is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from foretoken.serving.engine import Limits
+from foretoken.serving.folders import MOST_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Addresses, keys and limits.
+
+    Attributes:
+        sources: adapters by name, and the folder of each.
+        model: the pretrained model; None for the one that the first adapter names.
+        adapters: a folder whose subfolders are adapters, watched while the server runs.
+        memory: bytes of adapters that stay loaded.
+        host: where it listens.
+        port: the same; 0 for any that is free.
+        api_key: what clients must send; None for no key.
+        admin_key: what those must send who load and remove adapters; None: nobody can.
+        cors: origins of web pages that may call the server.
+        limits: of the engine.
+        body_bytes: of a request.
+        adapter_bytes: of an adapter's files.
+        client_seconds: within which a client must have sent a request, and taken each part of the answer.
+        connections: at a time.
+        drain_seconds: that requests have to be answered in when the server is told to stop.
+        watch_seconds: between two looks into ``adapters``.
+        traces: whether to make OpenTelemetry spans.
+    """
+
+    sources: dict[str, Path]
+    model: str | None = None
+    adapters: Path | None = None
+    memory: int = 2 * 10**9
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    admin_key: str | None = None
+    cors: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    body_bytes: int = 8 * 10**6
+    adapter_bytes: int = MOST_BYTES
+    client_seconds: float = 30.0
+    connections: int = 1000
+    drain_seconds: int = 60
+    watch_seconds: float = 2.0
+    traces: bool = False

@@ -1,0 +1,119 @@
+"""Which rows run together: those whose deadline is nearest, with others of like length, up to a number of tokens."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from foretoken.serving.adapters import Adapter
+from foretoken.serving.tasks import Kind
+from foretoken.training.tokens.encode import TokenRow
+
+
+@dataclass(eq=False)
+class Pending:
+    """A request in the queue.
+
+    Attributes:
+        adapter: that it names.
+        kind: of result.
+        rows: what the model reads.
+        future: gets the rows' results.
+        arrived: when, in seconds of the engine's clock.
+        deadline: until when it may wait.
+    """
+
+    adapter: Adapter
+    kind: Kind
+    rows: list[TokenRow]
+    future: Future[list[Tensor]]
+    arrived: float
+    deadline: float
+    results: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.future.done()
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One row of a request."""
+
+    request: Pending
+    number: int
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What the model reads."""
+        return dict(self.request.rows[self.number])
+
+    @property
+    def length(self) -> int:
+        """Its tokens."""
+        return len(self.request.rows[self.number]["input_ids"])
+
+
+class Queue:
+    """Rows that wait; it is not locked itself."""
+
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all rows."""
+        return sum(row.length for row in self._rows)
+
+    def put(self, request: Pending) -> None:
+        """Take up all rows of a request."""
+        self._rows += [Row(request, number) for number in range(len(request.rows))]
+
+    def take(self, budget: int, *, padded: bool = True) -> list[Row]:
+        """Take the next batch out of the queue.
+
+        The row with the nearest deadline is always among them, so none waits forever. Those nearest to it in length
+        join it.
+
+        Args:
+            budget: tokens of a batch; one row may have more.
+            padded: whether padding counts, as it does for models that compute it.
+
+        >>> queue = Queue()
+        >>> queue.take(100)
+        []
+        """
+        if not self._rows:
+            return []
+        first = min(self._rows, key=lambda row: row.request.deadline)
+        kind = first.request.kind
+        others = [row for row in self._rows if row is not first and row.request.kind == kind]
+        others.sort(key=lambda row: (abs(row.length - first.length), row.request.deadline))
+        taken, longest, tokens = [first], first.length, first.length
+        for row in others:
+            longest, tokens = max(longest, row.length), tokens + row.length
+            if (longest * (len(taken) + 1) if padded else tokens) > budget:
+                break
+            taken.append(row)
+        gone = set(taken)
+        self._rows = [row for row in self._rows if row not in gone]
+        return taken
+
+    def drop_over(self) -> None:
+        """Leave out the rows of requests that have been answered or given up."""
+        self._rows = [row for row in self._rows if not row.request.is_over]
+
+    def late(self, now: float) -> list[Pending]:
+        """Return the requests whose deadline has passed."""
+        return list(dict.fromkeys(row.request for row in self._rows if row.request.deadline <= now))
+
+    def requests(self) -> list[Pending]:
+        """Return all requests."""
+        return list(dict.fromkeys(row.request for row in self._rows))

@@ -1,0 +1,176 @@
+"""Adapters by name: the least recently used ones leave the memory and come back when they are asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from threading import Lock
+
+from foretoken.errors import AdapterError, ForetokenError, did_you_mean, quoted
+from foretoken.files import remove as remove_files
+from foretoken.inference.predictor import adapter_folder
+from foretoken.inference.shared_base import SharedBase
+from foretoken.serving.adapters import Adapter, frozen_model, read_adapter
+from foretoken.serving.bank import BASE, Bank
+from foretoken.serving.errors import NoSuchAdapterError
+from foretoken.serving.folders import check_folder, check_name
+
+log = logging.getLogger(__name__)
+
+
+class Store:
+    """The adapters of one model. Whoever owns the bank's thread calls what changes it; any thread may look.
+
+    Args:
+        base: the pretrained model.
+        bank: what computes.
+        memory: bytes of adapters that stay loaded; those of one batch always do.
+    """
+
+    def __init__(self, base: SharedBase, bank: Bank, *, memory: int) -> None:
+        self.base, self.bank, self.memory = base, bank, memory
+        self.frozen = frozen_model(base)
+        self._named: dict[str, Adapter] = {}
+        self._loaded: OrderedDict[str, Adapter] = OrderedDict()  # by key, the least recently used one first
+        self._retired: list[Adapter] = []
+        self._lock = Lock()
+        self._numbers = count(1)
+
+    @property
+    def names(self) -> list[str]:
+        """The adapters that can be asked for, in the order in which they came."""
+        with self._lock:
+            return list(self._named)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Memory of the adapters that are loaded."""
+        return sum(adapter.bytes for adapter in list(self._loaded.values()))
+
+    @property
+    def num_loaded(self) -> int:
+        """How many adapters are in memory."""
+        return len(self._loaded)
+
+    def get(self, name: str) -> Adapter:
+        """Return an adapter, or the pretrained model by its own name.
+
+        Raises:
+            NoSuchAdapterError: there is none of this name.
+        """
+        with self._lock:
+            if name in self._named:
+                return self._named[name]
+            known = list(self._named)
+        if name in (BASE, self.base_name):
+            return self.frozen
+        raise NoSuchAdapterError(f"no adapter {quoted(name)}{did_you_mean(name, known)}; GET /v1/models lists them")
+
+    @property
+    def base_name(self) -> str:
+        """What clients call the pretrained model."""
+        return Path(self.base.source).name
+
+    def hold(self, name: str) -> Adapter:
+        """Return an adapter that stays, until :meth:`release`, though it may be removed or replaced.
+
+        Raises:
+            NoSuchAdapterError: there is none of this name.
+        """
+        adapter = self.get(name)
+        with self._lock:
+            adapter.waiting += 1
+        return adapter
+
+    def release(self, adapter: Adapter) -> None:
+        """Say that a request has been answered."""
+        with self._lock:
+            adapter.waiting -= 1
+
+    def add(self, name: str, folder: Path, *, owned: bool = False) -> Adapter:
+        """Load an adapter, in the place of one of the same name; where that fails nothing changes.
+
+        Args:
+            name: what clients will call it.
+            folder: an adapter folder or a run folder.
+            owned: remove the folder when the adapter is removed.
+
+        Raises:
+            AdapterError: the name or the folder is not usable.
+        """
+        check_name(name)
+        check_folder(adapter_folder(folder))
+        key = f"{name}@{next(self._numbers)}"
+        try:
+            info = self.bank.add(key, adapter_folder(folder))
+            adapter = replace(read_adapter(name, key, folder, self.base, info), is_owned=owned)
+        except Exception as error:
+            self.bank.remove(key)
+            if isinstance(error, ForetokenError):
+                raise
+            raise AdapterError(f"{folder} cannot be loaded ({type(error).__name__}); save or train it again") from error
+        with self._lock:
+            old = self._named.get(name)
+            self._named[name] = self._loaded[key] = adapter
+        if old is not None:
+            self._retire(old)
+        self._evict({key})
+        log.info("adapter %s loaded: %s, %d bytes", name, adapter.problem.name, adapter.bytes)
+        return adapter
+
+    def remove(self, name: str) -> Adapter:
+        """Give an adapter up; what it has been asked already is answered.
+
+        Raises:
+            NoSuchAdapterError: there is none of this name.
+        """
+        with self._lock:
+            if name not in self._named:
+                raise NoSuchAdapterError(f"no adapter {quoted(name)}{did_you_mean(name, self._named)}")
+            adapter = self._named.pop(name)
+        self._retire(adapter)
+        log.info("adapter %s removed", name)
+        return adapter
+
+    def load(self, adapters: set[Adapter]) -> dict[Adapter, Exception]:
+        """Have adapters in memory; return those that could not be read again, and why."""
+        failed: dict[Adapter, Exception] = {}
+        for adapter in adapters - {self.frozen}:
+            try:
+                if adapter.key not in self._loaded:
+                    check_folder(adapter_folder(adapter.folder))
+                    self.bank.add(adapter.key, adapter_folder(adapter.folder))
+                self._loaded[adapter.key] = adapter
+                self._loaded.move_to_end(adapter.key)
+            except Exception as error:
+                failed[adapter] = error
+        self._evict({adapter.key for adapter in adapters})
+        return failed
+
+    def drop_retired(self) -> None:
+        """Let go of removed adapters that have answered what was accepted."""
+        with self._lock:
+            done = [adapter for adapter in self._retired if adapter.waiting == 0]
+            self._retired = [adapter for adapter in self._retired if adapter.waiting]
+        for adapter in done:
+            self._unload(adapter)
+            if adapter.is_owned:
+                remove_files(adapter.folder)
+
+    def _retire(self, adapter: Adapter) -> None:
+        self._retired.append(adapter)
+        self.drop_retired()
+
+    def _evict(self, needed: set[str]) -> None:
+        for key, adapter in list(self._loaded.items()):
+            if self.loaded_bytes <= self.memory:
+                return
+            if key not in needed:
+                self._unload(adapter)
+
+    def _unload(self, adapter: Adapter) -> None:
+        if self._loaded.pop(adapter.key, None) is not None:
+            self.bank.remove(adapter.key)

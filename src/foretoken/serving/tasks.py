@@ -1,0 +1,191 @@
+"""What a client can ask of an adapter: classes, a number, tags, or a document's embedding.
+
+A task makes token rows of a document, and an answer of what the model computed for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretoken.data.problems import TOKEN_CLASSIFICATION
+from foretoken.errors import DataError
+from foretoken.serving.adapters import Adapter
+from foretoken.serving.errors import TooLongError, WrongTaskError
+from foretoken.training.tokens.chunks import pooled
+from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
+from foretoken.training.tokens.texts import encode_texts
+
+T = TypeVar("T", covariant=True)
+Kind: TypeAlias = Literal["logits", "states"]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text, or token numbers in its place; ``pair`` is the second text for adapters trained on pairs."""
+
+    text: str | Sequence[int]
+    pair: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[T]):
+    """A document as token rows.
+
+    Attributes:
+        rows: what the model reads.
+        tokens: how many the document has, as it is read.
+        finish: makes the answer of the rows' results.
+    """
+
+    rows: list[TokenRow]
+    tokens: int
+    finish: Callable[[list[Tensor]], T]
+
+
+class Task(Protocol[T]):
+    """What is asked."""
+
+    @property
+    def kind(self) -> Kind:
+        """Whether it is made of logits or of hidden states."""
+
+    def prepare(self, adapter: Adapter, document: Document) -> Prepared[T]:
+        """Return the rows of a document.
+
+        Raises:
+            DataError: there is no text in it.
+            WrongTaskError: the adapter does something else.
+            TooLongError: it is too long, and not to be truncated.
+        """
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted for a document.
+
+    Attributes:
+        labels: the names of the outputs; none for regression.
+        logits: of the model (C,); for regression the number (1,).
+        probabilities: of the labels (C,), scaled as fitted in training; None for regression.
+        tokens: how many were read.
+        truncated: whether the document was longer.
+    """
+
+    labels: tuple[str, ...]
+    logits: np.ndarray
+    probabilities: np.ndarray | None
+    tokens: int
+    truncated: bool
+
+    @property
+    def best(self) -> int:
+        """The number of the likeliest label."""
+        return 0 if self.probabilities is None else int(self.probabilities.argmax())
+
+    @property
+    def confidence(self) -> float:
+        """The probability of the likeliest label; 1 for a number."""
+        return 1.0 if self.probabilities is None else float(self.probabilities.max())
+
+
+@dataclass(frozen=True)
+class Classify:
+    """The probabilities of classes, or a number.
+
+    Attributes:
+        truncate: whether a document that is too long is cut, as in training; else it is refused.
+        max_tokens: cut it to fewer tokens than the adapter's length.
+    """
+
+    truncate: bool = True
+    max_tokens: int | None = None
+    kind: Kind = "logits"
+
+    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Prediction]:
+        """Return the document, or its chunks where the adapter was trained with chunks."""
+        if adapter.problem.name == TOKEN_CLASSIFICATION:
+            raise WrongTaskError(f"{adapter.name!r} tags words; ask for token classification")
+        if adapter.problem.pairs != (document.pair is not None):
+            expected = "pairs of texts" if adapter.problem.pairs else "single texts"
+            raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
+        rows, tokens, truncated = read(adapter, document, self.max_tokens)
+        if truncated and not self.truncate:
+            raise TooLongError(
+                f"the document has more than the {adapter.settings.max_length} tokens that {adapter.name!r} reads; "
+                "shorten it, or let it be truncated"
+            )
+
+        def finish(results: list[Tensor]) -> Prediction:
+            logits = _pooled(adapter, results)
+            outputs, _ = adapter.problem.decode(logits[None], None)
+            if not adapter.problem.has_probabilities:
+                return Prediction((), logits, None, tokens, truncated)
+            scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
+            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated)
+
+        return Prepared(rows, tokens, finish)
+
+
+@dataclass(frozen=True)
+class Embed:
+    """The mean of a document's last hidden states, of length 1."""
+
+    kind: Kind = "states"
+
+    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Embedding]:
+        """Return the document, cut to the adapter's length."""
+        rows, tokens, truncated = read(adapter, document, None)
+
+        def finish(results: list[Tensor]) -> Embedding:
+            mean = torch.cat(results).mean(dim=0)
+            return Embedding(torch.nn.functional.normalize(mean, dim=0).numpy(), tokens, truncated)
+
+        return Prepared(rows, tokens, finish)
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A document's vector (D,), how many tokens were read, and whether there were more."""
+
+    vector: np.ndarray
+    tokens: int
+    truncated: bool
+
+
+def read(adapter: Adapter, document: Document, at_most: int | None) -> tuple[list[TokenRow], int, bool]:
+    """Return the rows of a document, how many tokens they have, and whether it was truncated."""
+    settings = adapter.settings
+    limit = settings.max_length if at_most is None else min(at_most, settings.max_length)
+    if not isinstance(document.text, str):
+        ids = list(document.text)
+        refuse_without_embedding([ids], settings.rules)
+        if not ids or min(ids) < 0:
+            raise DataError("token numbers: expected some, none of them negative")
+        return [{"input_ids": ids[:limit]}], min(len(ids), limit), len(ids) > limit
+    if not document.text.strip():
+        raise DataError("the document is empty; expected some text")
+    if at_most is not None and settings.chunks is None:
+        settings = type(settings)(settings.tokenizer, limit, settings.rules)
+    pairs = None if document.pair is None else [document.pair]
+    columns, truncation = encode_texts([document.text], pairs, settings)
+    tokens = columns["length"][0]
+    if "sequences" in columns:
+        return list(columns["sequences"][0]), tokens, bool(truncation.truncated)
+    columns.pop("length")
+    return [{name: values[0] for name, values in columns.items()}], tokens, bool(truncation.truncated)
+
+
+def _pooled(adapter: Adapter, results: list[Tensor]) -> np.ndarray:
+    """Return the logits of a document of its chunks' logits."""
+    logits = torch.stack(results).float()
+    if len(results) == 1:
+        return logits[0].numpy()
+    chunks = adapter.settings.chunks
+    assert chunks is not None
+    return pooled(logits, torch.zeros(len(results), dtype=torch.long), chunks.pool)[0].numpy()

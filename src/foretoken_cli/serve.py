@@ -1,0 +1,111 @@
+"""`foretoken serve`: answer requests for many adapters of one model over HTTP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretoken.errors import ConfigError, quoted
+from foretoken.options import option
+from foretoken_cli.console import described, flush_results, say
+from foretoken_cli.parser import parse
+
+_MEGABYTE = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeCommand:
+    """The arguments of the verb."""
+
+    folders: list[str] | None = option(
+        "run folders or adapter folders, each as FOLDER or NAME=FOLDER", None, positional=True
+    )
+    adapters: Path | None = option("folder of adapters that is watched: what is put there is served", None)
+    model: str | None = option("the pretrained model (default: the one that the first adapter names)", None)
+    host: str = option("address to listen at", "127.0.0.1")
+    port: int = option("port to listen at; 0 for any that is free", 8000, at_least=0, at_most=65535)
+    api_key: str | None = option("key that clients must send (default: $FORETOKEN_API_KEY, or none)", None)
+    admin_key: str | None = option(
+        "key for loading and removing adapters (default: $FORETOKEN_ADMIN_KEY, or nobody may)", None
+    )
+    memory: int = option("megabytes of adapters that stay loaded", 2000, at_least=1, at_most=10**7)
+    cors: list[str] | None = option("origin of web pages that may call the server; may be repeated", None)
+    tokens_per_batch: int = option("tokens of a forward pass", 8192, at_least=1, at_most=10**8)
+    max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)
+    queue_seconds: int = option("how long a request may wait before it is refused", 30, at_least=1, at_most=3600)
+    max_documents: int = option("documents of a request", 256, at_least=1, at_most=10**6)
+    max_characters: int = option("characters of a document", 2_000_000, at_least=1, at_most=10**9)
+    max_body: int = option("megabytes of a request", 8, at_least=1, at_most=10**5)
+    max_adapter: int = option("megabytes of an adapter that is uploaded", 2000, at_least=1, at_most=10**7)
+    client_seconds: int = option("how long a client may take to send or to read", 30, at_least=1, at_most=3600)
+    drain_seconds: int = option("how long to go on answering after SIGTERM", 60, at_least=0, at_most=3600)
+    traces: bool = option("make OpenTelemetry spans (see opentelemetry-instrument)", False)
+
+
+def run(words: Sequence[str]) -> int:
+    """Serve until SIGTERM or Ctrl+C."""
+    options = parse(ServeCommand, "serve", words, described(__doc__))
+    try:
+        from foretoken.serving.http.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("foretoken"):
+            raise
+        raise ConfigError(f"{error.name} is not installed; pip install 'foretoken[serve]'") from None
+    from foretoken.serving.engine import Limits
+    from foretoken.serving.http.logs import json_logs
+    from foretoken.serving.http.settings import ServerSettings
+
+    settings = ServerSettings(
+        sources=_sources(options.folders or []),
+        model=options.model,
+        adapters=options.adapters,
+        memory=options.memory * _MEGABYTE,
+        host=options.host,
+        port=options.port,
+        api_key=_key(options.api_key, "FORETOKEN_API_KEY"),
+        admin_key=_key(options.admin_key, "FORETOKEN_ADMIN_KEY"),
+        cors=tuple(options.cors or ()),
+        limits=Limits(
+            tokens_per_batch=options.tokens_per_batch,
+            rows_waiting=options.max_queue,
+            documents=options.max_documents,
+            characters=options.max_characters,
+            seconds_waiting=options.queue_seconds,
+        ),
+        body_bytes=options.max_body * _MEGABYTE,
+        adapter_bytes=options.max_adapter * _MEGABYTE,
+        client_seconds=options.client_seconds,
+        drain_seconds=options.drain_seconds,
+        traces=options.traces,
+    )
+    with json_logs():
+        serve(settings, say=_say)
+    return 0
+
+
+def _sources(folders: Sequence[str]) -> dict[str, Path]:
+    """Return the folders by the names that clients will use."""
+    found: dict[str, Path] = {}
+    for given in folders:
+        name, is_named, folder = given.partition("=")
+        place = Path(folder if is_named else given)
+        name = name if is_named else place.resolve().name
+        if name in found:
+            raise ConfigError(f"two adapters are called {quoted(name)}; name one of them, as NAME=FOLDER")
+        found[name] = place
+    return found
+
+
+def _key(given: str | None, variable: str) -> str | None:
+    key = os.environ.get(variable) if given is None else given
+    if key == "":
+        raise ConfigError(f"the key is empty; give one, or leave out the option and ${variable}")
+    return key
+
+
+def _say(line: str) -> None:
+    """Print the address at once: who started the server waits for it."""
+    say(line)
+    flush_results()

@@ -1,0 +1,250 @@
+"""The engine and the store without HTTP: batches, deadlines, limits, failures, loading and removing."""
+
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from foretoken.errors import AdapterError, DataError
+from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
+from foretoken.serving.observer import Observer
+from foretoken.serving.tasks import Classify, Document
+
+from support.served import HeldBank, make_store, save_adapter
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def store(adapters):
+    return make_store(*adapters, bank=HeldBank)
+
+
+@pytest.fixture
+def bank(store):
+    store.bank.bad = store.bank.fatal = None
+    store.bank.go.set()
+    store.bank.batches.clear()
+    yield store.bank
+    store.bank.go.set()
+
+
+def ask(engine, name, *texts, **options):
+    return engine.submit(Request(name, [Document(text) for text in texts], Classify(), **options))
+
+
+def busy(engine, bank):
+    """Let the engine compute a row until the bank is told to go on."""
+    bank.hold()
+    first = ask(engine, "spam", "word1")
+    assert bank.entered.wait(60)
+    return first
+
+
+def test_rows_of_many_adapters_share_batches_and_answer_as_alone(store, bank):
+    asked = [(name, f"word{n} " * (n % 7 + 1)) for n in range(24) for name in ("spam", "topic", "stars")]
+    with Engine(store) as engine:
+        alone = [ask(engine, *one).result(60)[0].logits for one in asked]
+        first, before = busy(engine, bank), len(bank.batches)
+        together = [ask(engine, *one) for one in asked]
+        bank.go.set()
+        for future, expected in zip(together, alone, strict=True):
+            np.testing.assert_allclose(future.result(60)[0].logits, expected, atol=1e-5)
+        assert first.result(60)
+    assert len(bank.batches) - before < 10
+
+
+def test_batches_keep_to_the_budget_and_the_nearest_deadline_goes_first(store, bank):
+    with Engine(store, limits=Limits(tokens_per_batch=60)) as engine:
+        first, before = busy(engine, bank), len(bank.batches)
+        long = ask(engine, "spam", "word1 " * 40, timeout=1000)
+        urgent = ask(engine, "spam", "word2 " * 50, timeout=20)
+        short = [ask(engine, "spam", "word3") for _ in range(30)]
+        order = []
+        for name, future in (("long", long), ("urgent", urgent)):
+            future.add_done_callback(lambda _, name=name: order.append(name))
+        bank.go.set()
+        for future in (first, long, urgent, *short):
+            future.result(60)
+    assert order == ["urgent", "long"]
+    assert all(rows * length <= 60 for rows, length in bank.batches[before:])
+
+
+def test_a_full_queue_refuses_single_and_batch_requests_alike(store, bank):
+    with Engine(store, limits=Limits(rows_waiting=4)) as engine:
+        first = busy(engine, bank)
+        held = ask(engine, "spam", "a", "b", "c")
+        with pytest.raises(BusyError, match="queue full") as refused:
+            ask(engine, "spam", "d", "e")
+        assert refused.value.retry_after >= 1
+        last = ask(engine, "spam", "d")
+        bank.go.set()
+        assert [len(future.result(60)) for future in (first, held, last)] == [1, 3, 1]
+        assert len(ask(engine, "spam", *"abcdefgh").result(60)) == 8  # alone it may be larger
+
+
+def test_requests_that_wait_too_long_or_are_given_up_are_answered(store, bank):
+    clock = Clock()
+    with Engine(store, clock=clock) as engine:
+        first = busy(engine, bank)
+        late, gone, fine = ask(engine, "spam", "a", timeout=5), ask(engine, "spam", "b"), ask(engine, "spam", "c")
+        assert gone.cancel()
+        clock.now = 6.0
+        bank.go.set()
+        with pytest.raises(BusyError, match=r"waited 6\.0 s"):
+            late.result(60)
+        assert fine.result(60)
+        assert first.result(60)
+    assert len(bank.batches) == 2
+    assert all(adapter.waiting == 0 for adapter in map(store.get, store.names))
+
+
+def test_a_row_that_fails_fails_alone(store, bank):
+    bank.bad = store.base.tokenizer.convert_tokens_to_ids("prize")
+    with Engine(store) as engine:
+        first = busy(engine, bank)
+        futures = [ask(engine, "spam", text) for text in ("word1", "prize", "word2")]
+        other = ask(engine, "topic", "word3")
+        bank.go.set()
+        with pytest.raises(ComputeError, match="computing failed: RuntimeError"):
+            futures[1].result(60)
+        assert all(future.result(60) for future in (first, futures[0], futures[2], other))
+
+
+def test_a_worker_that_dies_answers_everybody(store, bank):
+    engine = Engine(store).start()
+    first = busy(engine, bank)
+    waiting = [ask(engine, "spam", "word1") for _ in range(5)]
+    bank.fatal = SystemExit(1)
+    bank.go.set()
+    for future in (first, *waiting):
+        with pytest.raises(ComputeError, match="the engine has failed"):
+            future.result(60)
+    with pytest.raises(NotReadyError, match="has failed"):
+        ask(engine, "spam", "word1")
+    engine.close()
+
+
+def test_closing_answers_what_was_accepted_and_takes_no_more(store, bank):
+    engine = Engine(store).start()
+    first = busy(engine, bank)
+    waiting = [ask(engine, name, "word1") for name in ("spam", "stars") for _ in range(5)]
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while engine.state == "ready":
+        pass
+    with pytest.raises(NotReadyError, match="shutting down"):
+        ask(engine, "spam", "word1")
+    bank.go.set()
+    closing.join(60)
+    assert all(future.done() and future.result() for future in (first, *waiting))
+
+
+def test_damaged_outputs_fail_their_row_alone(store, bank, adapters, tmp_path):
+    save_adapter(tmp_path / "nan", adapters[0], "spam")
+    store.add("nan", tmp_path / "nan")
+    key = store.get("nan").key
+    with torch.no_grad():
+        for name, parameter in bank._loaded[key].model.named_parameters():
+            if "modules_to_save" in name:
+                parameter.fill_(float("nan"))
+    with Engine(store) as engine:
+        bad, good = ask(engine, "nan", "word1"), ask(engine, "topic", "word1")
+        with pytest.raises(AdapterError, match="not finite"):
+            bad.result(60)
+        assert good.result(60)
+    store.remove("nan")
+
+
+def test_an_adapter_removed_or_replaced_while_queued_answers_first(store, bank, adapters, tmp_path):
+    shutil.copytree(adapters[1]["spam"], tmp_path / "one")
+    save_adapter(tmp_path / "two", adapters[0], "topic", seed=9)
+    store.add("brief", tmp_path / "one")
+    with Engine(store) as engine:
+        expected = ask(engine, "spam", "word1").result(60)[0].logits
+        first, queued = busy(engine, bank), [ask(engine, "brief", "word1")]
+        replaced = engine.call(lambda: store.add("brief", tmp_path / "two"))
+        queued.append(ask(engine, "brief", "word1"))
+        bank.go.set()
+        replaced.result(60)
+        np.testing.assert_allclose(queued[0].result(60)[0].logits, expected, atol=1e-5)
+        assert len(ask(engine, "brief", "word1").result(60)[0].logits) == 3
+        engine.call(lambda: store.remove("brief")).result(60)
+        with pytest.raises(NoSuchAdapterError, match="no adapter 'brief'"):
+            ask(engine, "brief", "word1")
+        engine.call(lambda: None).result(60)
+        assert first.result(60)
+    assert not any(key.startswith("brief@") for key in store.bank._loaded)
+
+
+def test_adapters_leave_the_memory_and_come_back(adapters):
+    store = make_store(*adapters, memory=1)
+    assert store.num_loaded == 1
+    with Engine(store) as engine:
+        for name in ("spam", "topic", "spam", "stars"):
+            assert ask(engine, name, "word1").result(60)
+            assert store.num_loaded == 1
+    assert store.names == list(adapters[1])
+
+
+def test_an_adapter_whose_files_went_bad_fails_alone(adapters, tmp_path):
+    folders = {name: shutil.copytree(adapters[1][name], tmp_path / name) for name in ("spam", "topic")}
+    store = make_store(adapters[0], folders, memory=1)
+    (folders["spam"] / "adapter_model.safetensors").write_bytes(b"x" * 100)
+    with Engine(store) as engine:
+        with pytest.raises(AdapterError, match="corrupt"):
+            ask(engine, "spam", "word1").result(60)
+        assert ask(engine, "topic", "word1").result(60)
+
+
+def test_a_bad_folder_disturbs_nobody(store, bank, adapters, tmp_path):
+    before = store.names
+    other = shutil.copytree(adapters[1]["spam"], tmp_path / "other")
+    (other / "adapter_config.json").write_text("[" * 100_000)
+    with pytest.raises(AdapterError, match="corrupt"):
+        store.add("spam", other)
+    with pytest.raises(AdapterError, match="got the name"):
+        store.add("../spam", adapters[1]["spam"])
+    with Engine(store) as engine:
+        assert ask(engine, "spam", "word1").result(60)
+    assert store.names == before
+
+
+def test_what_is_too_much_is_refused_before_it_is_read(store, bank):
+    with Engine(store, limits=Limits(documents=2, characters=10)) as engine:
+        for texts in ([], ["a"] * 3, ["a" * 11]):
+            with pytest.raises(TooLongError):
+                ask(engine, "spam", *texts)
+        with pytest.raises(DataError):
+            ask(engine, "spam", "  ")
+        assert store.get("spam").waiting == 0
+
+
+def test_the_observer_hears_of_everything(store, bank):
+    class Heard(Observer):
+        def __init__(self):
+            self.said = []
+
+        def accepted(self, adapter, documents):
+            self.said.append(("accepted", adapter, documents))
+
+        def batch(self, *, rows, tokens, seconds):
+            self.said.append(("batch", rows, tokens))
+
+    heard = Heard()
+    with Engine(store, observer=heard) as engine:
+        ask(engine, "spam", "word1 word2").result(60)
+    assert heard.said == [("accepted", "spam", 1), ("batch", 1, 4)]
+
+
+def test_an_engine_that_was_not_started_says_so(store):
+    with pytest.raises(NotReadyError, match="starting"):
+        ask(Engine(store), "spam", "word1")

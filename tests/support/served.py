@@ -1,0 +1,118 @@
+"""A tiny model with adapters of several methods and heads, as training saves them, and a server around them."""
+
+import threading
+from contextlib import contextmanager
+
+import torch
+import uvicorn
+from peft import get_peft_model
+
+from foretoken import BitFitConfig, LoraConfig, PrefixPropagationConfig, PrefixTuningConfig
+from foretoken.files import write_json
+from foretoken.inference.shared_base import SharedBase
+from foretoken.serving.bank import GroupedBank
+from foretoken.serving.engine import Engine
+from foretoken.serving.http.metrics import Metrics
+from foretoken.serving.http.server import uvicorn_config
+from foretoken.serving.http.service import Service
+from foretoken.serving.http.settings import ServerSettings
+from foretoken.serving.store import Store
+from foretoken.training.problems import make_problem
+
+from support.tiny_run import save_tiny_model
+
+TAGS = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG"]
+PREFIX = {"num_virtual_tokens": 3}
+ADAPTERS = {
+    "spam": ("classification", ["ham", "spam"], PrefixPropagationConfig, PREFIX),
+    "topic": ("classification", ["art", "law", "war"], LoraConfig, {"target_modules": ["query", "value"], "r": 2}),
+    "names": ("token-classification", TAGS, PrefixTuningConfig, PREFIX),
+    "stars": ("regression", [], BitFitConfig, {}),
+    "relevance": ("classification", ["no", "yes"], BitFitConfig, {}),
+}
+
+
+def save_adapter(folder, model, name, *, card=None, seed=0, scale=0.3):
+    """Save an adapter whose weights are random, and return the model with it."""
+    problem_name, labels, config, options = ADAPTERS[name]
+    problem = make_problem(problem_name, labels)
+    base, _ = SharedBase(str(model)).with_new_head(problem)
+    more = {"modules_to_save": ["classifier"]} if config is LoraConfig else {}
+    adapted = get_peft_model(base, config(task_type=problem.task_type, **options, **more))
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(0, scale)
+    adapted.save_pretrained(folder)
+    values = {"problem": problem_name, "labels": labels, "max_length": 64, "base_model": str(model)}
+    write_json(folder / "foretoken.json", values | (card or {}))
+    return adapted.eval()
+
+
+def save_adapters(root):
+    """Return the folder of a tiny model, and the folders of one adapter of each kind by name."""
+    model = save_tiny_model(root / "model")
+    folders = {name: root / name for name in ADAPTERS}
+    cards = {
+        "relevance": {"pairs": True},
+        "spam": {"scaling": {"kind": "temperature", "temperature": 2.0}},
+        "topic": {"max_length": 16, "recipe": {"chunks": {"overlap": 2, "pool": "mean"}}},
+    }
+    for number, (name, folder) in enumerate(folders.items()):
+        save_adapter(folder, model, name, card=cards.get(name), seed=number)
+    return model, folders
+
+
+def make_store(model, folders, *, memory=10**9, bank=GroupedBank):
+    base = SharedBase(str(model))
+    store = Store(base, bank(base), memory=memory)
+    for name, folder in folders.items():
+        store.add(name, folder)
+    return store
+
+
+class HeldBank(GroupedBank):
+    """A bank that waits to be told to go on, and fails on rows with a certain token."""
+
+    def __init__(self, base):
+        super().__init__(base)
+        self.go, self.entered, self.bad, self.fatal, self.batches = threading.Event(), threading.Event(), None, None, []
+        self.go.set()
+
+    def __call__(self, inputs, adapter_names):
+        self.batches.append(inputs["input_ids"].shape)
+        self.entered.set()
+        assert self.go.wait(60)
+        if self.fatal is not None:
+            raise self.fatal
+        if self.bad is not None and (inputs["input_ids"] == self.bad).any():
+            raise RuntimeError("cannot")
+        return super().__call__(inputs, adapter_names)
+
+    def hold(self):
+        self.go.clear()
+        self.entered.clear()
+
+
+@contextmanager
+def serving(store, *, limits=None, settings=None, engine=True):
+    """Run the HTTP server in a thread; yield its address and its service."""
+    settings = settings or ServerSettings(sources={}, port=0)
+    service = Service(settings, Metrics())
+    if engine:
+        service.engine = Engine(store, limits=limits or settings.limits, observer=service.metrics).start()
+    config = uvicorn_config(settings, service)
+    config.port = 0
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}", service
+    finally:
+        server.should_exit = True
+        thread.join()
+        service.close()
