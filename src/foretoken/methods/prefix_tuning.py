@@ -91,6 +91,7 @@ class PrefixColumns(ScoreColumns):
         self.position_free = position_free
         self.dropout = nn.Dropout(dropout)
         self.score_mask = score_mask
+        self.are_keys = score_mask is None
 
     def pair(self) -> Tensor:
         """Return P_k and P_v: (2, H_kv, P, K)."""

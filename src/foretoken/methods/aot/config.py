@@ -135,6 +135,10 @@ class AoTPTuningConfig(ForetokenConfig):
             )
         return a, b
 
+    def differs_in_parameters_alone(self) -> bool:
+        """Tell whether there is no table in a file."""
+        return self.fused_table is None
+
     def with_files_in(self, folder: PathLike) -> ForetokenConfig:
         """Return the config as it is saved, with a copy of the fused table beside it.
 
