@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from peft import LoraConfig, PeftConfig
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, ConfigError, quoted
-from foretoken.files import PathLike, refuse_pickles
+from foretoken.files import JsonObject, PathLike, refuse_pickles
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, Place, check_layers
 from foretoken.methods.require import require_token_numbers
 
@@ -441,6 +441,12 @@ class ForetokenConfig(PeftConfig, ABC):
     def differs_in_parameters_alone(self) -> bool:
         """Tell whether adapters whose configs say the same compute the same from the same parameters."""
         return True
+
+    def form_options(self) -> JsonObject:
+        """Return the options that decide what is computed from the parameters, and where."""
+        left_out = {item.name for item in fields(PeftConfig)} | {"backbone", "head", *self.training_options}
+        names = (item.name for item in fields(self) if item.name not in left_out)
+        return {"method": self.method_type} | {name: getattr(self, name) for name in names}
 
     def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
         """Put modules with parameters of their own in the place of those that read another module's, in place.

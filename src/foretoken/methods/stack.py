@@ -129,6 +129,10 @@ class StackConfig(ForetokenConfig):
         """Tell whether all of foretoken's own members do."""
         return all(member.differs_in_parameters_alone() for member in self.own_members())
 
+    def form_options(self) -> JsonObject:
+        """Return those of foretoken's own members."""
+        return {"method": self.method_type, "members": [member.form_options() for member in self.own_members()]}
+
     def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
         """Let each member put plain modules in the place of others."""
         plain_members = iter([member.with_plain_modules(own) for member, own in sites.members])

@@ -70,6 +70,7 @@ class AoTPTuningConfig(ForetokenConfig):
     )
 
     method_type: ClassVar[str] = "FORETOKEN_AOT_P_TUNING"
+    training_options: ClassVar[tuple[str, ...]] = (*ForetokenConfig.training_options, "fused_table")
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work; fill in the default rank."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -41,10 +42,19 @@ class RowCalls:
         module: the method's module; what its own parameters hold does not matter.
         layout: where its parameters lie in an adapter's vector.
         own: by adapter, its own modules, for methods whose adapters differ in more than parameters; else None.
+        constants: parameters that all adapters share.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, own: Mapping[int, nn.Module] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        own: Mapping[int, nn.Module] | None = None,
+        *,
+        constants: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
         self.module = module
+        self.constants = {f"module.{name}": value for name, value in constants.items()}
         self.layout = {f"module.{name}": place for name, place in layout.items()}
         self.own = own
         self.methods: dict[str, Method] = {}
@@ -71,11 +81,12 @@ class RowCalls:
             method.train(training)
         parameters = rows.named(self.layout)
         if rows.is_shared:
-            return functional_call(method, {key: value[0] for key, value in parameters.items()}, args, strict=False)
+            shared = {key: value[0] for key, value in parameters.items()}
+            return functional_call(method, {**shared, **self.constants}, args)
 
         def of_one(parameters: dict[str, Tensor], *args: Any) -> Any:
             given = tuple(x[None] if isinstance(x, Tensor) else x for x in args)
-            result = functional_call(method, parameters, given)
+            result = functional_call(method, {**parameters, **self.constants}, given)
             return tuple(x[0] for x in result) if isinstance(result, tuple) else result[0]
 
         dims = tuple(0 if isinstance(x, Tensor) else None for x in args)
