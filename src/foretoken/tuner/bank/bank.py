@@ -19,6 +19,7 @@ from foretoken.backbones.packing import HEAD_INPUTS, HeadInputs
 from foretoken.errors import AdapterError, quoted
 from foretoken.files import PathLike
 from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.bank.forms import (
     AdapterForm,
     LoraMaps,
@@ -109,8 +110,9 @@ class AdapterBank:
         self.body: Any = body_of(model)
         self.backbone = find_backbone(model)
         self.config = copy.deepcopy(self.model.config)
-        self.dimensions = dimensions_of(model, self.body, self.backbone)
-        self.hooks = ModelHooks(self.body, self.backbone, self.dimensions)
+        numbers = dimensions_of(model, self.body, self.backbone)
+        self.dimensions: dict[tuple[str, ...], Dimensions] = {(): numbers}
+        self.hooks = ModelHooks(self.body, self.backbone, numbers)
         HOOKS.set(self.body, self.hooks)
         weight = next(self.body.parameters())
         self.dtype, self.device = dtype or weight.dtype, weight.device
@@ -181,10 +183,11 @@ class AdapterBank:
         maps = lora_maps(lora, saved.state)
         tensors: Mapping[str, Tensor] = saved.state
         shapes = dict(saved.state.shapes)
-        if config is not None and not self.is_plain.get(form_key(config, maps), False):
-            if form_key(config, maps) not in self.is_plain:
-                check_new_form(config, self.dimensions, self.model)
-            key = form_key(config, maps)
+        dimensions = self.dimensions_for(saved.config)
+        key = form_key(config, maps, dimensions)
+        if config is not None and not self.is_plain.get(key, False):
+            if key not in self.is_plain:
+                check_new_form(config, dimensions, self.model)
             config, found = self.without_shared(config, saved)
             self.is_plain[key] = found is None
             if found is not None:
@@ -194,7 +197,7 @@ class AdapterBank:
                 tensors = {name: saved.state[name] for name in shapes if name not in found} | found
         head_names = {name for name in shapes if f".{NAME}." not in name and ".lora_" not in name}
         head = self.find_head(saved.config, {name: shapes[name] for name in head_names})
-        form = self.find_form(config, maps, shapes)
+        form = self.find_form(config, maps, dimensions, shapes)
         slot = -1 if form is None else form.add(config, maps, tensors)
         head_slot = -1
         try:
@@ -211,20 +214,32 @@ class AdapterBank:
     ) -> tuple[ForetokenConfig, dict[str, Tensor] | None]:
         """Return an adapter whose modules read no parameters of others."""
         paths = {module: path for path, module in self.body.named_modules()}
-        return plain_adapter(config, saved.state, self.dimensions, paths, self.hooks)
+        return plain_adapter(config, saved.state, self.dimensions_for(config), paths, self.hooks)
 
     def find_form(
-        self, config: ForetokenConfig | None, maps: LoraMaps, shapes: Mapping[str, tuple[int, ...]]
+        self,
+        config: ForetokenConfig | None,
+        maps: LoraMaps,
+        dimensions: Dimensions,
+        shapes: Mapping[str, tuple[int, ...]],
     ) -> AdapterForm | None:
         """Return the adapter's form, put at the model's sites where it is the first of it; None for a head alone."""
-        key = form_key(config, maps)
+        key = form_key(config, maps, dimensions)
         form = self.forms.get(key)
         if form is None:
-            form = AdapterForm(f"form{len(self.forms)}", self.hooks, config, maps, dtype=self.dtype)
+            name = f"form{len(self.forms)}"
+            form = AdapterForm(name, self.hooks, config, maps, dimensions=dimensions, dtype=self.dtype)
             self.rest()
         check_tensors(form, shapes)
         self.forms[key] = form
         return form if form.targets else None
+
+    def dimensions_for(self, config: PeftConfig) -> Dimensions:
+        """Return the numbers of the backbone; where an adapter has a task, its pooler belongs to the head."""
+        heads = ("pooler",) if task_of(config) in CLASSES else ()
+        if heads not in self.dimensions:
+            self.dimensions[heads] = dimensions_of(self.model, self.body, self.backbone, heads=heads)
+        return self.dimensions[heads]
 
     def find_own_head(self) -> HeadForm | None:
         """Return the model's own head; None for a model without."""
@@ -256,7 +271,7 @@ class AdapterBank:
         choices = getattr(config, "head", None)
         if choices is not None and choices.get("pool") == "prefix":
             raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
-        task = getattr(config.task_type, "value", config.task_type)
+        task = task_of(config)
         kinds = [CLASSES[task]] if task in CLASSES else []
         classes = [kind._model_mapping[type(self.config)] for kind in kinds if type(self.config) in kind._model_mapping]
         if not classes and self.own_head is not None:
@@ -463,6 +478,12 @@ class AdapterBank:
         """Let the model be itself outside of the bank's own calls."""
         for site in self.hooks.sites:
             site._disable_adapters = disabled
+
+
+def task_of(config: PeftConfig) -> str | None:
+    """Return an adapter's task as it stands in its file."""
+    task: str | None = getattr(config.task_type, "value", config.task_type)
+    return task
 
 
 NOTHING = RowParameters(torch.zeros(1, 0), (0,))  # of a head that is the model's own

@@ -62,14 +62,23 @@ class AdapterForm:
         hooks: of the model.
         config: of the first one; None for LoRA alone.
         lora: its low-rank updates.
+        dimensions: of the backbone.
         dtype: of the numbers that are kept.
     """
 
     def __init__(
-        self, name: str, hooks: ModelHooks, config: ForetokenConfig | None, lora: LoraMaps, *, dtype: torch.dtype
+        self,
+        name: str,
+        hooks: ModelHooks,
+        config: ForetokenConfig | None,
+        lora: LoraMaps,
+        *,
+        dimensions: Dimensions,
+        dtype: torch.dtype,
     ) -> None:
         self.name = name
         self.hooks = hooks
+        self.dimensions = dimensions
         self.has_own_modules = config is not None and not config.differs_in_parameters_alone()
         self.targets = self.find_targets(config, lora)
         shapes: dict[str, tuple[int, ...]] = {}
@@ -87,9 +96,9 @@ class AdapterForm:
         """Return the modules by the paths of those that carry them."""
         body, hooks = self.hooks.body, self.hooks
         with torch.device("meta"):
-            sites = Sites() if config is None or self.has_own_modules else config.sites(hooks.dimensions)
+            sites = Sites() if config is None or self.has_own_modules else config.sites(self.dimensions)
         if config is not None and self.has_own_modules:
-            sites = config.sites(hooks.dimensions)
+            sites = config.sites(self.dimensions)
         check_position_free(sites, hooks.backbone.stacks_of(body), hooks.dimensions)
         targets = targets_by_path(sites, hooks, {module: path for path, module in body.named_modules()})
         for path, rank in lora.ranks.items():
@@ -180,10 +189,10 @@ def file_name(path: str, inner: str, *, is_lora: bool) -> str:
     return f"{path}.{lora[inner]}" if inner in lora else f"{path}.{NAME}.{inner.removeprefix('parts.0.')}"
 
 
-def form_key(config: ForetokenConfig | None, lora: LoraMaps) -> str:
+def form_key(config: ForetokenConfig | None, lora: LoraMaps, dimensions: Dimensions) -> str:
     """Return what adapters of one form have in common."""
     options = None if config is None else [config.form_options(), config.differs_in_parameters_alone()]
-    return json.dumps([options, sorted(lora.ranks.items())], sort_keys=True, default=str)
+    return json.dumps([options, sorted(lora.ranks.items()), dimensions.heads], sort_keys=True, default=str)
 
 
 def lora_maps(lora: LoraConfig | None, state: State) -> LoraMaps:
