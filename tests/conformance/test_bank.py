@@ -46,8 +46,9 @@ def made(method, family, task, *, seed, **changes):
     return model
 
 
-def methods_of(family):
-    return [*(method for method in METHODS if (method, family) not in EMPTY), *LORAS]
+def methods_of(family, task):
+    empty = EMPTY | ({("head-only", family): "the head is the model's own"} if task == "CAUSAL_LM" else {})
+    return [*(method for method in METHODS if (method, family) not in empty), *LORAS]
 
 
 def batch(family, size):
@@ -69,7 +70,7 @@ def alone(model, ids, mask, row):
 
 
 def check_bank(family, task, *, packed=None):
-    methods = methods_of(family)
+    methods = methods_of(family, task)
     bank = AdapterBank(tiny.model(family, task))
     names = [BASE, *methods, *reversed(methods)]
     ids, mask = batch(family, len(names))

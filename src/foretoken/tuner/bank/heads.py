@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.pooling import ATTENTION, POOLING
@@ -35,12 +34,32 @@ CLASSES = {
 OF_TOKENS = ("ForTokenClassification", "ForCausalLM", "LMHeadModel")  # what ends the names of classes with logits of each
 
 
+NAMES = {"last_hidden_state": 0, "pooler_output": 1}
+
+
 class BodyCalled(Exception):
     """Carries what a model gives its body."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__()
         self.given = given
+
+
+class States(list[Any]):
+    """What a body returns, as far as heads read it: the states, and pooled ones. Whatever else is asked for is None."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(NAMES.get(key, key) if isinstance(key, str) else key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(NAMES.get(key, key) if isinstance(key, str) else key, value)
+
+    def get(self, name: str) -> Any:
+        """Return an output by its name, or None."""
+        return self[name] if name in NAMES else None
 
 
 class GivenStates:
@@ -53,13 +72,12 @@ class GivenStates:
     def __init__(self, pooler: nn.Module | None) -> None:
         self.pooler = pooler
 
-    def __call__(self, *args: Any, **kwargs: Any) -> BaseModelOutputWithPooling:
+    def __call__(self, *args: Any, **kwargs: Any) -> States:
         """Return the states, or note what was given where there are none."""
         states = kwargs.get("inputs_embeds")
         if states is None:
             raise BodyCalled(kwargs)
-        pooled = None if self.pooler is None else self.pooler(states)
-        return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
+        return States([states, None if self.pooler is None else self.pooler(states)])
 
 
 class HeadModel(nn.Module):
