@@ -32,6 +32,7 @@ from foretoken.tuner.bank.forms import (
 )
 from foretoken.tuner.bank.heads import CLASSES, HeadForm, HeadModel
 from foretoken.tuner.bank.reading import SavedAdapter, canonical, given_adapter, read_adapter
+from foretoken.tuner.checks import check_same_backbone
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, find_model_hooks
 from foretoken.tuner.forward.plan import BASE, check_names
@@ -185,6 +186,8 @@ class AdapterBank:
         shapes = dict(saved.state.shapes)
         dimensions = self.dimensions_for(saved.config)
         key = form_key(config, maps, dimensions)
+        if config is not None:
+            check_same_backbone(config, dimensions)
         if config is not None and not self.is_plain.get(key, False):
             if key not in self.is_plain:
                 check_new_form(config, dimensions, self.model)

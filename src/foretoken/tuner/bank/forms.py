@@ -17,7 +17,7 @@ from foretoken.methods.base import AttentionEdit, ForetokenConfig, OutputEdit, S
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.stack import check_stackable
 from foretoken.tuner.bank.reading import State
-from foretoken.tuner.checks import check_names, check_position_free, check_same_backbone
+from foretoken.tuner.checks import check_names, check_position_free
 from foretoken.tuner.forward.model_hooks import ModelHooks, Target
 from foretoken.tuner.forward.per_row import row_module
 from foretoken.tuner.forward.rows import RowStore, layout_of
@@ -126,7 +126,7 @@ class AdapterForm:
                 device = "cpu" if self.has_own_modules else "meta"
                 query = torch.zeros(1, shape.num_heads, 1, shape.head_dim, device=device)
             standing = row_module(module, layout, own if self.has_own_modules else None, query=query)
-            self.hooks.attach(target, standing, self.name)
+            self.hooks.attach(target, standing.train(target.holder.training), self.name)
 
     def add(self, config: ForetokenConfig | None, lora: LoraMaps, state: Mapping[str, Tensor]) -> int:
         """Take an adapter's tensors, and return its number."""
@@ -282,8 +282,6 @@ def check_shape(name: str, given: tuple[int, ...] | None, expected: tuple[int, .
         )
 
 
-def check_new_form(config: ForetokenConfig | None, dimensions: Dimensions, model: nn.Module) -> None:
-    """Raise an error for a method that cannot be at this model, or would not fit into memory."""
-    if config is not None:
-        check_same_backbone(config, dimensions)
-        check_fits(replace(config, modules_to_save=None), dimensions, model)
+def check_new_form(config: ForetokenConfig, dimensions: Dimensions, model: nn.Module) -> None:
+    """Raise ConfigError for a method whose modules would not fit into memory."""
+    check_fits(replace(config, modules_to_save=None), dimensions, model)
