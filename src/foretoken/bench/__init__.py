@@ -5,5 +5,6 @@ BENCHMARKS = {
     "encoder": "a Longformer's forward pass and training step, time and memory, beside transformers",
     "methods": "what each method costs beside the same model without an adapter",
     "padding": "training steps over documents of real lengths, beside transformers' padding",
+    "mixed": "batches in which every document has an adapter of its own, beside one adapter's batch and one by one",
     "aot": "ahead-of-time P-tuning: its networks and its fused table beside no adapter",
 }

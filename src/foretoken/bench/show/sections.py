@@ -219,6 +219,29 @@ def padding(results: Results) -> Section:
     return Section([shown], [chart])
 
 
+def mixed(results: Results) -> Section:
+    """Show what adapters in a batch cost, and attaching them."""
+    rows, attached, bars = [], [], {}
+    for result in done(results):
+        family, method = result["settings"]["family"], result["settings"]["method"]
+        timings, beside = result["timings"], result["beside"]
+        for name, timing in timings.items():
+            bars[f"{family}, {method}: {name}"] = timing["median"]
+            shown = [seconds(timing["median"]), turns(timing), said(ratio(timings, beside, name), times)]
+            rows.append([family, method, name, *shown])
+        total, slowest = sum(result["attached"]), max(result["attached"])
+        first = result["attached"][0]
+        attached.append([family, method, str(len(result["attached"])), *map(seconds, (total, first, slowest))])
+    note = (
+        "The last column: the time beside that of the bank with one adapter, or with one of each method in the blend. "
+        "peft computes all documents with one adapter, in a batch or document by document."
+    )
+    header = ["model", "method", "candidate", "time", "clean", "beside one adapter's batch"]
+    second = ["model", "method", "adapters", "all attached", "the first", "the slowest"]
+    shown_tables = [table("Adapters in a batch", header, rows, note), table("Attaching from folders", second, attached)]
+    return Section(shown_tables, [Chart("A batch of documents", "bars", "seconds", "", bars=bars)])
+
+
 def totals(result: Result) -> dict[str, float]:
     """Return the sums over the batches: seconds of either side, real and padded tokens."""
     batches = result["batches"]
@@ -255,5 +278,6 @@ SECTIONS: dict[str, Callable[[Results], Section]] = {
     "encoder": encoder,
     "methods": methods,
     "padding": padding,
+    "mixed": mixed,
     "aot": methods,
 }
