@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from foretoken.methods.prompt_tuning import PromptTuningConfig as PromptTuningConfig
     from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
     from foretoken.methods.stack import StackConfig as StackConfig
-    from foretoken.tuner.bank.bank import AdapterBank as AdapterBank
     from foretoken.tuner.auxiliary import AuxiliaryLossCallback as AuxiliaryLossCallback
+    from foretoken.tuner.bank.bank import AdapterBank as AdapterBank
     from foretoken.tuner.checkpoints.from_peft import from_peft as from_peft
     from foretoken.tuner.checkpoints.to_peft import to_peft as to_peft
     from foretoken.tuner.fuse import fuse as fuse

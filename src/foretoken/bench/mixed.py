@@ -17,7 +17,12 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import BertConfig, BertForSequenceClassification, LongformerConfig, LongformerForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LongformerConfig,
+    LongformerForSequenceClassification,
+)
 
 from foretoken.bench.candidates import failure, largest
 from foretoken.bench.measure import Effort, compare
@@ -59,7 +64,10 @@ def plan(options: Options) -> list[Part]:
             ),
         )
         for family, numbers in FAMILIES.items()
-        for method in ["prefix-tuning" if options.quick else name for name in list(METHODS)[: 1 if options.quick else numbers["methods"]]]
+        for method in [
+            "prefix-tuning" if options.quick else name
+            for name in list(METHODS)[: 1 if options.quick else numbers["methods"]]
+        ]
         + [BLEND]
         if method != "prefix-tuning, P = 16"
     ]
@@ -118,7 +126,12 @@ def new_model(settings: Mapping[str, Any]) -> Any:
         if settings["shape"] == "base":
             sizes |= {"hidden_size": 384, "intermediate_size": 1536, "vocab_size": 30522}
         else:
-            sizes |= {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": shape.vocabulary}
+            sizes |= {
+                "hidden_size": 32,
+                "num_attention_heads": 2,
+                "intermediate_size": 64,
+                "vocab_size": shape.vocabulary,
+            }
         return BertForSequenceClassification(BertConfig(**sizes)).eval()
     sizes |= {
         "hidden_size": shape.hidden,
@@ -151,8 +164,10 @@ def saved_adapters(settings: Mapping[str, Any], folder: Path) -> list[Path]:
         if method == "lora":
             heads = ["classifier", "pooler"] if settings["family"] == "minilm" else ["classifier"]
             options = {**options, "target_modules": ["query", "value"], "modules_to_save": heads}
-        config: Any = LoraConfig(task_type="SEQ_CLS", **options) if method == "lora" else make_config(
-            method, task_type="SEQ_CLS", **options
+        config: Any = (
+            LoraConfig(task_type="SEQ_CLS", **options)
+            if method == "lora"
+            else make_config(method, task_type="SEQ_CLS", **options)
         )
         model = get_peft_model(new_model(settings), config)
         model.save_pretrained(str(folder / f"kind{number}"))

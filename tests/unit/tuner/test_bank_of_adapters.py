@@ -156,9 +156,7 @@ def test_half_precision_takes_half_of_the_memory():
 def test_each_document_of_a_decoder_generates_with_its_own_prefix(config):
     base = tiny.model("llama", "CAUSAL_LM")
     bank, options = AdapterBank(copy.deepcopy(base)), {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
-    models = [
-        tuned("CAUSAL_LM", config, family="llama", seed=seed, num_virtual_tokens=2 + seed) for seed in range(2)
-    ]
+    models = [tuned("CAUSAL_LM", config, family="llama", seed=seed, num_virtual_tokens=2 + seed) for seed in range(2)]
     for seed, model in enumerate(models):
         bank.add(f"a{seed}", *given(model))
     ids, mask = IDS[:3], torch.ones(3, 9, dtype=torch.long)

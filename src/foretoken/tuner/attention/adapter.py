@@ -138,7 +138,9 @@ class TunedAttention:
         plan = self.plan
         if plan is None or not any(group.index is not None for group in plan.groups):
             return False
-        if not plan.has_whole_prefix or self.has_edits(group.adapter for group in plan.groups if group.index is not None):
+        if not plan.has_whole_prefix or self.has_edits(
+            group.adapter for group in plan.groups if group.index is not None
+        ):
             return True
         columns = [one for one in self.columns() if one.group.index is not None]
         sizes = {one.columns.num_columns for one in columns}

@@ -21,7 +21,6 @@ from foretoken.attention.rotary import unrotated
 from foretoken.methods.base import ScoreColumns
 from foretoken.tuner.forward.plan import Group
 
-
 Pair = TypeVar("Pair")
 
 
@@ -249,9 +248,7 @@ class SharedColumns(BatchColumns):
         vector: Tensor | None = None
         for part in self.parts:
             take = part.group.take
-            own = part.columns.after_projection(
-                take(probabilities[..., : part.columns.num_columns]), take(query)
-            )
+            own = part.columns.after_projection(take(probabilities[..., : part.columns.num_columns]), take(query))
             if own is not None:
                 vector = own.new_zeros(query.shape[0], *own.shape[1:]) if vector is None else vector
                 vector = part.group.put(vector, own)
@@ -366,7 +363,10 @@ def joined(parts: Sequence[Keys]) -> Keys | None:
     key, value = torch.cat([part.key for part in parts], dim=2), torch.cat([part.value for part in parts], dim=2)
     if all(part.mask is None for part in parts):
         return Keys(key, value)
-    masks = [part.key.new_ones(len(part.key), 1, 1, part.key.shape[2]).bool() if part.mask is None else part.mask for part in parts]
+    masks = [
+        part.key.new_ones(len(part.key), 1, 1, part.key.shape[2]).bool() if part.mask is None else part.mask
+        for part in parts
+    ]
     return Keys(key, value, torch.cat(masks, dim=-1))
 
 

@@ -344,7 +344,9 @@ class AdapterBank:
         with self.lock:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
             heads = [self.head_of(name) for name in self.checked(adapter_names, input_ids)]
-            if (missing := next((name for name, (head, _) in zip(adapter_names, heads, strict=True) if head is None), None)):
+            if missing := next(
+                (name for name, (head, _) in zip(adapter_names, heads, strict=True) if head is None), None
+            ):
                 raise AdapterError(f"{missing!r} has no head here; ask for hidden_states(), or give the model a head")
             states = self.run_body(input_ids, mask, adapter_names, inputs, whole=False)
             found: list[Any] = [None] * len(heads)
@@ -429,9 +431,7 @@ class AdapterBank:
         states: Tensor = output[0]
         return states
 
-    def body_inputs(
-        self, heads: Sequence[HeadForm | None], input_ids: Tensor, mask: Tensor
-    ) -> dict[str, Tensor]:
+    def body_inputs(self, heads: Sequence[HeadForm | None], input_ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Return what the heads' classes give the body beside tokens and mask, each for its own documents."""
         found: dict[str, Tensor] = {}
         for model in dict.fromkeys(head.model for head in heads if head is not None):

@@ -84,7 +84,9 @@ class AdapterForm:
         shapes: dict[str, tuple[int, ...]] = {}
         self.names: list[dict[str, str]] = []  # of each target: by the parameter's name, the one in the file
         for path, (_, module) in self.targets.items():
-            names = {inner: file_name(path, inner, is_lora=path in lora.ranks) for inner, _ in module.named_parameters()}
+            names = {
+                inner: file_name(path, inner, is_lora=path in lora.ranks) for inner, _ in module.named_parameters()
+            }
             shapes |= {names[inner]: tuple(parameter.shape) for inner, parameter in module.named_parameters()}
             self.names.append(names)
         place = next(hooks.body.parameters())
@@ -132,8 +134,8 @@ class AdapterForm:
         """Take an adapter's tensors, and return its number."""
         slot = self.store.add(Scaled(state, lora))
         if config is not None and self.has_own_modules:
-            for (path, (target, module)), own, names in zip(
-                self.find_targets(config, lora).items(), self.own, self.names, strict=True
+            for (target, module), own, names in zip(
+                self.find_targets(config, lora).values(), self.own, self.names, strict=True
             ):
                 made = on_device(module.to_empty(device="cpu") if is_meta(module) else module, target.holder)
                 with torch.no_grad():

@@ -31,13 +31,17 @@ CLASSES = {
     "CAUSAL_LM": transformers.AutoModelForCausalLM,
     "SEQ_2_SEQ_LM": transformers.AutoModelForSeq2SeqLM,
 }
-OF_TOKENS = ("ForTokenClassification", "ForCausalLM", "LMHeadModel")  # what ends the names of classes with logits of each
+OF_TOKENS = (
+    "ForTokenClassification",
+    "ForCausalLM",
+    "LMHeadModel",
+)  # what ends the names of classes with logits of each
 
 
 NAMES = {"last_hidden_state": 0, "pooler_output": 1}
 
 
-class BodyCalled(Exception):
+class BodyCalledError(Exception):
     """Carries what a model gives its body."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -76,7 +80,7 @@ class GivenStates:
         """Return the states, or note what was given where there are none."""
         states = kwargs.get("inputs_embeds")
         if states is None:
-            raise BodyCalled(kwargs)
+            raise BodyCalledError(kwargs)
         return States([states, None if self.pooler is None else self.pooler(states)])
 
 
@@ -139,7 +143,7 @@ class HeadModel(nn.Module):
         """Return what the class gives its body beside tokens and mask: Longformer's global tokens."""
         try:
             self.model(input_ids=input_ids, attention_mask=attention_mask)
-        except BodyCalled as called:
+        except BodyCalledError as called:
             return {
                 name: value
                 for name, value in called.given.items()

@@ -64,9 +64,7 @@ class RowCalls:
         if not path:
             return self
         inner = f"module.{path}."
-        layout = {
-            name.removeprefix(inner): place for name, place in self.layout.items() if name.startswith(inner)
-        }
+        layout = {name.removeprefix(inner): place for name, place in self.layout.items() if name.startswith(inner)}
         own = None if self.own is None else Parts(self.own, path)
         return RowCalls(self.module.get_submodule(path), layout, own)
 
@@ -343,4 +341,3 @@ class BoundOutput(OutputEdit):
 
 
 RowModule = RowEntry | RowAttention | RowOutput
-

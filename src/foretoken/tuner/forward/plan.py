@@ -237,7 +237,7 @@ class Plan:
 
     @property
     def may_pack(self) -> bool:
-        """Whether the batch may be packed: the prefix enters before one layer, and is masked nowhere if that is late."""
+        """Whether the batch may be packed: the prefix enters before one layer, and whole if that is a late one."""
         return not (self.is_padded or self.is_staged) and (not self.entries or self.has_whole_prefix)
 
     def only(self, number: int) -> Plan:

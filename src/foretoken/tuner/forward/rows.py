@@ -118,7 +118,8 @@ class RowStore:
         """Return the parameters of a row, or that row of other ``values`` (A, T), such as gradients."""
         row = (self.values if values is None else values)[slot].detach()
         return {
-            name: row[start : start + prod(shape)].reshape(shape).clone() for name, (start, shape) in self.layout.items()
+            name: row[start : start + prod(shape)].reshape(shape).clone()
+            for name, (start, shape) in self.layout.items()
         }
 
     def gather(self, slots: Sequence[int], dtype: torch.dtype) -> RowParameters:
