@@ -39,6 +39,7 @@ from foretoken.tuner.forward.plan import BASE, check_names
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, check_adapter_name
 
+OTHERS = ("ForQuestionAnswering", "ForMultipleChoice")
 KINDS = {"ForTokenClassification": "tagging", "ForSequenceClassification": "classification"}
 
 
@@ -245,8 +246,8 @@ class AdapterBank:
         return self.dimensions[heads]
 
     def find_own_head(self) -> HeadForm | None:
-        """Return the model's own head; None for a model without."""
-        if self.body is self.model:
+        """Return the model's own head; None for a model without, and for one that answers questions or chooses."""
+        if self.body is self.model or type(self.model).__name__.endswith(OTHERS):
             return None
         own = dict(self.model.named_parameters(remove_duplicate=False))
         there = {canonical(name, self.prefix): parameter for name, parameter in own.items()}
@@ -275,22 +276,21 @@ class AdapterBank:
         if choices is not None and choices.get("pool") == "prefix":
             raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
         task = task_of(config)
-        kinds = [CLASSES[task]] if task in CLASSES else []
-        classes = [kind._model_mapping[type(self.config)] for kind in kinds if type(self.config) in kind._model_mapping]
-        if not classes and self.own_head is not None:
-            classes = [type(self.model)]
-        if not classes:
+        known: Mapping[Any, Any] = CLASSES.get(str(task), {})
+        kind = known.get(type(self.config)) or (type(self.model) if self.own_head is not None else None)
+        if kind is None:
             raise AdapterError(
-                f"the adapter has a head, and its task_type is {quoted(task)}; expected {', '.join(CLASSES)}"
+                f"the adapter has a head, and its task_type is {quoted(task)}; expected {', '.join(CLASSES)}, "
+                "one that this family has"
             )
-        key = classes[0], tuple(sorted((choices or {}).items()))
+        key = kind, tuple(sorted((choices or {}).items()))
         if key not in self.head_models:
-            self.head_models[key] = HeadModel(classes[0], self.config, self.backbone, choices)
+            self.head_models[key] = HeadModel(kind, self.config, self.backbone, choices)
         model = self.head_models[key]
         if unknown := shapes.keys() - model.shapes().keys():
             raise AdapterError(
                 f"the adapter has {len(unknown)} tensors that neither its method nor the head of a "
-                f"{classes[0].__name__} has, e.g. {min(unknown)[:150]}"
+                f"{kind.__name__} has, e.g. {min(unknown)[:150]}"
             )
         return model
 

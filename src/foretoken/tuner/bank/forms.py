@@ -132,17 +132,23 @@ class AdapterForm:
 
     def add(self, config: ForetokenConfig | None, lora: LoraMaps, state: Mapping[str, Tensor]) -> int:
         """Take an adapter's tensors, and return its number."""
-        slot = self.store.add(Scaled(state, lora))
-        if config is not None and self.has_own_modules:
-            for (target, module), own, names in zip(
-                self.find_targets(config, lora).values(), self.own, self.names, strict=True
-            ):
-                made = on_device(module.to_empty(device="cpu") if is_meta(module) else module, target.holder)
-                with torch.no_grad():
-                    for inner, parameter in made.named_parameters():
-                        parameter.copy_(Scaled(state, lora)[names[inner]])
-                own[slot] = made.requires_grad_(False).eval()
+        tensors = Scaled(state, lora)
+        made = self.own_modules(config, lora, tensors) if config is not None and self.has_own_modules else []
+        slot = self.store.add(tensors)
+        for own, module in zip(self.own, made, strict=False):
+            own[slot] = module
         return slot
+
+    def own_modules(self, config: ForetokenConfig, lora: LoraMaps, tensors: Mapping[str, Tensor]) -> list[nn.Module]:
+        """Return an adapter's own modules, in the order of the targets."""
+        found = []
+        for (target, module), names in zip(self.find_targets(config, lora).values(), self.names, strict=True):
+            made = on_device(module.to_empty(device="cpu") if is_meta(module) else module, target.holder)
+            with torch.no_grad():
+                for inner, parameter in made.named_parameters():
+                    parameter.copy_(tensors[names[inner]])
+            found.append(made.requires_grad_(False).eval())
+        return found
 
     def remove(self, slot: int) -> None:
         """Forget an adapter."""

@@ -12,8 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+)
 
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.pooling import ATTENTION, POOLING
@@ -26,10 +31,10 @@ from foretoken.tuner.heads import replace_head
 
 MANY = 7919  # labels of a head whose parameters tell by their shape where its labels are
 CLASSES = {
-    "SEQ_CLS": transformers.AutoModelForSequenceClassification,
-    "TOKEN_CLS": transformers.AutoModelForTokenClassification,
-    "CAUSAL_LM": transformers.AutoModelForCausalLM,
-    "SEQ_2_SEQ_LM": transformers.AutoModelForSeq2SeqLM,
+    "SEQ_CLS": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "TOKEN_CLS": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    "CAUSAL_LM": MODEL_FOR_CAUSAL_LM_MAPPING,
+    "SEQ_2_SEQ_LM": MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 }
 OF_TOKENS = (
     "ForTokenClassification",
