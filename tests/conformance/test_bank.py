@@ -12,7 +12,7 @@ from support import tiny
 from support.table import EMPTY, METHODS, ROWS
 
 BASE = "__base__"
-BY_DEFAULT = ("bert", "longformer", "llama")
+BY_DEFAULT = (("bert", "SEQ_CLS"), ("longformer", "SEQ_CLS"), ("llama", "CAUSAL_LM"))
 LORAS = {"lora": {"r": 2, "lora_alpha": 4}, "lora, wider": {"r": 3, "use_rslora": True}}
 LENGTH = 12
 
@@ -27,7 +27,11 @@ def config_of(method, task, family):
         from foretoken.backbones import BACKBONES
 
         targets = list(BACKBONES[tiny.config_of(family).model_type].projections)
-        heads = ["classifier", "score", "pooler", "pre_classifier"] if task != "CAUSAL_LM" else None
+        heads = (
+            ["classifier", "score", "pooler", "pre_classifier", "head", "sequence_summary"]
+            if task != "CAUSAL_LM"
+            else None
+        )
         transposed = family == "gpt2"
         more = {"target_modules": targets, "modules_to_save": heads, "fan_in_fan_out": transposed}
         return LoraConfig(task_type=task, **LORAS[method], **more)
@@ -93,13 +97,14 @@ def check_bank(family, task):
         assert not wrong, packed
 
 
-FAMILIES = [
-    pytest.param(family, marks=[] if family in BY_DEFAULT else pytest.mark.slow)
+CASES = [
+    pytest.param(family, task, marks=[] if (family, task) in BY_DEFAULT else pytest.mark.slow)
     for family in tiny.FAMILIES
-    if family not in tiny.SEQ2SEQ
+    for task in ("SEQ_CLS", "TOKEN_CLS", "CAUSAL_LM")
+    if family not in tiny.SEQ2SEQ and task in tiny.tasks(family)
 ]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_method_in_one_batch(family):
-    check_bank(family, "CAUSAL_LM" if family in tiny.DECODERS else "SEQ_CLS")
+@pytest.mark.parametrize(("family", "task"), CASES)
+def test_every_method_in_one_batch(family, task):
+    check_bank(family, task)

@@ -227,16 +227,18 @@ def mixed(results: Results) -> Section:
         timings, beside = result["timings"], result["beside"]
         for name, timing in timings.items():
             bars[f"{family}, {method}: {name}"] = timing["median"]
+            spent = result["processor_seconds"]
             shown = [seconds(timing["median"]), turns(timing), said(ratio(timings, beside, name), times)]
-            rows.append([family, method, name, *shown])
+            rows.append([family, method, name, *shown, seconds(spent[name]), times(spent[name] / spent[beside])])
         total, slowest = sum(result["attached"]), max(result["attached"])
         first = result["attached"][0]
         attached.append([family, method, str(len(result["attached"])), *map(seconds, (total, first, slowest))])
     note = (
-        "The last column: the time beside that of the bank with one adapter, or with one of each method in the blend. "
+        "beside one: beside the bank with one adapter, or with one of each method in the blend. Processor time is that "
+        "of the process, which others on the machine change less. "
         "peft computes all documents with one adapter, in a batch or document by document."
     )
-    header = ["model", "method", "candidate", "time", "clean", "beside one adapter's batch"]
+    header = ["model", "method", "candidate", "time", "clean", "beside one", "processor time", "beside one"]
     second = ["model", "method", "adapters", "all attached", "the first", "the slowest"]
     shown_tables = [table("Adapters in a batch", header, rows, note), table("Attaching from folders", second, attached)]
     return Section(shown_tables, [Chart("A batch of documents", "bars", "seconds", "", bars=bars)])

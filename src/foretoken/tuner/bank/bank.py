@@ -38,6 +38,7 @@ from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, find_model_ho
 from foretoken.tuner.forward.plan import BASE, check_names
 from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, check_adapter_name
+from foretoken.tuner.heads import HEAD_KEY
 
 OTHERS = ("ForQuestionAnswering", "ForMultipleChoice")
 KINDS = {"ForTokenClassification": "tagging", "ForSequenceClassification": "classification"}
@@ -119,7 +120,7 @@ class AdapterBank:
         weight = next(self.body.parameters())
         self.dtype, self.device = dtype or weight.dtype, weight.device
         self.compute_dtype = weight.dtype
-        self.prefix = self.model.base_model_prefix
+        self.prefix: str = self.model.base_model_prefix
         self.lock = RLock()
         self.entries: dict[str, Entry] = {}
         self.forms: dict[str, AdapterForm] = {}
@@ -249,10 +250,14 @@ class AdapterBank:
         """Return the model's own head; None for a model without, and for one that answers questions or chooses."""
         if self.body is self.model or type(self.model).__name__.endswith(OTHERS):
             return None
-        own = dict(self.model.named_parameters(remove_duplicate=False))
-        there = {canonical(name, self.prefix): parameter for name, parameter in own.items()}
-        model = HeadModel(type(self.model), self.config, self.backbone, getattr(self.config, "foretoken_head", None))
-        return HeadForm.of(model, {}, there, dtype=self.dtype, device=self.device)
+        choices = getattr(self.config, HEAD_KEY, None)
+        return self.head_form(HeadModel(type(self.model), self.config, self.backbone, choices), {})
+
+    def head_form(self, model: HeadModel, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm:
+        """Return heads with parameters of these shapes; what they lack is the model's own."""
+        own = self.model.named_parameters(remove_duplicate=False)
+        there = {canonical(name, self.prefix): parameter for name, parameter in own}
+        return HeadForm.of(model, shapes, there, dtype=self.dtype, device=self.device)
 
     def find_head(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm | None:
         """Return the form of an adapter's head; the model's own, or None, where it has none of its own.
@@ -265,9 +270,7 @@ class AdapterBank:
         model = self.head_model(config, shapes)
         key = id(model), tuple(sorted(shapes.items()))
         if key not in self.heads:
-            own = dict(self.model.named_parameters(remove_duplicate=False))
-            there = {canonical(name, self.prefix): parameter for name, parameter in own.items()}
-            self.heads[key] = HeadForm.of(model, shapes, there, dtype=self.dtype, device=self.device)
+            self.heads[key] = self.head_form(model, shapes)
         return self.heads[key]
 
     def head_model(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadModel:
@@ -425,7 +428,8 @@ class AdapterBank:
         """Return the last hidden states (B, N, D), or (B, 1, D) where no head reads more than the first token's."""
         heads = [self.head_of(name)[0] for name in names]
         first = not whole and all(head is not None and head.model.reads_first_token for head in heads)
-        given = {"input_ids": input_ids, "attention_mask": mask} | self.body_inputs(heads, input_ids, mask) | inputs
+        given = {"input_ids": input_ids, "attention_mask": mask}
+        given |= self.body_inputs(heads, input_ids, mask) | dict(inputs)
         with self.naming(names), self.reading(first_token_only=first):
             output = self.body(**given, return_dict=True)
         states: Tensor = output[0]

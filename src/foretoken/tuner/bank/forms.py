@@ -256,7 +256,7 @@ def plain_adapter(
     if probe.form_options() == config.form_options():
         return config, None
     sites = config.sites(dimensions)
-    found = {}
+    found: dict[str, Tensor] = {}
     for path, (_, module) in targets_by_path(sites, hooks, paths).items():
         with torch.no_grad():
             for inner, parameter in module.named_parameters():

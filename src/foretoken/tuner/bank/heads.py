@@ -61,10 +61,10 @@ class States(list[Any]):
         return self.get(name)
 
     def __getitem__(self, key: Any) -> Any:
-        return super().__getitem__(NAMES.get(key, key) if isinstance(key, str) else key)
+        return super().__getitem__(NAMES[key] if isinstance(key, str) else key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(NAMES.get(key, key) if isinstance(key, str) else key, value)
+        super().__setitem__(NAMES[key] if isinstance(key, str) else key, value)
 
     def get(self, name: str) -> Any:
         """Return an output by its name, or None."""
