@@ -280,7 +280,7 @@ class AdapterBank:
             raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
         task = task_of(config)
         known: Mapping[Any, Any] = CLASSES.get(str(task), {})
-        kind = known.get(type(self.config)) or (type(self.model) if self.own_head is not None else None)
+        kind = known.get(type(self.config), None) or (type(self.model) if self.own_head is not None else None)
         if kind is None:
             raise AdapterError(
                 f"the adapter has a head, and its task_type is {quoted(task)}; expected {', '.join(CLASSES)}, "
