@@ -4,7 +4,7 @@
 
 A review is five sentences of one label. Those to learn from are of SST-2's training sentences (phrases of fewer than
 six words left out), the test is made of the official dev set, whose sentences are in no review of the training part.
-recipe is README's without `lengthen`. Runs that the output holds already are not repeated.
+The recipe is README's without `lengthen`. Runs that the output holds already are not repeated.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
     from foretoken.methods.stack import StackConfig as StackConfig
     from foretoken.tuner.auxiliary import AuxiliaryLossCallback as AuxiliaryLossCallback
+    from foretoken.tuner.bank.bank import AdapterBank as AdapterBank
     from foretoken.tuner.checkpoints.from_peft import from_peft as from_peft
     from foretoken.tuner.checkpoints.to_peft import to_peft as to_peft
     from foretoken.tuner.fuse import fuse as fuse
@@ -70,6 +71,7 @@ _PUBLIC = {
     "HeadOnlyConfig": "foretoken.methods.head_only",
     "StackConfig": "foretoken.methods.stack",
     "AuxiliaryLossCallback": "foretoken.tuner.auxiliary",
+    "AdapterBank": "foretoken.tuner.bank.bank",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.prefix_init",
     "replace_head": "foretoken.tuner.heads",

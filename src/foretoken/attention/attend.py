@@ -14,6 +14,8 @@ Shapes: B batch, H heads, N queries, M keys, K head width, X extra columns, P pr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -91,15 +93,16 @@ def run_engine(
     weighting: Weighting,
 ) -> tuple[Tensor, Tensor | None]:
     """Run an engine on what it knows, and put the rest together from that."""
-    if columns.prefix_kv is not None and not engine.prefix:
+    takes_prefix = engine.prefix and (columns.prefix_mask is None or engine.prefix_mask)
+    if columns.prefix_kv is not None and not takes_prefix:
         return with_prefix_as_columns(engine, inputs, columns.prefix_kv, columns, scale=scale, weighting=weighting)
     if not columns.num_outside or engine.outside_softmax:
         return engine.run(*inputs, columns, scale=scale, weighting=weighting)
     # out by itself, not out / (1 - lambda): where lambda rounds to 1 nothing of it would be left
     inside, _ = columns.split()
-    shared = ExtraColumns(inside, prefix_kv=columns.prefix_kv)
+    shared = replace(columns, scores=inside, num_outside=0)
     out, p_inside = engine.run(*inputs, shared, scale=scale, weighting=weighting)
-    whole = ExtraColumns(columns.scores, prefix_kv=columns.prefix_kv)
+    whole = replace(columns, num_outside=0)
     _, everything = engine.run(*inputs, whole, scale=scale, weighting=Weighting(weighting.kernel))
     assert everything is not None
     return out, joined(p_inside, everything[..., -columns.num_outside :])
@@ -118,6 +121,8 @@ def with_prefix_as_columns(
     query = inputs[0]
     key, value = (repeat_heads(x.to(query.dtype), query.shape[1]) for x in prefix_kv)
     scores = query @ key.transpose(-1, -2) * scale
+    if columns.prefix_mask is not None:
+        scores = scores.masked_fill(~columns.prefix_mask, float("-inf"))
     count = scores.shape[-1]
     both = scores if columns.scores is None else torch.cat([scores, columns.scores], dim=-1)
     wider = ExtraColumns(both, columns.num_outside)

@@ -8,7 +8,7 @@ that they would have in the softmax over everything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,11 +22,13 @@ class ExtraColumns:
         scores: (B, H, N, X), already scaled; ``-inf`` removes a column. None for none.
         num_outside: how many of the last columns stay outside the softmax.
         prefix_kv: keys and values (B, H_kv, P, K) that every query sees as well; None for none.
+        prefix_mask: (B, 1, 1, P) bool, False for those of them that a document lacks; None where none does.
     """
 
     scores: Tensor | None = None
     num_outside: int = 0
     prefix_kv: tuple[Tensor, Tensor] | None = None
+    prefix_mask: Tensor | None = None
 
     def split(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the scores (..., X) of the columns inside the softmax and of those outside; None for none."""
@@ -39,7 +41,7 @@ class ExtraColumns:
         """Return the columns with their scores in another order or shape."""
         if self.scores is None:
             return self
-        return ExtraColumns(change(self.scores), self.num_outside, self.prefix_kv)
+        return replace(self, scores=change(self.scores))
 
 
 NO_COLUMNS = ExtraColumns()

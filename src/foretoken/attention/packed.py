@@ -95,6 +95,7 @@ class PackedBatch:
         documents: where the documents are among the T tokens.
         index: (T,) where each token stands in the flattened (B N) texts.
         wanted: (B,) the tokens, one of each document, whose states after the last layer are wanted; None: all.
+        prefix_mask: (B, P) bool, False where a document's own prefix is shorter than P; None where none is.
     """
 
     prefix_length: int
@@ -102,6 +103,7 @@ class PackedBatch:
     documents: tuple[Document, ...]
     index: Tensor
     wanted: Tensor | None = None
+    prefix_mask: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -117,6 +119,8 @@ class PackedBatch:
     def places(self) -> tuple[Tensor, Tensor, Tensor]:
         """(S,) each: the document that a place belongs to (-1: masked), the position in it, and whether all see it."""
         prefix = torch.arange(self.size, device=self.index.device).repeat_interleave(self.prefix_length)
+        if self.prefix_mask is not None:
+            prefix = prefix.masked_fill(~self.prefix_mask.flatten(), -1)
         document, position = torch.full_like(self.index, -1), self.index % self.length
         is_global = torch.zeros_like(self.index, dtype=torch.bool)
         for number, part in enumerate(self.documents):
@@ -181,6 +185,53 @@ class PackedBatch:
             return None
         return starts
 
+    def is_run(self, x: Tensor) -> bool:
+        """Tell whether (., ...) is a run of tokens and not the padded batch; of one document the two are alike."""
+        return x.shape[0] == 1 and self.size > 1
+
+    def take(self, x: Tensor, index: Tensor) -> Tensor:
+        """Return some documents of a run, padded: (1, S, ...) -> (b, N, ...).
+
+        Runs without prefixes, with longer ones, and of one token of each document (1, B, ...) are known by their size.
+        """
+        places, _ = self.places_of(x, index)
+        return x[0].index_select(0, places.flatten()).unflatten(0, places.shape)
+
+    def put(self, x: Tensor, part: Tensor, index: Tensor) -> Tensor:
+        """Return the run (1, S, ...) with some documents replaced by (b, N, ...); their padding is left out."""
+        places, real = self.places_of(x, index)
+        if real is None:
+            return x.index_copy(1, places.flatten(), part.flatten(0, 1)[None])
+        return x.index_copy(1, places.flatten()[real], part.flatten(0, 1)[real][None])
+
+    def places_of(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return (b, N) places of documents in a run, and which of the (b N) are no padding; None: all."""
+        key = x.shape[1], id(index)
+        if key not in self._places:
+            self._places[key] = (index, *self.find_places(x.shape[1], index))
+        return self._places[key][1:]
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, int], tuple[Tensor, Tensor, Tensor | None]]:
+        return {}
+
+    def find_places(self, length: int, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Do :meth:`places_of` for a run of ``length`` tokens."""
+        device = index.device
+        if length == self.size != len(self.index):
+            return index[:, None], None
+        before = (length - len(self.index)) // self.size
+        parts = [self.documents[number] for number in index.tolist()]
+        starts = torch.tensor([part.start for part in parts], device=device)[:, None] + self.size * before
+        sizes = torch.tensor([part.stop - part.start for part in parts], device=device)[:, None]
+        steps = torch.arange(max((part.stop - part.start for part in parts), default=0), device=device)
+        real = steps < sizes
+        text = torch.where(real, starts + steps, 0)
+        prefix = index[:, None] * before + torch.arange(before, device=device)
+        is_real = torch.cat([torch.ones_like(prefix, dtype=torch.bool), real], dim=1).flatten()
+        places = torch.cat([prefix, text], dim=1)
+        return places, None if bool(is_real.all()) else is_real.nonzero()[:, 0]
+
     def masks(self) -> tuple[Tensor, Tensor]:
         """Return (B, P + N) bool masks of the padded batch: what is masked, what is global."""
         document, _, is_global = self.places
@@ -196,13 +247,16 @@ class PackedBatch:
         return torch.cat([prefix.flatten(0, 1)[None], text], dim=1) if self.prefix_length else text
 
 
-def packed_batch_of(masked: Tensor, is_global: Tensor, *, prefix_length: int) -> PackedBatch:
+def packed_batch_of(
+    masked: Tensor, is_global: Tensor, *, prefix_length: int, prefix_mask: Tensor | None = None
+) -> PackedBatch:
     """Return the run of tokens of a padded batch.
 
     Args:
         masked: (B, N) bool of the texts, True for padding.
         is_global: (B, N) bool of the texts, True for global tokens.
         prefix_length: P.
+        prefix_mask: (B, P) bool, False where a document's own prefix is shorter; None where none is.
 
     >>> masked = torch.tensor([[False, False, True], [False, True, True]])
     >>> batch = packed_batch_of(masked, torch.zeros(2, 3).bool(), prefix_length=0)
@@ -216,4 +270,4 @@ def packed_batch_of(masked: Tensor, is_global: Tensor, *, prefix_length: int) ->
         starts.append(starts[-1] + stop - first)
         index.append(torch.arange(first, stop) + number * length)
     documents = documents_of(real, is_global, found, starts[:-1])
-    return PackedBatch(prefix_length, length, documents, torch.cat(index).to(masked.device))
+    return PackedBatch(prefix_length, length, documents, torch.cat(index).to(masked.device), prefix_mask=prefix_mask)

@@ -48,8 +48,20 @@ class AttentionAdapter(Protocol):
         """B where each document names its adapter, so that nothing can be projected once for all; else None."""
 
     @property
+    def partial_prefix(self) -> Tensor | None:
+        """The (B, P) mask of a prefix that some documents have a part of, or nothing; None where all have all of it."""
+
+    @property
+    def may_pack(self) -> bool:
+        """Whether the batch may be packed."""
+
+    @property
     def needs_keys(self) -> bool:
         """Whether an adapter needs the keys and values themselves, and the batch as it was given."""
+
+    @property
+    def needs_documents(self) -> bool:
+        """Whether documents have score columns, prefixes or edits of their own, and are computed padded here."""
 
     @property
     def text_is_frozen(self) -> bool:
@@ -63,6 +75,9 @@ class AttentionAdapter(Protocol):
 
     def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
         """Enter a context in which the hidden states are packed."""
+
+    def document(self, number: int) -> AbstractContextManager[None]:
+        """Enter a context in which one document of the batch is computed by itself."""
 
     def attend(
         self, query: Tensor, key: Tensor | None, value: Tensor | None, *, scale: float, dropout: float, mask: Mask

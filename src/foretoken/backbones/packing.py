@@ -85,14 +85,10 @@ def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> l
 
 
 def may_pack(encoder: nn.Module, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
-    """Tell whether a batch is packed.
-
-    Not where each document names its adapter, as peft's LoRA looks for documents, and not where adapters are disabled,
-    as the frozen model's output is to be what it was.
-    """
+    """Tell whether a batch is packed; not where adapters are disabled: the frozen model's output is what it was."""
     inputs = HEAD_INPUTS.get(encoder)
     reads_padding = inputs is not None and inputs.padding
-    agreed = adapter is None or (adapter.mixed_size is None and not adapter.rests)
+    agreed = adapter is None or (adapter.may_pack and not adapter.rests)
     return packs(hidden.device) and not reads_padding and agreed
 
 
@@ -101,9 +97,19 @@ def while_packed(adapter: AttentionAdapter | None, batch: PackedBatch) -> Abstra
     return nullcontext() if adapter is None else adapter.packed(batch)
 
 
+def one_document(adapter: AttentionAdapter | None, number: int) -> AbstractContextManager[None]:
+    """Return a context in which one document of a packed batch is computed by itself."""
+    return nullcontext() if adapter is None else adapter.document(number)
+
+
 def prefix_length_of(adapter: AttentionAdapter | None) -> int:
     """Return how many virtual tokens stand in front of the text: P."""
     return 0 if adapter is None else adapter.prefix_length
+
+
+def prefix_mask_of(adapter: AttentionAdapter | None) -> Tensor | None:
+    """Return which places of the prefix a document has, (B, P) bool; None where every document has all."""
+    return None if adapter is None else adapter.partial_prefix
 
 
 def with_own_prefix(batch: PackedBatch, attention: nn.Module) -> PackedBatch:

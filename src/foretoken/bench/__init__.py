@@ -6,5 +6,6 @@ BENCHMARKS = {
     "methods": "what each method costs beside the same model without an adapter",
     "padding": "training steps over documents of real lengths, beside transformers' padding",
     "export": "an exported encoder in onnxruntime, beside its own forward pass",
+    "mixed": "batches in which every document has an adapter of its own, beside one adapter's batch and one by one",
     "aot": "ahead-of-time P-tuning: its networks and its fused table beside no adapter",
 }

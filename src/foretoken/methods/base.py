@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from peft import LoraConfig, PeftConfig
 from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, ConfigError, quoted
-from foretoken.files import PathLike, refuse_pickles
+from foretoken.files import JsonObject, PathLike, refuse_pickles
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, Place, check_layers
 from foretoken.methods.require import require_token_numbers
 
@@ -83,10 +83,13 @@ class LayerEntry(nn.Module):
     Attributes:
         prefix_length: P from this layer on; it enters before the first layer that has one.
         position_free: in models with rotary positions, queries are not rotated when they are scored with the prefix.
+        one_document: the text is one document's, in a call for many of them at once (``torch.func.vmap``): what is
+            computed must not depend on the values of the token ids.
     """
 
     prefix_length: int = 0
     position_free: bool = False
+    one_document: bool = False
 
     def new_prefix(self, batch_size: int) -> Tensor:
         """Return the (B, P, D) prefix, or what of it enters here; called where ``prefix_length`` grows."""
@@ -128,6 +131,7 @@ class ScoreColumns(AttentionEdit):
 
     Attributes:
         num_columns: X.
+        are_keys: ``keys`` yields something.
         position_free: in models with rotary positions, ``scores`` gets queries that are not rotated.
         outside_softmax: whether the columns stay outside the softmax of the others. If not, ``combine`` is given the
             sum over the softmax's other terms, ``(1 - sum_x p_x) f``; if so, ``f`` itself, the attention without
@@ -137,6 +141,7 @@ class ScoreColumns(AttentionEdit):
     """
 
     num_columns: int = 0
+    are_keys: bool = False
     position_free: bool = False
     outside_softmax: ClassVar[bool] = False
     own_softmax: ClassVar[bool] = False
@@ -183,6 +188,12 @@ class SeparatePrefix(AttentionEdit):
     @abstractmethod
     def weight(self, query: Tensor) -> Tensor | None:
         """(B, H, N, K) -> alpha, broadcastable to (B, H, N, 1); None for the softmax's own lambda."""
+
+    def document_weight(self, query: Tensor) -> Tensor:
+        """(B, H, N, K) -> alpha of each query: (B, H, N, 1)."""
+        weight = self.weight(query)
+        assert weight is not None
+        return weight.expand(*query.shape[:-1], 1)
 
     def members(self) -> Iterable[ScoreColumns | SeparatePrefix]:
         """Return this separate prefix."""
@@ -424,6 +435,26 @@ class ForetokenConfig(PeftConfig, ABC):
             The config of what is left, and its modules.
         """
         return None
+
+    training_options: ClassVar[tuple[str, ...]] = ("modules_to_save", "trainable_token_indices")
+
+    def differs_in_parameters_alone(self) -> bool:
+        """Tell whether adapters whose configs say the same compute the same from the same parameters."""
+        return True
+
+    def form_options(self) -> JsonObject:
+        """Return the options that decide what is computed from the parameters, and where."""
+        left_out = {item.name for item in fields(PeftConfig)} | {"backbone", "head", *self.training_options}
+        names = (item.name for item in fields(self) if item.name not in left_out)
+        return {"method": self.method_type} | {name: getattr(self, name) for name in names}
+
+    def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
+        """Put modules with parameters of their own in the place of those that read another module's, in place.
+
+        Returns:
+            The config of what is left.
+        """
+        return self
 
     def is_cache(self) -> bool:
         """Tell whether in a causal model the adapter is nothing but keys and values in front of the text."""

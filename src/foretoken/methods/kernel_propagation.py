@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from foretoken.errors import BackboneError, ConfigError
-from foretoken.methods.base import SeparatePrefix, Sites
+from foretoken.methods.base import ForetokenConfig, SeparatePrefix, Sites
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.methods.prefix_propagation import propagated_prefixes
@@ -73,6 +73,16 @@ class KernelPropagationConfig(PrefixConfig):
                 raise ConfigError(f"{name} is {value!r}; expected a number")
         if self.alpha_scope == "lambda" and (self.kernel, self.text_kernel) != ("exponential", "exponential"):
             raise ConfigError("alpha_scope 'lambda' is defined for exponential kernels; leave the kernels as they are")
+
+    def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
+        """Put prefixes in the place of their network, and a number of each layer in the place of the model's."""
+        config = super().with_plain_modules(sites)
+        if self.alpha_scope != "model":
+            return config
+        for separate in sites.attention.values():
+            if isinstance(separate, KernelPrefix) and isinstance(separate.alpha, SharedAlpha):
+                separate.alpha = separate.alpha.copied()
+        return replace(config, alpha_scope="layer")  # type: ignore[type-var, call-arg]
 
     def build(self, dimensions: Dimensions) -> Sites:
         """Return the entries of prefix-propagation, and a separate prefix for every self-attention.
@@ -167,6 +177,12 @@ class SharedAlpha(nn.Module):
     def forward(self, query: Tensor) -> Tensor:
         """Return (1, 1, 1)."""
         return self._owner[0](query).to(query.device)
+
+    def copied(self) -> Alpha:
+        """Return a number of its own of the same value."""
+        made = Alpha(0.0)
+        made.weight = nn.Parameter(self._owner[0].weight.detach().clone())
+        return made
 
 
 class QueryAlpha(nn.Module):

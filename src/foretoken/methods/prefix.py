@@ -16,6 +16,7 @@ from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
 Start: TypeAlias = Literal["auto", "random", "positions", "vocabulary", "text", "adapter"]
+STARTS = ("prefix_init", "prefix_init_text", "tokenizer_name_or_path", "prefix_init_adapter")
 START_OPTIONS: dict[str, str] = {
     "prefix_init_text": "text",
     "tokenizer_name_or_path": "text",
@@ -95,11 +96,17 @@ class PrefixConfig(ForetokenConfig):
         self, sites: Sites, dimensions: Dimensions, *, folder: Path | None, dtype: torch.dtype
     ) -> tuple[ForetokenConfig, Sites] | None:
         """Put what the network yields in the place of the network."""
+        return (self.with_plain_modules(sites), sites) if self.prefix_projection else None
+
+    training_options: ClassVar[tuple[str, ...]] = (*ForetokenConfig.training_options, "init_std", *STARTS)
+
+    def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
+        """Put prefixes in the place of the network that yields them."""
         if not self.prefix_projection:
-            return None
+            return self
         for module in (*sites.layers.values(), *sites.attention.values()):
             unproject(module)
-        return replace(self, prefix_projection=False, encoder_hidden_size=None), sites
+        return replace(self, prefix_projection=False, encoder_hidden_size=None)
 
     def validate_start(self) -> None:
         """Raise ConfigError for a start that lacks something, or that the rest of the options contradicts."""

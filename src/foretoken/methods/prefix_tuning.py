@@ -98,6 +98,7 @@ class PrefixColumns(ScoreColumns):
         self.dropout = nn.Dropout(dropout)
         self.score_mask = score_mask
         self.score_dropout = nn.Dropout(score_dropout)
+        self.are_keys = score_mask is None
 
     def pair(self) -> Tensor:
         """Return P_k and P_v: (2, H_kv, P, K)."""

@@ -59,6 +59,7 @@ class SelectivePrefixTuningConfig(PrefixConfig):
     )
 
     method_type: ClassVar[str] = "FORETOKEN_SELECTIVE_PREFIX_TUNING"
+    training_options: ClassVar[tuple[str, ...]] = (*PrefixConfig.training_options, "selective_loss_weight")
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work."""

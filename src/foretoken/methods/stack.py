@@ -125,6 +125,19 @@ class StackConfig(ForetokenConfig):
         configs = [next(left) if isinstance(member, ForetokenConfig) else member for member in self.members()]
         return replace(self, configs=configs), replace(sites, members=fused)
 
+    def differs_in_parameters_alone(self) -> bool:
+        """Tell whether all of foretoken's own members do."""
+        return all(member.differs_in_parameters_alone() for member in self.own_members())
+
+    def form_options(self) -> JsonObject:
+        """Return those of foretoken's own members."""
+        return {"method": self.method_type, "members": [member.form_options() for member in self.own_members()]}
+
+    def with_plain_modules(self, sites: Sites) -> ForetokenConfig:
+        """Let each member put plain modules in the place of others."""
+        plain_members = iter([member.with_plain_modules(own) for member, own in sites.members])
+        return self.with_members(lambda _: next(plain_members))
+
     def with_files_in(self, folder: PathLike) -> ForetokenConfig:
         """Return the stack with its members as they are saved."""
         return self.with_members(lambda member: member.with_files_in(folder))

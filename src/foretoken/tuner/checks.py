@@ -162,6 +162,13 @@ def check_names(missing: Collection[str], unknown: Collection[str], count: int) 
 
 def check_tensor(name: str, given: Tensor, *, like: Tensor) -> None:
     """Raise AdapterError where a tensor of a file is not of the shape and the kind of the one that it is for."""
+    is_of_head = not any(part in name for part in (f".{NAME}.", ".lora_", "trainable_tokens_delta"))
+    if given.shape != like.shape and is_of_head:
+        raise AdapterError(
+            f"{name} is {tuple(given.shape)} in the adapter file but {tuple(like.shape)} in this model's head; load a "
+            "model with as many labels as the adapter's, or put adapters with heads of several sizes into a "
+            "foretoken.AdapterBank"
+        )
     if given.shape != like.shape:
         raise AdapterError(
             f"{name} is {tuple(given.shape)} in the adapter file "

@@ -33,7 +33,10 @@ class AttentionProbe:
     prefix_mask = None
     prefix_length = 0
     mixed_size = None
+    partial_prefix = None
+    may_pack = True
     needs_keys = True
+    needs_documents = False
     text_is_frozen = False
 
     def __init__(self) -> None:

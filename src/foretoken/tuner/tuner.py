@@ -200,6 +200,7 @@ class ForetokenModel(BaseTuner):
         check_names(names, self.peft_config)
         handles = [handle for module in self.model.modules() if (handle := hook_names(module, list(names)))]
         model_hooks.state.names = list(names)
+        model_hooks.state.is_padded = any(isinstance(module, LoraLayer) for module in self.model.modules())
         try:
             yield
         finally:

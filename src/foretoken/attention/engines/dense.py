@@ -75,7 +75,7 @@ def attend_sdpa(
     if columns.prefix_kv is not None:
         visible = mask.as_tensor(query.shape[-2], key.shape[-2], query.device)
         prefix_key, prefix_value = (repeat_heads(x.to(key.dtype), heads) for x in columns.prefix_kv)
-        mask = DenseMask(padded_mask(visible, before=prefix_key.shape[-2]))
+        mask = DenseMask(with_prefix_mask(visible, columns.prefix_mask, key, prefix=prefix_key.shape[-2]))
         key, value = torch.cat([prefix_key, key], dim=-2), torch.cat([prefix_value, value], dim=-2)
     if weighting.kernel == "rbf":
         query, key = as_exponential(query, key)
@@ -93,6 +93,18 @@ def attend_sdpa(
     widened = with_columns(query, key, value, columns.scores, scale)
     out = F.scaled_dot_product_attention(*widened, attn_mask=visible, dropout_p=dropout, scale=scale)
     return out[..., :-count], out[..., -count:]
+
+
+def with_prefix_mask(mask: Tensor | None, prefix_mask: Tensor | None, key: Tensor, *, prefix: int) -> Tensor | None:
+    """Return a mask of the keys (B, H, M, K) with the prefix before them, which documents may see a part of."""
+    if prefix_mask is None:
+        return padded_mask(mask, before=prefix)
+    if mask is None:
+        mask = torch.ones(1, 1, 1, key.shape[-2], dtype=torch.bool, device=key.device)
+    mask = mask if mask.dim() == 4 else mask[(None,) * (4 - mask.dim())]
+    front = prefix_mask if mask.dtype == torch.bool else additive(prefix_mask, mask.dtype)
+    size = torch.broadcast_shapes(front.shape[:-1], mask.shape[:-1])
+    return torch.cat([front.expand(*size, -1), mask.expand(*size, -1)], dim=-1)
 
 
 def with_columns(

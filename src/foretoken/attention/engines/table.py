@@ -28,6 +28,7 @@ class Engine:
         run: the function.
         outside_softmax: it computes columns outside the softmax itself; others run twice for them.
         prefix: it takes the keys and values of a prefix; for others they become score columns.
+        prefix_mask: it takes a mask of those, where documents have fewer of them than others.
         plain_only: it has no dropout of attention weights, and the exponential kernel alone.
         cpu_only: it reads where the documents are: on a CPU, and in no graph that is being made.
         on_request: it runs only where it is named.
@@ -38,6 +39,7 @@ class Engine:
     run: Callable[..., tuple[Tensor, Tensor | None]]
     outside_softmax: bool = False
     prefix: bool = False
+    prefix_mask: bool = False
     plain_only: bool = False
     cpu_only: bool = False
     on_request: bool = False
@@ -58,7 +60,7 @@ ENGINES = (
     Engine("block", Packed, cpu_band.attend_packed, outside_softmax=True, prefix=True, plain_only=True, cpu_only=True),
     GATHER,
     Engine("gather-sdpa", Blocks, block_sparse.attend_gather),
-    Engine("sdpa", DenseMask, dense.attend_sdpa, prefix=True),
+    Engine("sdpa", DenseMask, dense.attend_sdpa, prefix=True, prefix_mask=True),
     Engine("flex", Window, flex.attend_window, outside_softmax=True, plain_only=True, on_request=True),
     Engine("flex", Packed, flex.attend_packed, outside_softmax=True, prefix=True, plain_only=True, on_request=True),
     Engine("reference", DenseMask, dense.attend_reference, outside_softmax=True, on_request=True),

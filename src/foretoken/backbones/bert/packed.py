@@ -32,6 +32,7 @@ from foretoken.backbones.packing import (
     is_watched,
     may_pack,
     prefix_length_of,
+    prefix_mask_of,
     unpack_first_tokens,
     while_packed,
     with_own_prefix,
@@ -128,7 +129,8 @@ class EncoderHooks:
         if not may_pack(encoder, adapter, hidden) or (mask is None and not first):
             return None
         length = prefix_length_of(adapter)
-        batch = self.batch = packed_batch_of(*text_masks(mask, hidden, length), prefix_length=length)
+        masks, of_prefix = text_masks(mask, hidden, length), prefix_mask_of(adapter)
+        batch = self.batch = packed_batch_of(*masks, prefix_length=length, prefix_mask=of_prefix)
         if first and (wanted := batch.first_tokens()) is not None:
             self.batch = replace(batch, wanted=wanted)
         self.context = while_packed(adapter, batch)

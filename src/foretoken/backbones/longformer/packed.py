@@ -25,7 +25,9 @@ from foretoken.backbones.packing import (
     HEAD_INPUTS,
     is_watched,
     may_pack,
+    one_document,
     prefix_length_of,
+    prefix_mask_of,
     trains,
     unpack_first_tokens,
     while_packed,
@@ -58,7 +60,8 @@ class PackingEncoder(LongformerEncoder):
             )
         length = prefix_length_of(adapter)
         text = attention_mask[:, length:]
-        batch = packed_batch_of(text < 0, text > 0, prefix_length=length)
+        of_prefix = prefix_mask_of(adapter)
+        batch = packed_batch_of(text < 0, text > 0, prefix_length=length, prefix_mask=of_prefix)
         recorded = []
         with while_packed(adapter, batch):
             hidden = batch.pack(hidden_states)
@@ -120,7 +123,7 @@ class PackingLayer(LongformerLayer):
 def packs_natively(attention: WindowedSelfAttention) -> bool:
     """Tell whether an engine computes this attention packed; otherwise it is padded for the while."""
     adapter = ADAPTER.get(attention)
-    if adapter is not None and adapter.needs_keys:
+    if adapter is not None and (adapter.needs_keys or adapter.needs_documents):
         return False
     dropout = attention.dropout if attention.training else 0.0
     return choose.packs_natively(attention.query.weight.device, Weighting(dropout=dropout))
@@ -131,11 +134,13 @@ class DocumentQueries:
     """Queries of one document that attend to all, or some, of its tokens.
 
     Attributes:
+        number: the document's.
         queries: (G, D) hidden states.
         hidden: (1, M_i, D) each: the hidden states that they attend to.
         mask: (1, M) bool, True for what is seen; None: all.
     """
 
+    number: int
     queries: Tensor
     hidden: tuple[Tensor, ...]
     mask: Tensor | None
@@ -214,11 +219,11 @@ class PackedAttention:
         """Return the queries of a document's prefix and global tokens, which see all of it."""
         document = self.batch.documents[number]
         queries = torch.cat([prefix[number], text[0].index_select(0, document.global_index)])
-        return DocumentQueries(queries, *self.whole(number, prefix, text))
+        return DocumentQueries(number, queries, *self.whole(number, prefix, text))
 
     def global_first_query(self, number: int, prefix: Tensor, text: Tensor, wanted: Tensor) -> DocumentQueries:
         """Return the query of a document's first token where it is global."""
-        return DocumentQueries(text[0].index_select(0, wanted), *self.whole(number, prefix, text))
+        return DocumentQueries(number, text[0].index_select(0, wanted), *self.whole(number, prefix, text))
 
     def local_first_query(self, number: int, prefix: Tensor, text: Tensor, wanted: Tensor) -> DocumentQueries:
         """Return the query of a document's first token where it sees its window, the prefix and the global tokens."""
@@ -228,7 +233,8 @@ class PackedAttention:
         parts = (text[:, document.start : stop], text.index_select(1, beyond))
         masked = None if document.masked is None else document.masked[: stop - document.start]
         mask = masked if masked is None else torch.cat([masked, masked.new_zeros(len(beyond))])
-        return DocumentQueries(text[0].index_select(0, wanted), *self.with_prefix(number, prefix, parts, mask))
+        query = text[0].index_select(0, wanted)
+        return DocumentQueries(number, query, *self.with_prefix(number, prefix, parts, mask))
 
     def whole(self, number: int, prefix: Tensor, text: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """Return all hidden states of a document and which of them are seen."""
@@ -255,7 +261,8 @@ class PackedAttention:
         queries = attention.heads(query(torch.cat([document.queries for document in documents])[None]))
         out, after = [], []
         for part, document in zip(queries.split(sizes, dim=2), documents, strict=True):
-            states, extra = attention.attended_all(part, document.hidden, document.mask, key, value)
+            with one_document(ADAPTER.get(attention), document.number):
+                states, extra = attention.attended_all(part, document.hidden, document.mask, key, value)
             out.append(states[0])
             after.append(None if extra is None else extra[0])
         return out, after

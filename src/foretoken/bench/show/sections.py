@@ -244,6 +244,29 @@ def exported(results: Results) -> Section:
     note = "One document, prefix-propagation with 8 rows. beside: above 1, the candidate is faster."
     chart = Chart("An exported encoder in onnxruntime", "lines", "tokens", "seconds", series)
     return Section([table("An exported encoder in onnxruntime", header, rows, note)], [chart])
+def mixed(results: Results) -> Section:
+    """Show what adapters in a batch cost, and attaching them."""
+    rows, attached, bars = [], [], {}
+    for result in done(results):
+        family, method = result["settings"]["family"], result["settings"]["method"]
+        timings, beside = result["timings"], result["beside"]
+        for name, timing in timings.items():
+            bars[f"{family}, {method}: {name}"] = timing["median"]
+            spent = result["processor_seconds"]
+            shown = [seconds(timing["median"]), turns(timing), said(ratio(timings, beside, name), times)]
+            rows.append([family, method, name, *shown, seconds(spent[name]), times(spent[name] / spent[beside])])
+        total, slowest = sum(result["attached"]), max(result["attached"])
+        first = result["attached"][0]
+        attached.append([family, method, str(len(result["attached"])), *map(seconds, (total, first, slowest))])
+    note = (
+        "beside one: beside the bank with one adapter, or with one of each method in the blend. Processor time is that "
+        "of the process, which others on the machine change less. "
+        "peft computes all documents with one adapter, in a batch or document by document."
+    )
+    header = ["model", "method", "candidate", "time", "clean", "beside one", "processor time", "beside one"]
+    second = ["model", "method", "adapters", "all attached", "the first", "the slowest"]
+    shown_tables = [table("Adapters in a batch", header, rows, note), table("Attaching from folders", second, attached)]
+    return Section(shown_tables, [Chart("A batch of documents", "bars", "seconds", "", bars=bars)])
 
 
 def totals(result: Result) -> dict[str, float]:
@@ -282,6 +305,7 @@ SECTIONS: dict[str, Callable[[Results], Section]] = {
     "encoder": encoder,
     "methods": methods,
     "padding": padding,
+    "mixed": mixed,
     "aot": methods,
     "export": exported,
 }

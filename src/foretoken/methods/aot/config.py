@@ -70,6 +70,7 @@ class AoTPTuningConfig(ForetokenConfig):
     )
 
     method_type: ClassVar[str] = "FORETOKEN_AOT_P_TUNING"
+    training_options: ClassVar[tuple[str, ...]] = (*ForetokenConfig.training_options, "fused_table")
 
     def validate(self) -> None:
         """Raise ConfigError for values that cannot work; fill in the default rank."""
@@ -134,6 +135,10 @@ class AoTPTuningConfig(ForetokenConfig):
                 f"a · b must be at least that, e.g. factors=[{a}, {-(-vocab_size // a)}], or leave them out"
             )
         return a, b
+
+    def differs_in_parameters_alone(self) -> bool:
+        """Tell whether there is no table in a file."""
+        return self.fused_table is None
 
     def with_files_in(self, folder: PathLike) -> ForetokenConfig:
         """Return the config as it is saved, with a copy of the fused table beside it.

@@ -60,7 +60,7 @@ class TokensOfBatch:
             AdapterError: an id that the adapter has no vector for.
         """
         if torch.compiler.is_compiling():  # the number of distinct tokens is no shape that a graph could know
-            return token_ids.flatten(), torch.arange(token_ids.numel(), device=token_ids.device).view_as(token_ids)
+            return each_token(token_ids)
         for known in self._known:
             if known.is_of(token_ids):
                 return known.found
@@ -79,6 +79,11 @@ class TokensOfBatch:
                 "resize the model's embeddings first, then attach a new adapter"
             )
         return distinct, places
+
+
+def each_token(token_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, N) ids -> all of them (B N,), and the (B, N) place of each."""
+    return token_ids.flatten(), torch.arange(token_ids.numel(), device=token_ids.device).view_as(token_ids)
 
 
 def version(token_ids: Tensor) -> int | None:
@@ -106,7 +111,7 @@ class TokenEntry(LayerEntry):
                 "ahead-of-time P-tuning looks up what it adds by token, and the model was given inputs_embeds; "
                 "give it input_ids"
             )
-        distinct, places = self.batch(token_ids)
+        distinct, places = each_token(token_ids) if self.one_document else self.batch(token_ids)
         rows = moved(self.shift(distinct), text.device).to(
             text.dtype
         )  # fewer rows than tokens: converted before spread

@@ -24,7 +24,13 @@ from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.methods.base import ScoreColumns, SeparatePrefix
-from foretoken.tuner.attention.columns import AdapterColumns, PrefixKeys, Rotation, attend_columns
+from foretoken.tuner.attention.columns import (
+    AdapterColumns,
+    PrefixKeys,
+    Rotation,
+    attend_columns,
+    in_shared_places,
+)
 from foretoken.tuner.attention.decomposition import attend_decomposed
 from foretoken.tuner.forward.plan import Group, PassState, Phase, Plan
 from foretoken.tuner.forward.sites import NAME, AroundModule, AttentionSite
@@ -110,9 +116,53 @@ class TunedAttention:
         return None if plan is None or is_one else plan.batch_size
 
     @property
+    def partial_prefix(self) -> Tensor | None:
+        """The (B, P) mask of a prefix that some documents have a part of, or nothing; None where all have all of it."""
+        plan = self.plan
+        return None if plan is None or not plan.prefix_here or plan.has_whole_prefix else plan.prefix_mask()
+
+    @property
+    def may_pack(self) -> bool:
+        """Whether the batch may be packed."""
+        plan = self.pass_state.plan
+        return plan is None or (plan.may_pack and self.observer is None)
+
+    @property
     def needs_keys(self) -> bool:
         """Whether the keys and values themselves are needed: an adapter divides them into prefix and text."""
         return self.observer is not None or bool(self.separate())
+
+    @property
+    def needs_documents(self) -> bool:
+        """Whether this attention is computed padded: some documents have columns, prefixes or edits of their own."""
+        plan = self.plan
+        if plan is None or not any(group.index is not None for group in plan.groups):
+            return False
+        if not plan.has_whole_prefix or self.has_edits(
+            group.adapter for group in plan.groups if group.index is not None
+        ):
+            return True
+        columns = [one for one in self.columns() if one.group.index is not None]
+        sizes = {one.columns.num_columns for one in columns}
+        covered = sum(len(one.group.index) for one in columns if one.group.index is not None)
+        are_keys = all(one.rotation is None and one.columns.are_keys for one in columns)
+        return bool(columns) and not (are_keys and len(sizes) == 1 and covered == plan.batch_size)
+
+    def has_edits(self, adapters: Iterable[str]) -> bool:
+        """Tell whether one of these adapters edits the output of a module inside this attention."""
+        names = set(adapters)
+        return any(
+            isinstance(edit := getattr(hook, "__self__", None), AroundModule) and edit.acts(names)
+            for module in self.module.modules()
+            for hook in module._forward_hooks.values()
+        )
+
+    @contextmanager
+    def document(self, number: int) -> Iterator[None]:
+        """Let the plan be that of one document of the batch."""
+        plan = self.pass_state.plan
+        with self.pass_state.using(None if plan is None else plan.only(number)):
+            yield
 
     def idle(self, module: nn.Module) -> nn.Module | None:
         """Return the frozen module inside the LoRA of adapters that do not act now; None where something does.
@@ -166,7 +216,7 @@ class TunedAttention:
         if self.is_cross or plan.phase is not Phase.PREFIX_CACHED or not plan.prefix_length:
             return None
         key, value = plan.prefix_kv[self.layer]
-        mask = None if plan.is_prefix_shared else plan.prefix_mask()[:, None, None]
+        mask = None if plan.has_whole_prefix else plan.prefix_mask()[:, None, None]
         free = plan.position_free_documents()
         if self.rotation is None or free is False:
             return PrefixKeys(key, value, mask)
@@ -193,7 +243,7 @@ class TunedAttention:
             return attend_decomposed(
                 plan, cached, columns, separate, query, key, value, scale=scale, mask=mask, weighting=weighting
             )
-        everything = [*([] if cached is None else [cached]), *columns]
+        everything = [*([] if cached is None else [cached]), *in_shared_places(columns, query)]
         return attend_columns(everything, query, key, value, scale=scale, mask=mask, weighting=weighting)
 
     def note_rotation(self, module: nn.Module, args: Arguments, kwargs: Keywords) -> None:
@@ -219,7 +269,8 @@ class TunedAttention:
         plan = self.plan
         assert plan is not None
         cached, columns = self.cached_prefix(plan), self.columns()
-        sharing = [one for one in columns if not one.outside_softmax and not one.own_softmax]
+        shared = in_shared_places(columns, query)
+        sharing = [one for one in shared if not one.outside_softmax and not one.own_softmax]
         inside = [*([] if cached is None else [cached]), *sharing]
         extra = ExtraColumns(torch.cat([one.scores(query, scale) for one in inside], dim=-1) if inside else None)
         return own_weights(query, key, scale=scale, mask=mask, columns=extra)

@@ -6,17 +6,22 @@ Shapes: B batch, N queries, M keys, P length of the prefix, H heads, K head widt
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 from foretoken.attention import ExtraColumns, Mask, Weighting, attend, repeat_heads
 from foretoken.attention.kernels import kernel_attention
 from foretoken.attention.rotary import unrotated
 from foretoken.methods.base import ScoreColumns
 from foretoken.tuner.forward.plan import Group
+
+Pair = TypeVar("Pair")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,20 @@ def scored_query(query: Tensor, rotation: Rotation | None) -> Tensor:
     return query if rotation is None else rotation.undone(query)
 
 
+class Keys(NamedTuple):
+    """Keys and values of columns.
+
+    Attributes:
+        key: (B, H_kv, X, K).
+        value: (B, H_kv, X, K).
+        mask: (B, 1, 1, X) bool, False for those that a document lacks; None where none does.
+    """
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None = None
+
+
 class BatchColumns(ABC):
     """Score columns of one softmax: as :class:`foretoken.methods.base.ScoreColumns`, for a whole batch."""
 
@@ -76,7 +95,7 @@ class BatchColumns(ABC):
         """Return a (B, N, D) vector to add after the output projection, or None."""
         return None
 
-    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+    def keys(self, query: Tensor, documents: int) -> Keys | None:
         """Return keys and values (B, H_kv, X, K) instead, where that is all there is to the columns; else None."""
         return None
 
@@ -101,12 +120,16 @@ class AdapterColumns(BatchColumns):
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, X); -inf for the documents of other adapters, 0 in a softmax that they ignore."""
-        own = self.columns.scores(self.group.take(scored_query(query, self.rotation)), scale)
+        own = self.alone_scores(query, scale)
         if self.group.index is None:
             return own
         unused = 0.0 if self.own_softmax else float("-inf")
         hidden = query.new_full((*query.shape[:-1], self.columns.num_columns), unused)
         return self.group.put(hidden, own)
+
+    def alone_scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (b, H, N, X) of the adapter's own documents."""
+        return self.columns.scores(self.group.take(scored_query(query, self.rotation)), scale)
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Let the adapter use the probabilities of its columns."""
@@ -120,11 +143,18 @@ class AdapterColumns(BatchColumns):
             return vector
         return self.group.put(vector.new_zeros(query.shape[0], *vector.shape[1:]), vector)
 
-    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
+    def keys(self, query: Tensor, documents: int) -> Keys | None:
         """Return the adapter's keys where every document sees them as they are."""
         if self.group.index is not None or self.rotation is not None:
             return None
-        return self.columns.keys(query, documents)
+        pair = self.columns.keys(query, documents)
+        return None if pair is None else Keys(*pair)
+
+    def own_keys(self, query: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the keys and values (b, H_kv, X, K) of the adapter's own documents."""
+        if self.group.index is None or self.rotation is not None:
+            return None
+        return self.columns.keys(query, len(self.group.index))
 
     def alone(self) -> AdapterColumns:
         """Return the columns for a batch of the adapter's own documents."""
@@ -158,11 +188,11 @@ class PrefixKeys(BatchColumns):
         """Add ``p V``."""
         return out + probabilities.to(out.dtype) @ repeat_heads(self.value.to(query.dtype), query.shape[1])
 
-    def keys(self, query: Tensor, documents: int) -> tuple[Tensor, Tensor] | None:
-        """Return the keys where every document sees them as they are."""
-        if self.mask is not None or self.rotation is not None:
+    def keys(self, query: Tensor, documents: int) -> Keys | None:
+        """Return the keys where queries see them as they are, and all queries of a document the same ones."""
+        if self.rotation is not None or (self.mask is not None and self.mask.shape[2] > 1):
             return None
-        return self.key.expand(documents, -1, -1, -1), self.value.expand(documents, -1, -1, -1)
+        return Keys(self.key.expand(documents, -1, -1, -1), self.value.expand(documents, -1, -1, -1), self.mask)
 
     def attended(self, query: Tensor, *, kernel: str, scale: float, dropout: float) -> Tensor:
         """Return the attention to the prefix alone: (B, H, N, K)."""
@@ -175,6 +205,102 @@ class PrefixKeys(BatchColumns):
         mask = None if self.mask is None else group.take(self.mask)
         rotation = None if self.rotation is None else self.rotation.of(group)
         return PrefixKeys(group.take(self.key), group.take(self.value), mask, rotation)
+
+
+@dataclass(frozen=True)
+class SharedColumns(BatchColumns):
+    """Columns of several adapters in the same places, as no document has two of them.
+
+    Attributes:
+        parts: the adapters' columns, all inside the softmax, all outside of it, or all with one of their own.
+    """
+
+    parts: tuple[AdapterColumns, ...]
+
+    @property
+    def outside_softmax(self) -> bool:
+        """Whether the columns stay outside the softmax of the others."""
+        return self.parts[0].outside_softmax
+
+    @property
+    def own_softmax(self) -> bool:
+        """Whether the columns have a softmax of their own."""
+        return self.parts[0].own_softmax
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, X); -inf where a document has fewer, 0 in a softmax that it ignores."""
+        width = max(part.columns.num_columns for part in self.parts)
+        scores = query.new_full((*query.shape[:-1], width), 0.0 if self.own_softmax else float("-inf"))
+        for part in self.parts:
+            own = part.alone_scores(query, scale)
+            missing = width - own.shape[-1]
+            scores = part.group.put(scores, F.pad(own, (0, missing), value=float("-inf")) if missing else own)
+        return scores
+
+    def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
+        """Let each adapter use the probabilities of its columns."""
+        for part in self.parts:
+            out = part.combine(out, probabilities[..., : part.columns.num_columns], query)
+        return out
+
+    def after_projection(self, probabilities: Tensor, query: Tensor) -> Tensor | None:
+        """Return the adapters' (B, N, D) vectors, zero for other documents."""
+        vector: Tensor | None = None
+        for part in self.parts:
+            take = part.group.take
+            own = part.columns.after_projection(take(probabilities[..., : part.columns.num_columns]), take(query))
+            if own is not None:
+                vector = own.new_zeros(query.shape[0], *own.shape[1:]) if vector is None else vector
+                vector = part.group.put(vector, own)
+        return vector
+
+
+def in_shared_places(columns: Sequence[AdapterColumns], query: Tensor) -> list[BatchColumns]:
+    """Let columns of adapters that no document has together stand in the same places.
+
+    Args:
+        columns: of all adapters at work, several of one adapter in a stack.
+        query: (B, H, N, K).
+    """
+    apart: list[BatchColumns] = [one for one in columns if one.group.index is None]
+    own = [(one, one.own_keys(query)) for one in columns if one.group.index is not None]
+    with_keys = by_place([(one, pair) for one, pair in own if pair is not None])
+    apart += [shared_keys(place, query.shape[0]) for place in with_keys]
+    scored = [one for one, pair in own if pair is None]
+    for kind in (False, True):
+        for is_outside in (False, True):
+            alike = [(one, None) for one in scored if (one.own_softmax, one.outside_softmax) == (kind, is_outside)]
+            apart += [SharedColumns(tuple(one for one, _ in place)) for place in by_place(alike)]
+    return apart
+
+
+def by_place(columns: Sequence[tuple[AdapterColumns, Pair]]) -> list[list[tuple[AdapterColumns, Pair]]]:
+    """Put the first columns of each adapter together, the second ones, and so on."""
+    counts: Counter[str] = Counter()
+    places: list[list[tuple[AdapterColumns, Pair]]] = []
+    for one, pair in columns:
+        number = counts[one.group.adapter]
+        counts[one.group.adapter] += 1
+        if number == len(places):
+            places.append([])
+        places[number].append((one, pair))
+    return places
+
+
+def shared_keys(columns: Sequence[tuple[AdapterColumns, tuple[Tensor, Tensor]]], documents: int) -> PrefixKeys:
+    """Return the keys and values of adapters that no document has together, padded to the longest."""
+    one, (key, value) = columns[0]
+    if len(columns) == 1 and one.group.is_whole:
+        return PrefixKeys(key, value, None)
+    width = max(key.shape[2] for _, (key, _) in columns)
+    keys, values = (x.new_zeros(documents, x.shape[1], width, x.shape[3]) for x in (key, value))
+    mask = torch.zeros(documents, 1, 1, width, dtype=torch.bool, device=key.device)
+    for one, (key, value) in columns:
+        missing = (0, 0, 0, width - key.shape[2])
+        keys, values = one.group.put(keys, F.pad(key, missing)), one.group.put(values, F.pad(value, missing))
+        here = torch.arange(width, device=key.device) < key.shape[2]
+        mask = one.group.put(mask, here.expand(len(key), 1, 1, width))
+    return PrefixKeys(keys, values, None if bool(mask.all()) else mask)
 
 
 @dataclass(frozen=True)
@@ -214,10 +340,12 @@ def attend_columns(
     outside = [one for one in scored if one.outside_softmax]
     scores_inside = [one.scores(query, scale) for one in inside]
     scores_outside = [one.scores(query, scale) for one in outside]
+    prefix = joined(pairs)
     extra = ExtraColumns(
         scores=torch.cat([*scores_inside, *scores_outside], dim=-1) if scored else None,
         num_outside=sum(scores.shape[-1] for scores in scores_outside),
-        prefix_kv=joined(pairs),
+        prefix_kv=None if prefix is None else (prefix.key, prefix.value),
+        prefix_mask=None if prefix is None else prefix.mask,
     )
     out, p = attend(query, key, value, scale=scale, mask=mask, columns=extra, weighting=weighting)
     out, after = combined(inside, scores_inside, out, p, query)
@@ -228,11 +356,18 @@ def attend_columns(
     return out, added(after, more)
 
 
-def joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+def joined(parts: Sequence[Keys]) -> Keys | None:
     """Join several keys and values."""
-    if len(pairs) < 2:
-        return pairs[0] if pairs else None
-    return torch.cat([key for key, _ in pairs], dim=2), torch.cat([value for _, value in pairs], dim=2)
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    key, value = torch.cat([part.key for part in parts], dim=2), torch.cat([part.value for part in parts], dim=2)
+    if all(part.mask is None for part in parts):
+        return Keys(key, value)
+    masks = [
+        part.key.new_ones(len(part.key), 1, 1, part.key.shape[2]).bool() if part.mask is None else part.mask
+        for part in parts
+    ]
+    return Keys(key, value, torch.cat(masks, dim=-1))
 
 
 def combined(

@@ -16,7 +16,14 @@ from torch import Tensor
 from foretoken.attention import Mask, Weighting, Window, causal_mask
 from foretoken.attention.kernels import kernel_attention
 from foretoken.methods.base import SeparatePrefix
-from foretoken.tuner.attention.columns import AdapterColumns, BatchColumns, LambdaColumn, PrefixKeys, attend_columns
+from foretoken.tuner.attention.columns import (
+    AdapterColumns,
+    BatchColumns,
+    LambdaColumn,
+    PrefixKeys,
+    attend_columns,
+    in_shared_places,
+)
 from foretoken.tuner.forward.plan import Group, Phase, Plan
 
 
@@ -39,7 +46,7 @@ def attend_decomposed(
         return attend_separately(
             plan, cached, columns, own, query, key, value, scale=scale, mask=mask, dropout=weighting.dropout
         )
-    everything = [*([] if cached is None else [cached]), *columns]
+    everything = [*([] if cached is None else [cached]), *in_shared_places(columns, query)]
     out, after = attend_columns(everything, query, key, value, scale=scale, mask=mask, weighting=weighting)
     for adapter in dict.fromkeys(group.adapter for group, _ in separate):
         group = next(group for group, _ in separate if group.adapter == adapter)
@@ -96,7 +103,7 @@ def attend_separately(
 def prefix_keys(plan: Plan, key: Tensor, value: Tensor) -> PrefixKeys:
     """Return the keys and values of a prefix that stands before the text: the first P of the sequence."""
     here = plan.prefix_here
-    mask = None if plan.is_prefix_shared else plan.prefix_mask()[:, None, None]
+    mask = None if plan.has_whole_prefix else plan.prefix_mask()[:, None, None]
     if plan.phase is Phase.PREFIX_ONLY:
         earlier = causal_mask(here, here, key.device)
         mask = earlier if mask is None else mask & earlier
@@ -115,4 +122,4 @@ def global_attention(
 def of_group(plan: Plan, group: Group) -> Plan:
     """Return the plan as one group's documents see it."""
     size = 0 if group.index is None else group.index.shape[0]
-    return replace(plan, groups=(replace(group, index=None),), batch_size=size)
+    return replace(plan, groups=(replace(group, index=None, is_whole=False),), batch_size=size)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.module_value import ModuleValue
 from foretoken.errors import AdapterError, did_you_mean
+from foretoken.tuner.forward.rows import RowParameters
 
 FAST = ModuleValue[list[RemovableHandle]]("_foretoken_fast")  # the hooks of a body that was sped up without an adapter
 BASE = "__base__"  # peft's name for "no adapter" in adapter_names
@@ -31,6 +33,8 @@ class Group:
         prefix_length: the length of the adapter's prefix.
         lengths: that length at every layer, where it enters, or some of it, before a later layer than the first.
         entering: how much of the prefix enters at the layer where the plan begins.
+        rows: the parameters of each document, where "adapter" stands for many of one form; else None.
+        is_whole: ``index`` counts through all documents of the batch.
     """
 
     adapter: str
@@ -39,14 +43,41 @@ class Group:
     prefix_length: int
     lengths: tuple[int, ...] = ()
     entering: int | None = None
+    rows: RowParameters | None = None
+    is_whole: bool = False
 
-    def take(self, x: Tensor) -> Tensor:
-        """Return this group's documents of (B, ...)."""
-        return x if self.index is None else x.index_select(0, self.index)
+    def take(self, x: Tensor, packed: PackedBatch | None = None) -> Tensor:
+        """Return this group's documents of (B, ...), or of a run of tokens (1, S, ...) padded: (b, N, ...)."""
+        if self.index is None:
+            return x
+        if packed is not None and packed.is_run(x):
+            return packed.take(x, self.index)
+        return x if self.is_whole else x.index_select(0, self.index)
 
-    def put(self, x: Tensor, part: Tensor) -> Tensor:
-        """Return (B, ...) with this group's documents replaced."""
-        return part if self.index is None else x.index_copy(0, self.index, part.to(x.dtype))
+    def put(self, x: Tensor, part: Tensor, packed: PackedBatch | None = None) -> Tensor:
+        """Return (B, ...), or a run (1, S, ...), with this group's documents replaced."""
+        if self.index is None:
+            return part
+        part = part.to(x.dtype)
+        if packed is not None and packed.is_run(x):
+            return packed.put(x, part, self.index)
+        return part if self.is_whole else x.index_copy(0, self.index, part)
+
+    def only(self, number: int) -> Group | None:
+        """Return the group for one document of the batch alone; None where the document is not in it."""
+        if self.index is None:
+            return self
+        found = self.places.get(number)
+        if found is None:
+            return None
+        rows = None if self.rows is None else self.rows.of(found)
+        return replace(self, index=None, rows=rows, is_whole=False)
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """The places of the documents in the group, by their numbers in the batch."""
+        assert self.index is not None
+        return {number: place for place, number in enumerate(self.index.tolist())}
 
     def length_at(self, layer: int) -> int:
         """Return the length of the adapter's prefix at a layer; 0 before the first one."""
@@ -95,6 +126,7 @@ class Plan:
         prefix_kv: in phase PREFIX_CACHED, the prefix's keys and values (B or 1, H_kv, P, K), by layer.
         memo: masks extended in this pass.
         is_mixed: each document names its adapter.
+        is_padded: the batch may not be packed, as peft's own LoRA layers look for its documents.
         packed: how the hidden states are packed; None where they are padded.
         position_free: the adapters whose prefix is scored with queries that are not rotated.
         begins: the layer before which the prefix enters.
@@ -113,6 +145,7 @@ class Plan:
     prefix_kv: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     memo: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     is_mixed: bool = False
+    is_padded: bool = False
     packed: PackedBatch | None = None
     position_free: frozenset[str] = frozenset()
     begins: int = 0
@@ -191,6 +224,34 @@ class Plan:
         return documents
 
     @property
+    def has_whole_prefix(self) -> bool:
+        """Whether every document has a prefix of the full length P: no place of it is masked."""
+        if not self.prefix_length:
+            return True
+        covered = sum(
+            self.batch_size if group.index is None else len(group.index)
+            for group in self.groups
+            if group.prefix_length == self.prefix_length
+        )
+        return self.is_prefix_shared or covered == self.batch_size
+
+    @property
+    def may_pack(self) -> bool:
+        """Whether the batch may be packed: the prefix enters before one layer, and whole if that is a late one."""
+        return not (self.is_padded or self.is_staged) and (not self.entries or self.has_whole_prefix)
+
+    def only(self, number: int) -> Plan:
+        """Return the plan for one document of the batch."""
+        if number not in self._single:
+            groups = tuple(own for group in self.groups if (own := group.only(number)) is not None)
+            self._single[number] = replace(self, groups=groups, batch_size=1, packed=None, memo={})
+        return self._single[number]
+
+    @cached_property
+    def _single(self) -> dict[int, Plan]:
+        return {}
+
+    @property
     def is_prefix_shared(self) -> bool:
         """Whether every document has the whole prefix."""
         length = sum([group.prefix_length for group in self.groups])
@@ -236,10 +297,13 @@ def make_groups(
     prefix_lengths: Callable[[str], tuple[int, ...]],
     batch_size: int,
     device: torch.device,
+    *,
+    rows: Mapping[str, RowParameters] = MappingProxyType({}),
 ) -> tuple[Group, ...]:
     """Return the groups of a batch: every active adapter for all documents, or one adapter per document.
 
-    Several prefixes of a document stand in the order in which they enter.
+    Several prefixes of a document stand in the order in which they enter. A name in ``rows`` stands for many adapters
+    of one form.
 
     Raises:
         AdapterError: the number of names does not fit the batch.
@@ -251,12 +315,15 @@ def make_groups(
             offsets[group.adapter] = offset
             offset += group.prefix_length
         return tuple(replace(group, offset=offsets[group.adapter]) for group in alone)
-    names = spread(names, batch_size)
-    return tuple(
-        new_group(name, index_of(name, names, device), prefix_lengths(name))
-        for name in dict.fromkeys(names)
-        if name != BASE
-    )
+    times, names = batch_size // max(1, len(names)), spread(names, batch_size)
+    chosen, groups = [name for name in dict.fromkeys(names) if name != BASE], []
+    for name in chosen:
+        own = rows[name].spread(times) if name in rows else None
+        is_whole = len(set(names)) == 1
+        is_one = is_whole and (own is None or own.is_shared)
+        index = None if is_one else index_of(name, names, device)
+        groups.append(replace(new_group(name, index, prefix_lengths(name)), rows=own, is_whole=is_whole))
+    return tuple(groups)
 
 
 def new_group(name: str, index: Tensor | None, lengths: tuple[int, ...]) -> Group:

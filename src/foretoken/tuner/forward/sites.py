@@ -52,7 +52,8 @@ class Site(nn.ModuleDict, BaseTunerLayer):
         plan = self.plan
         for group in () if plan is None else plan.groups:
             if group.adapter in self:
-                yield group, self[group.adapter]
+                module: Any = self[group.adapter]
+                yield group, module if group.rows is None else module.bound(group.rows)
 
 
 class EntrySite(Site):
@@ -89,10 +90,10 @@ class EntrySite(Site):
         for group, entry in at_work:
             if here and group.prefix_length:
                 prefix = self.edit_prefix(prefix, group, entry)  # + P^(l) in layers l > 0
-            if text.shape[1]:
+            if text.shape[1] and (group.index is None or edits_text(entry)):
                 ids = plan.ids_for(text)
-                ids = None if ids is None else group.take(ids)
-                text = group.put(text, entry.on_text(group.take(text), ids))
+                ids = None if ids is None else group.take(ids, packed)
+                text = group.put(text, entry.on_text(group.take(text, packed), ids), packed)
         if enters and not text.requires_grad:
             self.pass_state.frozen_text = self.layer
         if packed is not None:
@@ -147,9 +148,11 @@ class OutputSite(Site):
 
     def forward(self, output: Tensor, given: Tensor, around: AroundModule) -> Tensor:
         """Output (B, ..., D_out) and input (B, ..., D_in), the hooks that have them -> new output."""
+        packed = None if self.plan is None else self.plan.packed
         for group, edit in self.at_work():
             if self.edit_of[group.adapter] is around:
-                output = group.put(output, edit(group.take(output), group.take(given)))
+                edited = edit(group.take(output, packed), group.take(given, packed))
+                output = group.put(output, edited, packed)
         return output
 
 
@@ -184,6 +187,14 @@ def check_adapter_name(name: str) -> None:
     """Raise AdapterError for a name that cannot be a module's name."""
     if "." in name or hasattr(Site, name):
         raise AdapterError(f"an adapter cannot be called {name!r}; choose another name, without dots")
+
+
+def edits_text(entry: LayerEntry) -> bool:
+    """Tell whether a layer entry, or a part of it, edits the text."""
+    parts = getattr(entry, "parts", None)
+    if parts is not None:
+        return any(edits_text(part) for part in parts)
+    return type(entry).on_text is not LayerEntry.on_text and getattr(entry, "edits_text", True)
 
 
 def site_class(module: nn.Module) -> type[Site]:

@@ -11,7 +11,7 @@ Shapes: B batch, N text tokens, P length of the prefix, D model width.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +32,7 @@ from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.checks import check_entries_in_turn, check_positions_agree
 from foretoken.tuner.forward.mixed_batch import hook_names
 from foretoken.tuner.forward.plan import PassState, Phase, Plan, entries_of, make_groups
+from foretoken.tuner.forward.rows import RowParameters
 from foretoken.tuner.forward.sites import NAME, EntrySite, Site
 from foretoken.tuner.quantised import compute_type
 
@@ -49,14 +50,18 @@ class ModelState:
         backbone: its declaration.
         dimensions: its numbers.
         names: the adapter of each document, in a batch that names them.
+        rows: by name, the parameters of the documents' own adapters, where a name stands for many of one form.
         sites: the sites of all stacks.
+        is_padded: batches that name adapters may not be packed.
     """
 
     body: nn.Module
     backbone: Backbone
     dimensions: Dimensions
     names: Sequence[str] | None = None
+    rows: Mapping[str, RowParameters] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
+    is_padded: bool = False
 
     def attach_attention_again(self) -> None:
         """Attach the attention again where the user has chosen another attention implementation since.
@@ -162,7 +167,8 @@ class StackHooks:
         if text is None or (not is_mixed if site is None else site.disable_adapters):
             return None
         size, active = text.shape[0], [] if site is None else site.active_adapters
-        groups = make_groups(self.model.names, active, self.prefix_lengths_of, size, text.device)
+        lengths, rows = self.prefix_lengths_of, self.model.rows
+        groups = make_groups(self.model.names, active, lengths, size, text.device, rows=rows)
         length = max([group.offset + group.prefix_length for group in groups], default=0)
         free = frozenset(group.adapter for group in groups if self.is_position_free(group.adapter))
         plan = Plan(
@@ -172,6 +178,7 @@ class StackHooks:
             text.device,
             token_ids=token_ids,
             is_mixed=is_mixed,
+            is_padded=is_mixed and self.model.is_padded,
             position_free=free,
             entries=entries_of(groups),
         )
@@ -214,7 +221,8 @@ class StackHooks:
 
     def users(self, plan: Plan) -> Hashable:
         """Return which document uses which adapter."""
-        return tuple(self.model.names or ()), tuple(group.adapter for group in plan.groups), plan.batch_size
+        rows = tuple((group.rows.slots, group.rows.version) for group in plan.groups if group.rows is not None)
+        return tuple(self.model.names or ()), tuple(group.adapter for group in plan.groups), rows, plan.batch_size
 
     def parameter_state(self, plan: Plan) -> tuple[tuple[int, int | None], ...]:
         """Return what changes whenever a parameter of the adapters at work is written or replaced."""

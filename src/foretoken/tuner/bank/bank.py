@@ -1,0 +1,496 @@
+"""A bank of adapters: one frozen model, any number of adapters, and batches in which every document has its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+import torch
+from peft import PeftConfig, PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from foretoken.backbones import find_backbone
+from foretoken.backbones.packing import HEAD_INPUTS, HeadInputs
+from foretoken.errors import AdapterError, quoted
+from foretoken.files import PathLike
+from foretoken.methods.base import ForetokenConfig
+from foretoken.methods.dimensions import Dimensions
+from foretoken.tuner.bank.forms import (
+    AdapterForm,
+    LoraMaps,
+    check_new_form,
+    check_tensors,
+    form_key,
+    lora_maps,
+    parts_of,
+    plain_adapter,
+)
+from foretoken.tuner.bank.heads import CLASSES, HeadForm, HeadModel
+from foretoken.tuner.bank.reading import SavedAdapter, canonical, given_adapter, read_adapter
+from foretoken.tuner.checks import check_same_backbone
+from foretoken.tuner.dimensions import body_of, dimensions_of
+from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, find_model_hooks
+from foretoken.tuner.forward.plan import BASE, check_names
+from foretoken.tuner.forward.rows import RowParameters
+from foretoken.tuner.forward.sites import NAME, check_adapter_name
+from foretoken.tuner.heads import HEAD_KEY
+
+OTHERS = ("ForQuestionAnswering", "ForMultipleChoice")
+KINDS = {"ForTokenClassification": "tagging", "ForSequenceClassification": "classification"}
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """What a bank knows of one adapter.
+
+    Attributes:
+        method: its peft type.
+        head: ``classification``, ``regression``, ``tagging``, ``language-model`` or ``none``.
+        labels: what its outputs are called.
+        bytes: what its parameters take in the bank.
+    """
+
+    method: str
+    head: str
+    labels: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an adapter is in the bank."""
+
+    form: AdapterForm | None
+    slot: int
+    head: HeadForm | None
+    head_slot: int
+    info: AdapterInfo
+
+
+@dataclass(frozen=True)
+class BankOutput:
+    """What a batch comes to.
+
+    Attributes:
+        logits: of each document: (C,), or (N, C) of its tokens without padding; N, C and the kind of head may differ.
+    """
+
+    logits: list[Tensor]
+
+
+class AdapterBank:
+    """Many adapters of any methods and heads on one frozen model, each document of a batch with its own.
+
+    Adapters of one form (the same method and options, the same shapes) are rows of one tensor: a batch costs what its
+    forms cost, not its adapters. Prefixes of different lengths are different forms, and share a batch as well.
+
+    Args:
+        model: of transformers: an encoder, with or without a head, or a decoder. It is frozen, and what acts in it
+            acts in calls of the bank alone.
+        dtype: in which parameters are kept; default: the model's. In half of it they take half of the memory.
+
+    Raises:
+        AdapterError: the model has adapters already.
+        BackboneError: the family is not supported.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+    >>> AdapterBank(model).names
+    []
+    """
+
+    def __init__(self, model: nn.Module, *, dtype: torch.dtype | None = None) -> None:
+        if isinstance(model, PeftModel) or find_model_hooks(model) is not None:
+            raise AdapterError("the model has adapters already; give the bank a freshly loaded model")
+        if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
+            raise AdapterError("the model has adapters of peft's; give the bank a freshly loaded model")
+        self.model: Any = model.requires_grad_(False).eval()
+        self.body: Any = body_of(model)
+        self.backbone = find_backbone(model)
+        self.config = copy.deepcopy(self.model.config)
+        numbers = dimensions_of(model, self.body, self.backbone)
+        self.dimensions: dict[tuple[str, ...], Dimensions] = {(): numbers}
+        self.hooks = ModelHooks(self.body, self.backbone, numbers)
+        HOOKS.set(self.body, self.hooks)
+        weight = next(self.body.parameters())
+        self.dtype, self.device = dtype or weight.dtype, weight.device
+        self.compute_dtype = weight.dtype
+        self.prefix: str = self.model.base_model_prefix
+        self.lock = RLock()
+        self.entries: dict[str, Entry] = {}
+        self.forms: dict[str, AdapterForm] = {}
+        self.heads: dict[tuple[object, ...], HeadForm] = {}
+        self.head_models: dict[tuple[object, ...], HeadModel] = {}
+        self.is_plain: dict[str, bool] = {}
+        self.own_head = self.find_own_head()
+
+    @property
+    def names(self) -> list[str]:
+        """The adapters in the bank."""
+        return list(self.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def info(self, name: str) -> AdapterInfo:
+        """Return what is known of an adapter.
+
+        Raises:
+            AdapterError: there is none of this name.
+        """
+        check_names([name], self.entries)
+        return self.entries[name].info
+
+    def add(
+        self,
+        name: str,
+        adapter: PathLike | PeftConfig,
+        state: Mapping[str, Tensor] | None = None,
+        *,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        """Add an adapter; a batch that is being computed is not disturbed.
+
+        Args:
+            name: what calls will name it by.
+            adapter: the folder that ``save_pretrained`` wrote, or a config.
+            state: with a config, the tensors that ``peft.get_peft_model_state_dict`` returns.
+            labels: what its outputs are called; default: what the card beside it says.
+
+        Raises:
+            AdapterError: the name is taken, or the adapter is damaged, or of a kind that a bank does not take.
+            BackboneError: it was made for another backbone.
+        """
+        check_adapter_name(name)
+        if name in self.entries or name == BASE:
+            raise AdapterError(f"the bank has an adapter called {name!r} already; remove() it first")
+        own = None if labels is None else tuple(labels)
+        if isinstance(adapter, PeftConfig):
+            saved = given_adapter(adapter, state or {}, self.prefix, own)
+        else:
+            saved = read_adapter(adapter, self.prefix)
+        with self.lock, torch.inference_mode(False):
+            self.entries[name] = self.make_entry(saved, own or saved.labels)
+
+    def make_entry(self, saved: SavedAdapter, labels: tuple[str, ...] | None) -> Entry:
+        """Put an adapter's parameters into the rows of its form and of its head."""
+        config, lora = parts_of(saved.config)
+        maps = lora_maps(lora, saved.state)
+        tensors: Mapping[str, Tensor] = saved.state
+        shapes = dict(saved.state.shapes)
+        dimensions = self.dimensions_for(saved.config)
+        key = form_key(config, maps, dimensions)
+        if config is not None:
+            check_same_backbone(config, dimensions)
+        if config is not None and not self.is_plain.get(key, False):
+            if key not in self.is_plain:
+                check_new_form(config, dimensions, self.model)
+            config, found = self.without_shared(config, saved)
+            self.is_plain[key] = found is None
+            if found is not None:
+                replaced = {name for name in shapes if f".{NAME}." in name}
+                shapes = {name: shape for name, shape in shapes.items() if name not in replaced}
+                shapes |= {name: tuple(tensor.shape) for name, tensor in found.items()}
+                tensors = {name: saved.state[name] for name in shapes if name not in found} | found
+        head_names = {name for name in shapes if f".{NAME}." not in name and ".lora_" not in name}
+        head = self.find_head(saved.config, {name: shapes[name] for name in head_names})
+        form = self.find_form(config, maps, dimensions, shapes)
+        slot = -1 if form is None else form.add(config, maps, tensors)
+        head_slot = -1
+        try:
+            if head is not None and head.store.layout:
+                head_slot = head.store.add(tensors)
+        except BaseException:
+            if form is not None:
+                form.remove(slot)
+            raise
+        return Entry(form, slot, head, head_slot, self.describe(saved.config, form, head, labels))
+
+    def without_shared(
+        self, config: ForetokenConfig, saved: SavedAdapter
+    ) -> tuple[ForetokenConfig, dict[str, Tensor] | None]:
+        """Return an adapter whose modules read no parameters of others."""
+        paths = {module: path for path, module in self.body.named_modules()}
+        return plain_adapter(config, saved.state, self.dimensions_for(config), paths, self.hooks)
+
+    def find_form(
+        self,
+        config: ForetokenConfig | None,
+        maps: LoraMaps,
+        dimensions: Dimensions,
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> AdapterForm | None:
+        """Return the adapter's form, put at the model's sites where it is the first of it; None for a head alone."""
+        key = form_key(config, maps, dimensions)
+        form = self.forms.get(key)
+        if form is None:
+            name = f"form{len(self.forms)}"
+            form = AdapterForm(name, self.hooks, config, maps, dimensions=dimensions, dtype=self.dtype)
+            self.rest()
+        check_tensors(form, shapes)
+        self.forms[key] = form
+        return form if form.targets else None
+
+    def dimensions_for(self, config: PeftConfig) -> Dimensions:
+        """Return the numbers of the backbone; where an adapter has a task, its pooler belongs to the head."""
+        heads = ("pooler",) if task_of(config) in CLASSES else ()
+        if heads not in self.dimensions:
+            self.dimensions[heads] = dimensions_of(self.model, self.body, self.backbone, heads=heads)
+        return self.dimensions[heads]
+
+    def find_own_head(self) -> HeadForm | None:
+        """Return the model's own head; None for a model without, and for one that answers questions or chooses."""
+        if self.body is self.model or type(self.model).__name__.endswith(OTHERS):
+            return None
+        choices = getattr(self.config, HEAD_KEY, None)
+        return self.head_form(HeadModel(type(self.model), self.config, self.backbone, choices), {})
+
+    def head_form(self, model: HeadModel, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm:
+        """Return heads with parameters of these shapes; what they lack is the model's own."""
+        own = self.model.named_parameters(remove_duplicate=False)
+        there = {canonical(name, self.prefix): parameter for name, parameter in own}
+        return HeadForm.of(model, shapes, there, dtype=self.dtype, device=self.device)
+
+    def find_head(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadForm | None:
+        """Return the form of an adapter's head; the model's own, or None, where it has none of its own.
+
+        Raises:
+            AdapterError: it is of a kind that a bank does not have.
+        """
+        if not shapes:
+            return self.own_head
+        model = self.head_model(config, shapes)
+        key = id(model), tuple(sorted(shapes.items()))
+        if key not in self.heads:
+            self.heads[key] = self.head_form(model, shapes)
+        return self.heads[key]
+
+    def head_model(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadModel:
+        """Return the class of model whose head has these parameters, as a model without a body."""
+        choices = getattr(config, "head", None)
+        if choices is not None and choices.get("pool") == "prefix":
+            raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
+        task = task_of(config)
+        known: Mapping[Any, Any] = CLASSES.get(str(task), {})
+        kind = known.get(type(self.config), None) or (type(self.model) if self.own_head is not None else None)
+        if kind is None:
+            raise AdapterError(
+                f"the adapter has a head, and its task_type is {quoted(task)}; expected {', '.join(CLASSES)}, "
+                "one that this family has"
+            )
+        key = kind, tuple(sorted((choices or {}).items()))
+        if key not in self.head_models:
+            self.head_models[key] = HeadModel(kind, self.config, self.backbone, choices)
+        model = self.head_models[key]
+        if unknown := shapes.keys() - model.shapes().keys():
+            raise AdapterError(
+                f"the adapter has {len(unknown)} tensors that neither its method nor the head of a "
+                f"{kind.__name__} has, e.g. {min(unknown)[:150]}"
+            )
+        return model
+
+    def describe(
+        self, config: PeftConfig, form: AdapterForm | None, head: HeadForm | None, labels: tuple[str, ...] | None
+    ) -> AdapterInfo:
+        """Say what an adapter is."""
+        numbers = sum(store.values.shape[1] for store in (form and form.store, head and head.store) if store)
+        count = None if head is None else head.num_labels
+        kind = "none" if head is None else next((KINDS[end] for end in KINDS if head.model.kind.endswith(end)), None)
+        kind = "language-model" if kind is None else "regression" if kind == "classification" and count == 1 else kind
+        if count is not None and (labels is None or len(labels) != count):
+            labels = tuple(f"LABEL_{number}" for number in range(count))
+        size = numbers * torch.empty(0, dtype=self.dtype).element_size()
+        method = getattr(config.peft_type, "value", str(config.peft_type))
+        return AdapterInfo(method, kind, labels or () if count is not None else (), size)
+
+    def remove(self, name: str) -> None:
+        """Remove an adapter; its place is used again.
+
+        Raises:
+            AdapterError: there is none of this name.
+        """
+        with self.lock:
+            check_names([name], self.entries)
+            entry = self.entries.pop(name)
+            if entry.form is not None:
+                entry.form.remove(entry.slot)
+            if entry.head is not None and entry.head_slot >= 0:
+                entry.head.store.remove(entry.head_slot)
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        adapter_names: Sequence[str],
+        **inputs: Tensor,
+    ) -> BankOutput:
+        """Return the logits of each document by its own adapter and head.
+
+        Args:
+            input_ids: (B, N).
+            attention_mask: (B, N), 0 for padding; None where there is none.
+            adapter_names: of each document; ``"__base__"`` for the model itself, where it has a head.
+            inputs: what else the body takes, such as ``token_type_ids``.
+
+        Raises:
+            AdapterError: a name is unknown, their number is not that of the documents, or one has no head.
+        """
+        with self.lock:
+            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            heads = [self.head_of(name) for name in self.checked(adapter_names, input_ids)]
+            if missing := next(
+                (name for name, (head, _) in zip(adapter_names, heads, strict=True) if head is None), None
+            ):
+                raise AdapterError(f"{missing!r} has no head here; ask for hidden_states(), or give the model a head")
+            states = self.run_body(input_ids, mask, adapter_names, inputs, whole=False)
+            found: list[Any] = [None] * len(heads)
+            for form in dict.fromkeys(head for head, _ in heads):
+                assert form is not None
+                numbers = [number for number, (head, _) in enumerate(heads) if head is form]
+                slots = [heads[number][1] for number in numbers]
+                rows = form.store.gather(slots, self.compute_dtype) if form.store.layout else NOTHING
+                is_all = len(numbers) == len(heads)
+                given = [x if is_all else x[numbers] for x in (states, mask, input_ids)]
+                logits = form.logits(rows, *given)
+                for number, own, real in zip(numbers, logits, given[1], strict=True):
+                    found[number] = own[real.bool()] if form.model.is_of_tokens else own
+            return BankOutput(found)
+
+    def hidden_states(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        adapter_names: Sequence[str],
+        **inputs: Tensor,
+    ) -> list[Tensor]:
+        """Return each document's last hidden states (N, D), padding left out.
+
+        Raises:
+            AdapterError: as :meth:`__call__`; heads are not asked for.
+        """
+        with self.lock:
+            mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            self.checked(adapter_names, input_ids)
+            states = self.run_body(input_ids, mask, adapter_names, inputs, whole=True)
+            return [own[real.bool()] for own, real in zip(states, mask, strict=True)]
+
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        adapter_names: Sequence[str],
+        **options: Any,
+    ) -> Any:
+        """Do what the model's ``generate`` does, each document with its own adapter.
+
+        In a decoder the prefixes of a batch run once, and every step sees their keys and values.
+
+        Raises:
+            AdapterError: as :meth:`__call__`, or an adapter has a head of its own.
+        """
+        with self.lock:
+            for name in self.checked(adapter_names, input_ids):
+                if self.head_of(name)[0] is not self.own_head:
+                    raise AdapterError(f"adapter {name!r} has a head of its own, and texts come of the model's")
+            with self.naming(adapter_names):
+                return self.model.generate(input_ids=input_ids, attention_mask=attention_mask, **options)
+
+    def head_of(self, name: str) -> tuple[HeadForm | None, int]:
+        """Return an adapter's head and its number there."""
+        if name == BASE:
+            return self.own_head, -1
+        entry = self.entries[name]
+        return entry.head, entry.head_slot
+
+    def checked(self, names: Sequence[str], input_ids: Tensor) -> Sequence[str]:
+        """Return the names, one of each document."""
+        check_names(names, self.entries)
+        if len(names) != len(input_ids):
+            raise AdapterError(
+                f"adapter_names has {len(names)} names for a batch of {len(input_ids)}; give one name per document"
+            )
+        return names
+
+    def run_body(
+        self, input_ids: Tensor, mask: Tensor, names: Sequence[str], inputs: Mapping[str, Tensor], *, whole: bool
+    ) -> Tensor:
+        """Return the last hidden states (B, N, D), or (B, 1, D) where no head reads more than the first token's."""
+        heads = [self.head_of(name)[0] for name in names]
+        first = not whole and all(head is not None and head.model.reads_first_token for head in heads)
+        given = {"input_ids": input_ids, "attention_mask": mask}
+        given |= self.body_inputs(heads, input_ids, mask) | dict(inputs)
+        with self.naming(names), self.reading(first_token_only=first):
+            output = self.body(**given, return_dict=True)
+        states: Tensor = output[0]
+        return states
+
+    def body_inputs(self, heads: Sequence[HeadForm | None], input_ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Return what the heads' classes give the body beside tokens and mask, each for its own documents."""
+        found: dict[str, Tensor] = {}
+        for model in dict.fromkeys(head.model for head in heads if head is not None):
+            numbers = [number for number, head in enumerate(heads) if head is not None and head.model is model]
+            for name, value in model.body_inputs(input_ids[numbers], mask[numbers]).items():
+                if value.shape[:1] == (len(numbers),):
+                    whole = found.setdefault(name, value.new_zeros(len(heads), *value.shape[1:]))
+                    whole[numbers] = value
+        return found
+
+    @contextmanager
+    def reading(self, *, first_token_only: bool) -> Iterator[None]:
+        """Tell an encoder that packs what is read of it."""
+        stack = self.backbone.stacks[0]
+        packs = self.backbone.first_token_heads and stack.end
+        encoder = stack.module(self.body).get_submodule(stack.end) if packs else None
+        if encoder is not None:
+            HEAD_INPUTS.set(encoder, HeadInputs(first_token_only, padding=False, last_layer_only=True))
+        try:
+            yield
+        finally:
+            if encoder is not None:
+                HEAD_INPUTS.pop(encoder)
+
+    @contextmanager
+    def naming(self, names: Sequence[str]) -> Iterator[None]:
+        """Let each document have its adapter for a while."""
+        forms = [None if name == BASE else self.entries[name].form for name in names]
+        state = self.hooks.state
+        state.rows = {
+            form.name: form.store.gather(
+                [self.entries[name].slot for name, own in zip(names, forms, strict=True) if own is form],
+                self.compute_dtype,
+            )
+            for form in dict.fromkeys(forms)
+            if form is not None
+        }
+        state.names = [BASE if form is None else form.name for form in forms]
+        self.rest(disabled=False)
+        try:
+            yield
+        finally:
+            state.names, state.rows = None, {}
+            self.rest()
+
+    def rest(self, *, disabled: bool = True) -> None:
+        """Let the model be itself outside of the bank's own calls."""
+        for site in self.hooks.sites:
+            site._disable_adapters = disabled
+
+
+def task_of(config: PeftConfig) -> str | None:
+    """Return an adapter's task as it stands in its file."""
+    task: str | None = getattr(config.task_type, "value", config.task_type)
+    return task
+
+
+NOTHING = RowParameters(torch.zeros(1, 0), (0,))  # of a head that is the model's own

@@ -1,0 +1,220 @@
+"""Heads without their bodies: what a class of transformers makes of last hidden states, for many adapters at once.
+
+Shapes: b documents, N text tokens, D model width, C labels.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+)
+
+from foretoken.backbones.base import Backbone
+from foretoken.backbones.pooling import ATTENTION, POOLING
+from foretoken.errors import AdapterError, cut
+from foretoken.tuner.bank.reading import canonical
+from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.forward.per_row import RowCalls
+from foretoken.tuner.forward.rows import RowParameters, RowStore, layout_of
+from foretoken.tuner.heads import replace_head
+
+MANY = 7919  # labels of a head whose parameters tell by their shape where its labels are
+CLASSES = {
+    "SEQ_CLS": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "TOKEN_CLS": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    "CAUSAL_LM": MODEL_FOR_CAUSAL_LM_MAPPING,
+    "SEQ_2_SEQ_LM": MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+}
+OF_TOKENS = (
+    "ForTokenClassification",
+    "ForCausalLM",
+    "LMHeadModel",
+)  # what ends the names of classes with logits of each
+
+
+NAMES = {"last_hidden_state": 0, "pooler_output": 1}
+
+
+class BodyCalledError(Exception):
+    """Carries what a model gives its body."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.given = given
+
+
+class States(list[Any]):
+    """What a body returns, as far as heads read it: the states, and pooled ones. Whatever else is asked for is None."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(NAMES[key] if isinstance(key, str) else key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(NAMES[key] if isinstance(key, str) else key, value)
+
+    def get(self, name: str) -> Any:
+        """Return an output by its name, or None."""
+        return self[name] if name in NAMES else None
+
+
+class GivenStates:
+    """The ``forward`` of a body that yields the states it is given as ``inputs_embeds``.
+
+    Attributes:
+        pooler: the module of the body that pools them for the head, or None.
+    """
+
+    def __init__(self, pooler: nn.Module | None) -> None:
+        self.pooler = pooler
+
+    def __call__(self, *args: Any, **kwargs: Any) -> States:
+        """Return the states, or note what was given where there are none."""
+        states = kwargs.get("inputs_embeds")
+        if states is None:
+            raise BodyCalledError(kwargs)
+        return States([states, None if self.pooler is None else self.pooler(states)])
+
+
+class HeadModel(nn.Module):
+    """A model of transformers without its body: last hidden states -> logits.
+
+    Args:
+        kind: the model's class.
+        config: of the model.
+        backbone: its family.
+        choices: of :func:`foretoken.replace_head`; None for the class's own head.
+    """
+
+    def __init__(
+        self, kind: type[nn.Module], config: Any, backbone: Backbone, choices: Mapping[str, Any] | None
+    ) -> None:
+        super().__init__()
+        config = copy.deepcopy(config)
+        config.num_labels = MANY
+        with torch.device("meta"):
+            model: Any = kind(config)
+            if choices is not None:
+                replace_head(model, **choices)
+        body = body_of(model)
+        self.prefix = model.base_model_prefix
+        self.kind = kind.__name__
+        is_pooled = self.kind.endswith(backbone.pooled_heads) and "pooler" in body._modules
+        for name in [name for name in body._modules if name not in (("pooler",) if is_pooled else ()) + (ATTENTION,)]:
+            del body._modules[name]
+        for name in list(body._parameters):
+            del body._parameters[name]
+        body.forward = GivenStates(body._modules.get("pooler"))
+        self.model = model.eval()
+        self.arguments = inspect.signature(kind.forward).parameters
+        self.is_causal = backbone.stacks[0].is_causal
+        self.choices = dict(choices or {})
+        pool = self.choices.get("pool", "first")
+        self.reads_first_token = self.kind.endswith(backbone.first_token_heads or ("nothing",)) and pool == "first"
+        self.is_of_tokens = self.kind.endswith(OF_TOKENS)
+        self.pads = POOLING.get(body) is None
+
+    def names(self) -> dict[str, str]:
+        """Return the head's parameters: canonical names, and those in here."""
+        found = (name for name, _ in self.named_parameters(remove_duplicate=False))
+        return {canonical(name.removeprefix("model."), self.prefix): name for name in found}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters, with :data:`MANY` labels."""
+        parameters = dict(self.named_parameters(remove_duplicate=False))
+        return {name: tuple(parameters[inner].shape) for name, inner in self.names().items()}
+
+    def num_labels(self, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
+        """Return C of parameters of these shapes; None where no part of them depends on it."""
+        for name, expected in self.shapes().items():
+            if MANY in expected and name in shapes and len(shapes[name]) == len(expected):
+                return shapes[name][expected.index(MANY)]
+        return None
+
+    def body_inputs(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        """Return what the class gives its body beside tokens and mask: Longformer's global tokens."""
+        try:
+            self.model(input_ids=input_ids, attention_mask=attention_mask)
+        except BodyCalledError as called:
+            return {
+                name: value
+                for name, value in called.given.items()
+                if isinstance(value, Tensor) and name not in ("input_ids", "attention_mask")
+            }
+        return {}
+
+    def forward(self, states: Tensor, mask: Tensor, input_ids: Tensor) -> Tensor:
+        """(b, N, D) -> logits (b, C), or (b, N, C) of tokens."""
+        given: dict[str, Any] = {"inputs_embeds": states, "attention_mask": mask}
+        if self.is_causal and not self.is_of_tokens:
+            given["input_ids"] = input_ids  # it reads the last token that is no padding
+        if "global_attention_mask" in self.arguments:
+            given["global_attention_mask"] = mask
+        logits: Tensor = self.model(**given, return_dict=True).logits
+        return logits
+
+
+@dataclass(eq=False)
+class HeadForm:
+    """Heads of adapters that differ in their parameters alone.
+
+    Attributes:
+        model: what computes them.
+        store: their parameters.
+        calls: the calls of ``model``.
+        num_labels: C.
+    """
+
+    model: HeadModel
+    store: RowStore
+    calls: RowCalls
+    num_labels: int | None
+
+    @classmethod
+    def of(
+        cls,
+        model: HeadModel,
+        shapes: Mapping[str, tuple[int, ...]],
+        there: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> HeadForm:
+        """Return heads with parameters of these shapes; those that adapters lack are the model's own.
+
+        Raises:
+            AdapterError: neither has one of them, or a shape is another.
+        """
+        names, labels = model.names(), model.num_labels(shapes)
+        own, constants = {}, {}
+        for name, expected in model.shapes().items():
+            size = tuple(labels if n == MANY and labels is not None else n for n in expected)
+            if name in shapes:
+                if shapes[name] != size:
+                    raise AdapterError(f"{cut(name, 150)} of the adapter's head is {shapes[name]}, expected {size}")
+                own[name] = size
+            elif name in there and (tuple(there[name].shape) == expected or MANY in expected):
+                constants[names[name]] = there[name]
+            else:
+                raise AdapterError(f"the adapter's head lacks {cut(name, 150)}, and the model has none; save it again")
+        store = RowStore(layout_of(own), dtype=dtype, device=device)
+        layout = {names[name]: place for name, place in store.layout.items()}
+        return cls(model, store, RowCalls(model, layout, constants=constants), labels)
+
+    def logits(self, rows: RowParameters, states: Tensor, mask: Tensor, input_ids: Tensor) -> Tensor:
+        """(b, N, D) -> (b, C) or (b, N, C)."""
+        logits: Tensor = self.calls(rows, "forward", states, mask, input_ids)
+        return logits

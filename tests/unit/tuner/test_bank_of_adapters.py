@@ -1,0 +1,230 @@
+"""A bank of adapters: heads of all sizes in one batch, adding and removing, generation, gradients, refusals."""
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from transformers import BertModel
+
+import foretoken
+from foretoken import AdapterBank, PrefixPropagationConfig, PrefixTuningConfig
+from foretoken.attention import choose as attention_settings
+from foretoken.attention.choose import use_packing
+from foretoken.errors import AdapterError, BackboneError
+
+from support import tiny
+
+IDS = torch.randint(5, 100, (4, 9), generator=torch.Generator().manual_seed(1))
+MASK = (torch.arange(9) < torch.tensor([9, 6, 4, 9])[:, None]).long()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch):
+    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
+
+
+def tuned(task="SEQ_CLS", config=PrefixTuningConfig, *, labels=3, seed=0, family="bert", **options):
+    """Return an adapted model whose adapter and head are random."""
+    options = {"num_virtual_tokens": 3} | options if config is not LoraConfig else options
+    plain = tiny.model(family, task, num_labels=labels)
+    if task == "TOKEN_CLS":  # drawn in another order
+        plain.base_model.load_state_dict(tiny.model(family).base_model.state_dict(), strict=False)
+    model = get_peft_model(plain, config(task_type=task, **options)).eval()
+    tiny.shaken(model, seed=seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".modules_to_save." in name:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)))
+    return model
+
+
+def given(model):
+    return model.peft_config["default"], get_peft_model_state_dict(model)
+
+
+def bare_bank(**options):
+    return AdapterBank(tiny.model("bert", "SEQ_CLS").base_model, **options)
+
+
+def alone(model, row):
+    size = int(MASK[row].sum())
+    with torch.no_grad():
+        return tiny.first(model(input_ids=IDS[row : row + 1, :size], attention_mask=MASK[row : row + 1, :size]))[0]
+
+
+def test_heads_of_any_size_and_tagging_share_a_batch():
+    models = {
+        "three": tuned(labels=3, seed=1),
+        "two": tuned(labels=2, seed=2),
+        "score": tuned(labels=1, seed=3, num_virtual_tokens=5),
+        "tags": tuned("TOKEN_CLS", PrefixPropagationConfig, labels=5, seed=4),
+    }
+    bank = bare_bank()
+    for name, model in models.items():
+        bank.add(name, *given(model))
+    with torch.no_grad():
+        found = bank(IDS, MASK, adapter_names=list(models)).logits
+    assert [tuple(own.shape) for own in found] == [(3,), (2,), (1,), (9, 5)]
+    for row, model in enumerate(models.values()):
+        torch.testing.assert_close(found[row], alone(model, row), atol=1e-5, rtol=1e-5)
+    assert [bank.info(name).head for name in models] == ["classification", "classification", "regression", "tagging"]
+    assert bank.info("two").labels == ("LABEL_0", "LABEL_1")
+
+
+def test_one_form_serves_many_adapters_and_freed_places_are_used_again():
+    bank, models = bare_bank(), [tuned(seed=seed) for seed in range(3)]
+    for seed in (0, 1, 2):
+        bank.add(f"a{seed}", *given(models[seed]))
+    (form,) = bank.forms.values()
+    room = len(form.store.values)
+    bank.remove("a0")
+    bank.add("again", *given(models[0]))
+    assert len(form.store.values) == room
+    assert bank.names == ["a1", "a2", "again"]
+    assert "a0" not in bank
+    found = bank(IDS, MASK, adapter_names=["again", "a1", "a2", "again"]).logits
+    for row, model in enumerate([models[0], models[1], models[2], models[0]]):
+        torch.testing.assert_close(found[row], alone(model, row), atol=1e-5, rtol=1e-5)
+
+
+def test_batches_of_many_adapters_are_packed():
+    bank = AdapterBank(tiny.model("bert", "SEQ_CLS"))
+    for seed in range(2):
+        bank.add(f"a{seed}", *given(tuned(seed=seed, config=PrefixPropagationConfig, num_virtual_tokens=2 + seed)))
+    bank.add("lora", *given(tuned(config=LoraConfig, r=2, target_modules=["query"], modules_to_save=["classifier"])))
+    rows, names = [], ["a0", "a1", "lora", "__base__"]
+    last = bank.body.encoder.layer[0].intermediate.dense
+    last.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0] * args[0].shape[1]))
+    found = {}
+    for packed in (True, False):
+        use_packing(packed)
+        found[packed] = bank(IDS, MASK, adapter_names=names).logits
+    torch.testing.assert_close(found[True], found[False], atol=1e-5, rtol=1e-5)
+    assert rows == [int(MASK.sum()) + 4 * 3, 4 * (9 + 3)]
+
+
+def test_the_model_is_itself_outside_of_the_bank():
+    model = tiny.model("bert", "SEQ_CLS")
+    with torch.no_grad():
+        before = model(IDS, MASK).logits
+        bank = AdapterBank(model)
+        bank.add("a", *given(tuned()))
+        bank(IDS, MASK, adapter_names=["a"] * 4)
+        assert torch.equal(model(IDS, MASK).logits, before)
+        own = bank(IDS, MASK, adapter_names=["__base__"] * 4).logits
+    torch.testing.assert_close(torch.stack(own), before, atol=1e-5, rtol=1e-5)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_folder_is_read_with_the_labels_of_its_card(tmp_path):
+    model = tuned(labels=2)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "foretoken.json").write_text('{"labels": ["ham", "spam"]}')
+    bank = bare_bank()
+    bank.add("mail", tmp_path)
+    assert bank.info("mail").labels == ("ham", "spam")
+    found = bank(IDS, MASK, adapter_names=["mail"] * 4).logits
+    torch.testing.assert_close(found[1], alone(model, 1), atol=1e-5, rtol=1e-5)
+
+
+def test_fused_tables_stay_in_their_files(tmp_path):
+    bank, models = bare_bank(), []
+    for seed in (1, 2):
+        model = get_peft_model(tiny.model("bert"), foretoken.AoTPTuningConfig(task_type="SEQ_CLS", rank=4)).eval()
+        tiny.shaken(model, seed=seed)
+        folder = tmp_path / str(seed)
+        foretoken.fuse(model, folder)
+        model.save_pretrained(folder)
+        bank.add(f"a{seed}", folder)
+        models.append(model)
+    found = bank(IDS, MASK, adapter_names=["a1", "a2", "a2", "a1"]).logits
+    for row, number in enumerate([0, 1, 1, 0]):
+        torch.testing.assert_close(found[row], alone(models[number], row), atol=1e-4, rtol=1e-4)
+
+
+def test_half_precision_takes_half_of_the_memory():
+    half, full, model = bare_bank(dtype=torch.bfloat16), bare_bank(), tuned()
+    for bank in (half, full):
+        bank.add("a", *given(model))
+    assert 2 * half.info("a").bytes == full.info("a").bytes
+    found = [bank(IDS, MASK, adapter_names=["a"] * 4).logits for bank in (half, full)]
+    torch.testing.assert_close(found[0], found[1], atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig])
+def test_each_document_of_a_decoder_generates_with_its_own_prefix(config):
+    base = tiny.model("llama", "CAUSAL_LM")
+    bank, options = AdapterBank(copy.deepcopy(base)), {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    models = [tuned("CAUSAL_LM", config, family="llama", seed=seed, num_virtual_tokens=2 + seed) for seed in range(2)]
+    for seed, model in enumerate(models):
+        bank.add(f"a{seed}", *given(model))
+    ids, mask = IDS[:3], torch.ones(3, 9, dtype=torch.long)
+    for beams in (1, 2):
+        found = bank.generate(ids, mask, adapter_names=["a1", "__base__", "a0"], num_beams=beams, **options)
+        for row, model in enumerate([models[1], base, models[0]]):
+            own = model.generate(input_ids=ids[row : row + 1], attention_mask=mask[:1], num_beams=beams, **options)
+            assert torch.equal(found[row, : own.shape[1]], own[0])
+
+
+@pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig])
+def test_gradients_of_a_mixed_batch_are_those_of_each_adapter(config):
+    bank, models = bare_bank(), [tuned(config=config, seed=seed, prefix_dropout=0.0) for seed in range(2)]
+    for seed, model in enumerate(models):
+        bank.add(f"a{seed}", *given(model))
+    (form,) = bank.forms.values()
+    form.store.values.requires_grad_()
+    names = [0, 1, 1, 0]
+    logits = bank(IDS, MASK, adapter_names=[f"a{name}" for name in names]).logits
+    sum((own**2).sum() for own in logits).backward()
+    for seed, model in enumerate(models):
+        rows = [row for row, name in enumerate(names) if name == seed]
+        (model(IDS[rows], MASK[rows]).logits ** 2).sum().backward()
+        expected = {name: p.grad for name, p in model.named_parameters() if ".foretoken." in name}
+        found = form.store.state(bank.entries[f"a{seed}"].slot, form.store.values.grad)
+        assert len(found) == len(expected)
+        for name, gradient in expected.items():
+            short = name.removeprefix("base_model.model.bert.").replace(".default", "")
+            torch.testing.assert_close(found[short], gradient, atol=1e-4, rtol=1e-4)
+
+
+def test_hidden_states_are_each_adapters_own():
+    bank, model = bare_bank(), tuned()
+    bank.add("a", *given(model))
+    states = bank.hidden_states(IDS, MASK, adapter_names=["a", "a", "__base__", "a"])
+    with torch.no_grad():
+        own = model.base_model.model.bert(IDS[1:2, :6]).last_hidden_state[0]
+        base = BertModel.forward(tiny.model("bert").bert, IDS[2:3, :4]).last_hidden_state[0]
+    torch.testing.assert_close(states[1], own, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(states[2], base, atol=1e-5, rtol=1e-5)
+
+
+def test_refusals_leave_the_bank_as_it_was():
+    bank, model = bare_bank(), tuned()
+    config, state = given(model)
+    cases = [
+        (state | {next(iter(state)): torch.zeros(2, 2)}, "by its config"),
+        ({name: value for name, value in state.items() if "layer.1" not in name}, "lacks 1 of 3 tensors"),
+        (state | {"base_model.model.bert.encoder.layer.0.attention.self.foretoken.more": torch.zeros(1)}, "1 tensors"),
+        (state | {"base_model.model.other.weight": torch.zeros(1)}, "neither its method nor the head"),
+        ({name: value * float("nan") for name, value in state.items()}, "finite"),
+    ]
+    for damaged, message in cases:
+        with pytest.raises(AdapterError, match=message):
+            bank.add("a", config, damaged)
+        assert bank.names == []
+    other = tuned()
+    other.peft_config["default"].backbone["num_layers"] = 7
+    with pytest.raises(BackboneError, match="another backbone"):
+        bank.add("a", *given(other))
+    bank.add("a", config, state)
+    with pytest.raises(AdapterError, match="already"):
+        bank.add("a", config, state)
+    with pytest.raises(AdapterError, match="did you mean 'a'"):
+        bank(IDS, MASK, adapter_names=["a", "a", "a", "aa"])
+    with pytest.raises(AdapterError, match="3 names for a batch of 4"):
+        bank(IDS, MASK, adapter_names=["a", "a", "a"])
+    with pytest.raises(AdapterError, match="no head"):
+        bank(IDS, MASK, adapter_names=["a", "a", "a", "__base__"])
+    with pytest.raises(AdapterError, match="has adapters already"):
+        AdapterBank(model)
