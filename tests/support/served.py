@@ -10,7 +10,7 @@ from peft import get_peft_model
 from foretoken import BitFitConfig, LoraConfig, PrefixPropagationConfig, PrefixTuningConfig
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.bank import GroupedBank
+from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.server import uvicorn_config
@@ -64,7 +64,7 @@ def save_adapters(root):
     return model, folders
 
 
-def make_store(model, folders, *, memory=10**9, bank=GroupedBank):
+def make_store(model, folders, *, memory=10**9, bank=MixedBank):
     base = SharedBase(str(model))
     store = Store(base, bank(base), memory=memory)
     for name, folder in folders.items():
@@ -72,12 +72,13 @@ def make_store(model, folders, *, memory=10**9, bank=GroupedBank):
     return store
 
 
-class HeldBank(GroupedBank):
+class HeldBank(MixedBank):
     """A bank that waits to be told to go on, and fails on rows with a certain token."""
 
     def __init__(self, base):
         super().__init__(base)
-        self.go, self.entered, self.bad, self.fatal, self.batches = threading.Event(), threading.Event(), None, None, []
+        self.go, self.entered, self.batches = threading.Event(), threading.Event(), []
+        self.bad = self.infinite = self.fatal = None
         self.go.set()
 
     def __call__(self, inputs, adapter_names):
@@ -88,7 +89,11 @@ class HeldBank(GroupedBank):
             raise self.fatal
         if self.bad is not None and (inputs["input_ids"] == self.bad).any():
             raise RuntimeError("cannot")
-        return super().__call__(inputs, adapter_names)
+        results = super().__call__(inputs, adapter_names)
+        if self.infinite is None:
+            return results
+        is_damaged = (inputs["input_ids"] == self.infinite).any(dim=1)
+        return [x / 0 if damaged else x for x, damaged in zip(results, is_damaged, strict=True)]
 
     def hold(self):
         self.go.clear()

@@ -5,17 +5,23 @@ Shapes: B rows, N tokens, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
 
+from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
+from foretoken.tuner.bank.bank import AdapterBank
+
+log = logging.getLogger(__name__)
+Run: TypeAlias = Callable[[dict[str, Tensor], Sequence[str]], list[Tensor]]
 
 BASE = "__base__"  # the pretrained model without an adapter, as peft calls it
 
@@ -53,7 +59,74 @@ class Bank(Protocol):
 
 def make_bank(base: SharedBase) -> Bank:
     """Return an empty bank over a pretrained model."""
-    return GroupedBank(base)
+    return MixedBank(base)
+
+
+class MixedBank:
+    """A bank that runs all rows of a batch together, whatever their adapters are.
+
+    What :class:`foretoken.AdapterBank` does not take, such as heads that read the prefix, runs one adapter at a time.
+
+    Args:
+        base: the pretrained model.
+    """
+
+    def __init__(self, base: SharedBase) -> None:
+        self.together = AdapterBank(_body(base.with_new_head(None)[0]))
+        self.apart = GroupedBank(base)
+
+    def add(self, name: str, folder: Path) -> AdapterInfo:
+        """Load an adapter beside the others.
+
+        Raises:
+            AdapterError: the folder holds none, or one of another model.
+        """
+        try:
+            self.together.add(name, folder)
+        except (AdapterError, BackboneError) as error:
+            log.info("adapter %s runs apart from the others: %s", name, error)
+            return self.apart.add(name, folder)
+        found = self.together.info(name)
+        if found.head == "none":
+            self.together.remove(name)
+            raise AdapterError(f"{folder} has no trained head; train one with the adapter")
+        return AdapterInfo(found.labels, found.method, found.bytes)
+
+    def remove(self, name: str) -> None:
+        """Give an adapter up."""
+        if name in self.together:
+            self.together.remove(name)
+        else:
+            self.apart.remove(name)
+
+    @torch.inference_mode()
+    def __call__(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
+        """Return each row's logits."""
+        return self._divided(
+            inputs, adapter_names, lambda rows, names: self.together(**rows, adapter_names=names).logits, self.apart
+        )
+
+    @torch.inference_mode()
+    def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
+        """Return each row's last hidden states."""
+        return self._divided(
+            inputs,
+            adapter_names,
+            lambda rows, names: self.together.hidden_states(**rows, adapter_names=names),
+            self.apart.hidden_states,
+        )
+
+    def _divided(self, inputs: dict[str, Tensor], names: Sequence[str], together: Run, apart: Run) -> list[Tensor]:
+        """Run the rows of both kinds, and return their results in order."""
+        kinds: dict[Run, list[int]] = {}
+        for place, name in enumerate(names):
+            kinds.setdefault(together if name == BASE or name in self.together else apart, []).append(place)
+        rows: dict[int, Tensor] = {}
+        for run, places in kinds.items():
+            taken = inputs if len(places) == len(names) else _taken(inputs, places)
+            results = run(taken, [names[place] for place in places])
+            rows |= dict(zip(places, (result.float().cpu() for result in results), strict=True))
+        return [rows[place] for place in range(len(names))]
 
 
 class GroupedBank:

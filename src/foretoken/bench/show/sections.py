@@ -244,6 +244,8 @@ def exported(results: Results) -> Section:
     note = "One document, prefix-propagation with 8 rows. beside: above 1, the candidate is faster."
     chart = Chart("An exported encoder in onnxruntime", "lines", "tokens", "seconds", series)
     return Section([table("An exported encoder in onnxruntime", header, rows, note)], [chart])
+
+
 def mixed(results: Results) -> Section:
     """Show what adapters in a batch cost, and attaching them."""
     rows, attached, bars = [], [], {}
