@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from peft import LoraConfig
+
 from foretoken.errors import ConfigError, did_you_mean, quoted
+
+KEEPING = ("gaussian", "orthogonal", "eva")  # ways to start LoRA that leave the frozen weights alone
 
 
 def require_int(name: str, value: object, *, minimum: int) -> None:
@@ -57,3 +61,17 @@ def require_token_numbers(given: object) -> None:
         for token in tokens:
             if isinstance(token, bool) or not isinstance(token, int) or token < 0:
                 raise ConfigError(f"trainable_token_indices has {quoted(token)}; {expected}")
+
+
+def require_addition(lora: LoraConfig) -> None:
+    """Raise ConfigError for a LoRA that does more than add to frozen maps: other adapters share these."""
+    if lora.bias != "none":
+        raise ConfigError(f"a LoRA beside others has bias={lora.bias!r}; leave it out and put bitfit beside it")
+    start = lora.init_lora_weights
+    if isinstance(start, str) and start not in KEEPING:
+        raise ConfigError(
+            f"a LoRA beside others has init_lora_weights={start!r}, which changes the frozen weights; "
+            f"choose True or one of {', '.join(KEEPING)}"
+        )
+    if lora.layer_replication:
+        raise ConfigError("a LoRA beside others has layer_replication, which changes the frozen model; leave it out")

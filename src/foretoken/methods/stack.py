@@ -26,10 +26,10 @@ from foretoken.methods.base import (
     plain,
 )
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, layer_numbers
+from foretoken.methods.require import require_addition
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-KEEPING = ("gaussian", "orthogonal", "eva")  # ways to start LoRA that leave the frozen weights alone
 
 
 @dataclass
@@ -71,7 +71,7 @@ class StackConfig(ForetokenConfig):
         if sum(isinstance(member, LoraConfig) for member in members) > 1:
             raise ConfigError("a stack takes at most one LoRA config; merge them into one with more target modules")
         if (lora := self.lora_member()) is not None:
-            check_stackable(lora)
+            require_addition(lora)
 
     def members(self) -> list[PeftConfig]:
         """Return the members as config objects."""
@@ -156,20 +156,6 @@ class StackConfig(ForetokenConfig):
     def is_cache(self) -> bool:
         """Tell whether in a causal model all members are nothing but keys and values; LoRA is more."""
         return self.lora_member() is None and all(member.is_cache() for member in self.own_members())
-
-
-def check_stackable(lora: LoraConfig) -> None:
-    """Raise ConfigError for a LoRA that does more than add to frozen maps: other adapters share these."""
-    if lora.bias != "none":
-        raise ConfigError(f"a LoRA in a stack has bias={lora.bias!r}; leave it out and put bitfit into the stack")
-    start = lora.init_lora_weights
-    if isinstance(start, str) and start not in KEEPING:
-        raise ConfigError(
-            f"a LoRA in a stack has init_lora_weights={start!r}, which changes the frozen weights; "
-            f"choose True or one of {', '.join(KEEPING)}"
-        )
-    if lora.layer_replication:
-        raise ConfigError("a LoRA in a stack has layer_replication, which changes the frozen model; leave it out")
 
 
 def as_fields(member: PeftConfig | JsonObject) -> JsonObject:

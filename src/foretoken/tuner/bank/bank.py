@@ -120,7 +120,7 @@ class AdapterBank:
         weight = next(self.body.parameters())
         self.dtype, self.device = dtype or weight.dtype, weight.device
         self.compute_dtype = weight.dtype
-        self.prefix: str = self.model.base_model_prefix
+        self.prefix = str(self.model.base_model_prefix)
         self.lock = RLock()
         self.entries: dict[str, Entry] = {}
         self.forms: dict[str, AdapterForm] = {}

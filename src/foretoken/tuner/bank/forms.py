@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from foretoken.errors import AdapterError, BackboneError, ConfigError, cut
 from foretoken.methods.base import AttentionEdit, ForetokenConfig, OutputEdit, Sites, StackedEdit
 from foretoken.methods.dimensions import Dimensions
-from foretoken.methods.stack import check_stackable
+from foretoken.methods.require import require_addition
 from foretoken.tuner.bank.reading import State
 from foretoken.tuner.checks import check_names, check_position_free
 from foretoken.tuner.forward.model_hooks import ModelHooks, Target
@@ -211,7 +211,7 @@ def lora_maps(lora: LoraConfig | None, state: State) -> LoraMaps:
     """
     if lora is None:
         return LoraMaps({}, {})
-    check_stackable(lora)
+    require_addition(lora)
     if lora.use_dora or getattr(lora, "lora_bias", False):
         raise AdapterError("a bank of adapters takes LoRA without use_dora and lora_bias; merge this one into a model")
     patterns = {**(lora.alpha_pattern or {}), **(lora.rank_pattern or {})}
