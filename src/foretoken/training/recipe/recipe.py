@@ -269,6 +269,8 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     metric = default_metric(recipe.data) if recipe.training.metric == AUTO else recipe.training.metric
     rates = _auto_rates(recipe)
     training = replace(recipe.training, metric=metric, **rates)
+    if recipe.head == AUTO and is_baseline(recipe.method):
+        recipe = with_head(recipe, None)  # it has no head
     head = ["head"] if recipe.head == AUTO else []
     auto = sorted({*recipe.auto, *(f"training.{name}" for name in rates), *head})
     found = replace(recipe, training=training, name=recipe.name or recipe.default_name, auto=auto)
