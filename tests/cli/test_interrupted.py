@@ -36,7 +36,12 @@ def test_a_signal_during_the_first_imports_is_one_line(tmp_path):
     command = [sys.executable, "-m", "foretoken", "train", "--model", "m", "--method", "lora"]
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # jobs in the background ignore it
     )
     while not (tmp_path / "here").exists() and process.poll() is None:
         time.sleep(0.05)

@@ -45,6 +45,7 @@ RECIPES = {
     "mam-adapter": ({"num_virtual_tokens": 3, "bottleneck_size": 4}, 2 * 2 * 3 * 16 + 2 * (2 * 64 + 4 + 16)),
     "bitfit": ({}, BIASES),
     "lora": ({"r": 4, "target_modules": ["query"]}, 2 * 2 * 16 * 4),
+    "query-value-lora": ({"r": 4}, 2 * 2 * 2 * 16 * 4),
     "head-only": ({}, 0),
     "stack": ({"configs": ["prefix-propagation", {"name": "lora", "r": 4}]}, 2 * 8 * 16 + 2 * 2 * 2 * 16 * 4),
     "stack of new methods": (

@@ -439,7 +439,7 @@ def test_stacks_refuse_what_cannot_be_stacked():
         StackConfig(configs=[])
     with pytest.raises(ConfigError, match="at most one LoRA"):
         StackConfig(configs=[LoraConfig(), LoraConfig()])
-    with pytest.raises(ConfigError, match=r"bias='all'; leave it out and put bitfit into the stack"):
+    with pytest.raises(ConfigError, match=r"bias='all'; leave it out and put bitfit beside it"):
         StackConfig(configs=[LoraConfig(bias="all")])
     with pytest.raises(ConfigError, match=r"init_lora_weights='pissa', which changes the frozen weights"):
         StackConfig(configs=[LoraConfig(init_lora_weights="pissa")])

@@ -24,7 +24,15 @@ import pytest
 import torch
 import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, LongformerConfig, LongformerModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LongformerConfig,
+    LongformerModel,
+    PreTrainedTokenizerFast,
+)
 
 from foretoken import METHODS
 from foretoken_cli import main
@@ -42,6 +50,7 @@ BLOCK = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<bod
 RUN = ("python", "bash", "console")
 BERTS = ("google-bert/bert-base-uncased", "minilm")
 LONGFORMERS = ("allenai/longformer-base-4096",)
+GPT2S = ("openai-community/gpt2",)
 SIGNS = {"ham": ("lunch", "meeting"), "spam": ("prize", "winner")}
 FILLER = [f"word{number}" for number in range(30)]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -87,11 +96,13 @@ def pretrained(tmp_path_factory):
     made = {
         "bert": BertModel(BertConfig(vocab_size=size, **SIZES)),
         "longformer": LongformerModel(LongformerConfig(vocab_size=size, attention_window=[4, 8], **SIZES)),
+        "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=size, n_embd=16, n_layer=2, n_head=2, n_positions=66)),
     }
     for name, model in made.items():
         model.save_pretrained(root / name)
         fast.save_pretrained(root / name)
-    return dict.fromkeys(BERTS, root / "bert") | dict.fromkeys(LONGFORMERS, root / "longformer")
+    names = {"bert": BERTS, "longformer": LONGFORMERS, "gpt2": GPT2S}
+    return {name: root / folder for folder, known in names.items() for name in known}
 
 
 def mails(count):

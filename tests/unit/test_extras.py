@@ -12,8 +12,21 @@ from foretoken_cli import main
 
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
-MODULES = {"scikit-learn": "sklearn", "pyyaml": "yaml"}  # what is imported under another name
-BY_PEFT = ("accelerate", "yaml", "psutil", "filelock", "rich", "jinja2")  # peft and transformers bring or try these
+MODULES = {
+    "scikit-learn": "sklearn",
+    "pyyaml": "yaml",
+    "opentelemetry-sdk": "opentelemetry",
+}  # what is imported under another name
+BY_PEFT = (
+    "accelerate",
+    "yaml",
+    "psutil",
+    "filelock",
+    "rich",
+    "jinja2",
+    "h11",
+    "pydantic",
+)  # peft and transformers bring or try these
 WITHOUT = """
 import sys
 for name in {blocked!r}:

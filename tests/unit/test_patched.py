@@ -81,7 +81,12 @@ def our_names():
     for tree in TREES.values():
         for node in ast.walk(tree):
             match node:
-                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                case (
+                    ast.FunctionDef(name=name)
+                    | ast.AsyncFunctionDef(name=name)
+                    | ast.ClassDef(name=name)
+                    | ast.arg(arg=name)
+                ):
                     yield name
                 case ast.Name(id=name, ctx=ast.Store()):
                     yield name

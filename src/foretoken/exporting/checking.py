@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from foretoken.errors import BackboneError
+from foretoken.errors import BackboneError, cut
 from foretoken.exporting.graph import Graph, Inputs, Sample
 
 Run: TypeAlias = Callable[[Sample], Mapping[str, Any]]  # outputs by name, as arrays
@@ -33,7 +33,14 @@ def differences(run: Run, samples: Iterable[Sample], expected: Iterable[Inputs])
 
 def check(run: Run, samples: Iterable[Sample], expected: Iterable[Inputs]) -> float:
     """Return :func:`differences`, or raise BackboneError where they are more than rounding."""
-    found = differences(run, samples, expected)
+    try:
+        found = differences(run, samples, expected)
+    except Exception as error:  # of onnxruntime or PyTorch: whatever it is, the graph is of no use
+        said = cut(" ".join(str(error).split()), 200)
+        raise BackboneError(
+            f"the exported graph does not run on documents of other lengths ({said}): this model cannot be exported; "
+            "serve it with foretoken itself"
+        ) from error
     if found > TOLERANCE:
         raise BackboneError(
             f"the exported graph's outputs differ from the model's by {found:.1e}, more than {TOLERANCE:.0e}: this "

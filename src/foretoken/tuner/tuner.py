@@ -16,9 +16,11 @@ from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from foretoken.backbones import BACKBONES, find_backbone
+from foretoken.backbones.base import Backbone
 from foretoken.backbones.packing import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites, StackedEdit
+from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.auxiliary import add_to_loss, auxiliary_loss_of
 from foretoken.tuner.checks import (
     check_heads_apart,
@@ -131,11 +133,9 @@ class ForetokenModel(BaseTuner):
         backbone = find_backbone(model)
         body = body_of(model)
         if not (is_new := config.is_new):
-            check_same_backbone(config, dimensions_of(model, body, backbone))
+            check_same_backbone(config, self._dimensions(model, body, backbone))
             take_head(config, model)
-        head = backbone.head_names(model, body)
-        dimensions = dimensions_of(model, body, backbone, heads=tuple(head))
-        dimensions = replace(dimensions, trained_tokens=self.injection.trained_tokens)
+        dimensions = self._dimensions(model, body, backbone)
         check_trained_tokens(dimensions)
         check_fits(config, dimensions, model)
         if (lora := config.lora_member()) is not None:
@@ -156,6 +156,10 @@ class ForetokenModel(BaseTuner):
         paths = {module: path for path, module in model.named_modules()}
         self.injection.sites, self.injection.sources = sites, sources
         self.injection.targets = targets_by_path(sites, self.model_hooks, paths)
+
+    def _dimensions(self, model: nn.Module, body: nn.Module, backbone: Backbone) -> Dimensions:
+        heads = tuple(backbone.head_names(model, body))
+        return replace(dimensions_of(model, body, backbone, heads=heads), trained_tokens=self.injection.trained_tokens)
 
     @property
     def model_hooks(self) -> ModelHooks:
