@@ -25,7 +25,7 @@ from foretoken.tuner.checkpoints.model_card import CARD_FILE, HERE, OWN, PREDICT
 
 CONFIG = "adapter_config.json"
 _CONFIGS = (CONFIG, CARD, "config.json", "tokenizer_config.json")
-_PLACES = ("path", "train", "validation", "test", "model", "prefix_init_adapter", "prefix_init_tokenizer")
+_PLACES = ("path", "train", "validation", "test", "model", "prefix_init_adapter")
 
 
 def push(
@@ -138,8 +138,8 @@ def _write_card(source: Path, saved: Path, folder: Path, name: str, base: str | 
         card = ModelCard(text)
     except ValueError as error:
         raise AdapterError(f"{before}: the hub could not read its metadata ({error}); mend it") from error
-    if base and not card.data.base_model:
-        card.data.base_model = base
+    if base and not card.data.get("base_model"):
+        card.data["base_model"] = base
     write_text(
         folder / CARD_FILE, str(card).replace(HERE, json.dumps(name)).replace(PREDICT, f"foretoken predict {name}")
     )

@@ -1,4 +1,4 @@
-"""How sure a metric on some rows is: the interval that other rows of the same kind would put it in, by the bootstrap."""
+"""How sure a metric on some rows is: its interval over other rows of the same kind, by the bootstrap."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def bootstrap_intervals(
     """Return the 95 % interval of metrics over n rows, each by its name.
 
     It is of the 2.5 % and 97.5 % quantiles of ``samples`` draws of n rows with replacement. Classification has accuracy
-    and macro F1, with two ``classes`` F1 of the second; questions with choices have accuracy; regression has the squared
-    error and Pearson's correlation. Other problems, and fewer than two rows, have none.
+    and macro F1, with two ``classes`` F1 of the second; questions with choices have accuracy; regression has the
+    squared error and Pearson's correlation. Other problems, and fewer than two rows, have none.
 
     >>> found = bootstrap_intervals("classification", ["a", "a", "b", "b"] * 25, ["a", "a", "b", "a"] * 25)
     >>> low, high = found["accuracy"]
