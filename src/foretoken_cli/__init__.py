@@ -36,6 +36,7 @@ VERBS = {
     "serve": "answer requests for many adapters over HTTP",
     "fuse": "fold away what an adapter needs in training only",
     "export": "write a model as a folder for onnxruntime, PyTorch alone or OpenVINO",
+    "push": "put an adapter or a model on the Hugging Face hub",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "bench": "measure time and memory beside transformers and peft",
     "methods": "list the methods and their options",

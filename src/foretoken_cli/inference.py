@@ -23,7 +23,7 @@ _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
 class InferenceOptions:
     """The arguments of both verbs; their defaults are those of a recipe."""
 
-    folder: str = option("run folder, adapter folder or model folder")
+    folder: str = option("run folder, adapter folder or model folder, or its name on the hub")
     text_column: str | None = option("column of the text in a file (default: as in training)", None)
     text_pair_column: str | None = option("column of the second text of a pair (default: as in training)", None)
     batch_size: int = option("documents per forward pass", 16, at_least=1, at_most=MOST_DOCUMENTS, one_of="batches")

@@ -319,7 +319,8 @@ class TestOneModel:
         model = get_peft_model(base, ROWS["prefix-tuning"](task_type=tiny.main_task(family)))
         model.save_pretrained(tmp_path / "adapter")
         card = (tmp_path / "adapter" / "README.md").read_text()
-        assert f"base_model: {tmp_path / 'base'}" in card
+        assert "folder `base`" in card
+        assert str(tmp_path) not in card
         assert "library_name: peft" in card
         written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
         assert written["base_model_name_or_path"] == str(tmp_path / "base")

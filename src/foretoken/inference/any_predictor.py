@@ -38,14 +38,14 @@ AnyPredictor: TypeAlias = Predictor | BaselinePredictor
 
 
 def load_predictor(folder: str | Path, *, precision: str = "fp32") -> AnyPredictor:
-    """Load an adapter folder, a run folder, a model folder or the folder of a baseline.
+    """Load an adapter folder, a run folder, a model folder, a baseline's, or any of them from the hub by its name.
 
     Raises:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
         BackboneError: the adapter's base model cannot be loaded.
     """
     place = adapter_folder(Path(folder))
-    return _load_baseline(place) if (place / VOCABULARY).is_file() else load_for_inference(folder, precision=precision)
+    return _load_baseline(place) if (place / VOCABULARY).is_file() else load_for_inference(place, precision=precision)
 
 
 def predict_table(

@@ -17,6 +17,7 @@ from foretoken.training.recipe.recipe import Recipe, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
 from foretoken.training.run.folder import PREDICTIONS, held
+from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import read_data
 from foretoken.training.run.results import Prediction, measures, prediction_of, write_predictions
 from foretoken.training.tokens.encode import describe
@@ -94,6 +95,7 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
     scaling = record.get("scaling", {}) | found.pop("scaling", {})
     whole = records.RunRecord(recipe.run_folder, record)
     whole.update(**found, **({"scaling": scaling} if scaling else {}))
+    write_model_card(recipe.run_folder, whole.values)
     return whole.values
 
 

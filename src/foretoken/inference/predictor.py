@@ -21,6 +21,7 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
 from foretoken.files import read_object, refuse_pickles
+from foretoken.inference.hub import fetched, is_hub_name
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import resolve_source
@@ -93,7 +94,7 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
     """Load an adapter folder, a run folder or a model folder.
 
     Args:
-        folder: where it is.
+        folder: where it is, or its name on the hub.
         precision: ``fp32``; or ``bf16``: computed in bfloat16, in which frozen weights are held as well.
         base: the pretrained model, for an adapter that shares it with others; what the folder says of it is not read.
 
@@ -277,11 +278,13 @@ def _ready(model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBas
 
 
 def adapter_folder(folder: Path) -> Path:
-    """Step from a run folder to what it saved.
+    """Step from a run folder to what it saved; a name on the hub, ``owner/name``, is fetched.
 
     Raises:
-        AdapterError: it is no folder, or a run that has saved nothing yet.
+        AdapterError: it is no folder and not on the hub, or a run that has saved nothing yet.
     """
+    if is_hub_name(folder):
+        return fetched(folder.as_posix())
     if not folder.is_dir():
         raise AdapterError(f"{folder} is {'a file' if folder.exists() else 'not there'}; {EXPECTED}")
     if not (folder / RECORD).is_file():

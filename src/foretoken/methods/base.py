@@ -38,6 +38,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
 }
 
+REQUIRES = "foretoken: `pip install foretoken`, and `import foretoken` before peft loads the adapter"
+
 
 @dataclass(frozen=True)
 class FrozenStates:
@@ -303,6 +305,7 @@ class ForetokenConfig(PeftConfig, ABC):
             the first of them. The layers below stay those of the frozen model.
         backbone: filled in when the adapter meets its model; loading on another one is an error.
         head: the same of a head that took the place of transformers' own (``foretoken.replace_head``).
+        requires: what to install, for those who read the file where peft does not know the method.
     """
 
     modules_to_save: list[str] | None = field(
@@ -327,6 +330,11 @@ class ForetokenConfig(PeftConfig, ABC):
         metadata={"help": "the head that took the place of transformers' own (filled in)", "internal": True},
     )
 
+    requires: str = field(
+        default=REQUIRES,
+        metadata={"help": "what to install and import before peft knows the method (filled in)", "internal": True},
+    )
+
     method_type: ClassVar[str] = ""
     has_prefix: ClassVar[bool] = False
     peft_types: ClassVar[tuple[str, ...]] = ()  # of peft's prompt learning that can hold such an adapter
@@ -336,6 +344,7 @@ class ForetokenConfig(PeftConfig, ABC):
         super().__post_init__()
         self.added_heads: frozenset[str] | None = None  # filled in by a model; no field, so that no file has it
         self.peft_type = MethodName(self.method_type)  # type: ignore[assignment]
+        self.requires = REQUIRES
         require_token_numbers(self.trainable_token_indices)
         check_layers(self.layers)
         if not isinstance(self.backbone, dict | None):
@@ -444,7 +453,7 @@ class ForetokenConfig(PeftConfig, ABC):
 
     def form_options(self) -> JsonObject:
         """Return the options that decide what is computed from the parameters, and where."""
-        left_out = {item.name for item in fields(PeftConfig)} | {"backbone", "head", *self.training_options}
+        left_out = {item.name for item in fields(PeftConfig)} | {"backbone", "head", "requires", *self.training_options}
         names = (item.name for item in fields(self) if item.name not in left_out)
         return {"method": self.method_type} | {name: getattr(self, name) for name in names}
 

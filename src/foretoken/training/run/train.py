@@ -41,6 +41,7 @@ from foretoken.training.run.folder import (
     set_aside,
 )
 from foretoken.training.run.idle import SayIdle
+from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import MEASURED, Prepared, data_name, prepare, summary
 from foretoken.training.run.record import (
     FINISHED,
@@ -187,6 +188,8 @@ def _train(
                 save_model(prepared, record, recipe, scaling)
                 write_predictions(recipe.run_folder / PREDICTIONS, predictions)
             record.update(**_outcome(recipe, trainer, predictions, scaling), memory=memory.measured())
+            if is_main_process():
+                write_model_card(recipe.run_folder, record.values)
             log.info("peak memory: %s", describe_memory(record.values["memory"]))
     except torch.OutOfMemoryError as error:
         raise ConfigError(f"the GPU's memory is full; {_SMALLER}") from error

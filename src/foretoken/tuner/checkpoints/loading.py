@@ -30,6 +30,7 @@ from foretoken.errors import AdapterError
 from foretoken.files import PathLike
 from foretoken.methods.base import ForetokenConfig
 from foretoken.tuner.checkpoints.files import TENSORS, find
+from foretoken.tuner.checkpoints.model_card import write_card
 from foretoken.tuner.checks import PREFIX
 from foretoken.tuner.forward.model_hooks import find_model_hooks
 from foretoken.tuner.tuner import ForetokenModel
@@ -44,9 +45,10 @@ OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "rev
 
 
 def wrap_loading() -> None:
-    """Put the wrappers in place; a second call changes nothing."""
+    """Put the wrappers in place, that of the model card too; a second call changes nothing."""
     PeftModel.load_adapter = load_beside  # type: ignore[method-assign]
     PeftModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]
+    PeftModel.create_or_update_model_card = write_card  # type: ignore[method-assign]
     PeftAdapterMixin.load_adapter = load_plain  # type: ignore[method-assign]
     PeftAdapterMixin.enable_adapters = enable_plain  # type: ignore[method-assign]
     PeftAdapterMixin.set_adapter = set_plain  # type: ignore[method-assign]

@@ -1,0 +1,208 @@
+"""The model card of a finished run, beside what it has saved: data, metrics with intervals, calibration."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from huggingface_hub import EvalResult
+from peft import PeftConfig
+
+from foretoken.data.tasks.base import Task
+from foretoken.data.tasks.table import TASKS
+from foretoken.files import JsonObject
+from foretoken.metrics.intervals import bootstrap_intervals
+from foretoken.metrics.table import METRICS
+from foretoken.training.problems import PROBLEMS
+from foretoken.training.run.card import read_card
+from foretoken.training.run.folder import PREDICTIONS, SAVED
+from foretoken.tuner.checkpoints.model_card import (
+    AUTO_CLASSES,
+    OWN,
+    PEFTS_TEMPLATE,
+    PREDICT,
+    Described,
+    bare_name,
+    save_card,
+    table,
+)
+
+_CALIBRATION = ("ece", "ece_mass", "mce", "brier", "nll")
+_AS_ACCURACY = ("precision_micro", "recall_micro", "f1_micro")  # of one class per document
+_TRAINED = ("learning_rate", "head_learning_rate", "batch_size", "tokens_per_batch", "precision", "seed")
+_HUB_NAME = re.compile(r"(?:hub:)?(\w[\w.-]*/\w[\w.-]*)")
+
+
+def write_model_card(run: Path, record: JsonObject) -> None:
+    """Write README.md beside what a run has saved; one that its user has written keeps its text.
+
+    Args:
+        run: the run's folder.
+        record: what `run.json` says, the measured splits included.
+
+    Raises:
+        SaveError: it cannot be written.
+    """
+    for name in SAVED:
+        if (run / name / "foretoken.json").is_file():
+            save_card(run / name, describe_run(run, run / name, record), marks=(OWN, PEFTS_TEMPLATE))
+
+
+def describe_run(run: Path, saved: Path, record: JsonObject, *, base_model: str | None = None) -> Described:
+    """Return what the card of a run says.
+
+    Args:
+        run: the run's folder.
+        saved: what it has saved, a folder in it.
+        record: what `run.json` says.
+        base_model: what others load the base model from; default: what the run did.
+    """
+    config = PeftConfig.from_pretrained(str(saved)) if (saved / "adapter_config.json").is_file() else None
+    problem = read_card(saved).make_problem()
+    split = "test" if isinstance(record.get("test"), dict) else "validation"
+    intervals = _intervals(run, split, record)
+    recipe = record["recipe"]
+    task = TASKS.get(recipe["data"].get("task") or "")
+    labels = problem.head_options.get("num_labels") if problem is not None else None
+    trained_on = record.get("base_model") if recipe.get("lengthen") else recipe["model"]
+    found = Described(
+        title="",
+        config=config,
+        base_model=base_model or trained_on,
+        task_type=str(config.task_type)
+        if config is not None and config.task_type
+        else PROBLEMS[record["problem"]].task_type,
+        num_labels=labels if isinstance(labels, int) else None,
+        head=recipe.get("head") if isinstance(recipe.get("head"), dict) else None,
+        datasets=_datasets(recipe["data"], task),
+    )
+    sections = (
+        *_data(recipe["data"], record, task),
+        *_training(record),
+        *_results(record, split, intervals),
+        *_calibration(record, split),
+        *_use(),
+    )
+    title = f"{recipe['method']['name']} of {bare_name(found.base_model)} on {_data_name(recipe['data'], task)}"
+    return replace(found, title=title, sections=sections, results=_evaluated(record, split, task, found))
+
+
+def _intervals(run: Path, split: str, record: JsonObject) -> dict[str, tuple[float, float]]:
+    file = run / PREDICTIONS
+    if not file.is_file():
+        return {}
+    rows = pq.read_table(file, columns=["split", "label", "prediction"])
+    rows = rows.filter(pc.equal(rows["split"], split))
+    labels, predictions = rows["label"].to_pylist(), rows["prediction"].to_pylist()
+    return bootstrap_intervals(record["problem"], labels, predictions, classes=record["labels"])
+
+
+def _data_name(data: Mapping[str, Any], task: Task | None) -> str:
+    """Return what the data are called: a task, a hub name, or a file's bare name."""
+    if task is not None:
+        return task.name
+    source = str(data.get("path") or data.get("train"))
+    return hub if (hub := _on_hub(source)) else Path(source).name
+
+
+def _on_hub(source: str) -> str | None:
+    found = _HUB_NAME.fullmatch(source)
+    return found[1] if found and not Path(source).exists() else None
+
+
+def _datasets(data: Mapping[str, Any], task: Task | None) -> tuple[str, ...]:
+    name = (task.hub_name if task else _on_hub(str(data.get("path")))) or None
+    return (name,) if name and "/" in name else ()
+
+
+def _data(data: Mapping[str, Any], record: JsonObject, task: Task | None) -> Iterator[str]:
+    about = [f"`{_data_name(data, task)}`" + (f": {task.title}." if task else ", the author's own data.")]
+    about += [f"Licence of the data: {task.licence}." if task else "Licence of the data: not known to foretoken."]
+    rows = [(split, f"{counts['documents']:,}") for split, counts in record["documents"].items()]
+    labels = ", ".join(f"`{label}`" for label in record["labels"][:50])
+    kind = f"The problem is {record['problem']}" + (f", the labels are {labels}" if labels else "") + "."
+    if len(record["labels"]) > 50:
+        kind += f" (The first 50 of {len(record['labels'])}; `foretoken.json` has all.)"
+    limits = f"Documents have up to {record['max_length']:,} tokens." if record.get("max_length") else ""
+    yield "\n\n".join(["## Data", " ".join(about), f"{kind} {limits}".strip(), table(("split", "documents"), rows)])
+
+
+def _training(record: JsonObject) -> Iterator[str]:
+    count, options = record["parameters"], record["recipe"]["training"]
+    share = f"{count['trainable']:,} of {count['total']:,} parameters were trained ({count['percent']:.2f} %)"
+    share += f": {count['adapter']:,} of the adapter and {count['head']:,} of the head."
+    rows = [(f"`{name}`", f"`{options[name]}`") for name in _TRAINED if options.get(name) is not None]
+    rows += [("steps", record["steps"])] if "steps" in record else []
+    rows += [(name, version) for name, version in record.get("versions", {}).items()]
+    yield f"## Training\n\n{share}\n\n{table(('', ''), rows)}"
+
+
+def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    values = {name: value for name, value in record[split].items() if name not in (*_CALIBRATION, *_AS_ACCURACY)}
+    rows = [
+        (METRICS[name].title if name in METRICS else name, f"{value:.4f}", _shown(intervals.get(name)))
+        for name, value in values.items()
+        if isinstance(value, int | float)
+    ]
+    chosen = record["recipe"]["training"]["metric"]
+    what = f"On the {split} split ({record['documents'][split]['documents']:,} documents)"
+    said = f"{what}; the best checkpoint was chosen by `{chosen}` on validation."
+    if intervals:
+        said += " Intervals: 95 %, of 1,000 bootstrap samples of the documents; they say nothing of other seeds."
+    if protocol := record["recipe"].get("protocol"):
+        said += f" Protocol: {protocol}"
+    yield f"## Results\n\n{said}\n\n{table(('metric', 'value', '95 % interval'), rows)}"
+
+
+def _shown(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
+
+
+def _calibration(record: JsonObject, split: str) -> Iterator[str]:
+    names = [name for name in _CALIBRATION if name in record[split]]
+    if not names:
+        return
+    scaling = record.get("scaling") or {}
+    scaled = scaling.get(split) or {}
+    rows = [
+        [METRICS[name].title, f"{record[split][name]:.4f}", *([f"{scaled[name]:.4f}"] if scaled else [])]
+        for name in names
+        if not scaled or name in scaled
+    ]
+    head = ["metric", "as trained", *(["scaled"] if scaled else [])]
+    said = "The probabilities are not scaled."
+    if scaling:
+        degree = f" {scaling['temperature']:.3f}" if "temperature" in scaling else ""
+        said = f"The probabilities are scaled by a {scaling['kind']}{degree} that was fitted on validation: "
+        said += "`foretoken predict` applies it, the Python above does not."
+    yield f"## Calibration\n\n{said}\n\n{table(head, rows)}"
+
+
+def _use() -> Iterator[str]:
+    how = "reads documents as in training: the same columns, length, chunks, head and scaling."
+    yield f'## Use from the command line\n\n`{PREDICT} "some text"` {how}'
+
+
+def _evaluated(record: JsonObject, split: str, task: Task | None, found: Described) -> Sequence[EvalResult]:
+    """Return the metrics for the hub's ``model-index``."""
+    data = record["recipe"]["data"]
+    name = _data_name(data, task)
+    return [
+        EvalResult(
+            task_type=AUTO_CLASSES[found.task_type or "SEQ_CLS"][1],
+            dataset_type=next(iter(found.datasets), name),
+            dataset_name=task.title if task else name,
+            dataset_split=split,
+            metric_type=metric,
+            metric_name=METRICS[metric].title if metric in METRICS else metric,
+            metric_value=round(float(value), 6),
+        )
+        for metric, value in record[split].items()
+        if isinstance(value, int | float) and math.isfinite(value) and metric not in _AS_ACCURACY
+    ]
