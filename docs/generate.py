@@ -327,33 +327,35 @@ def ablation(task: str, metric: str) -> Iterator[str]:
     return table(("variant", "seeds", f"`{metric}`, validation", f"`{metric}`, test"), rows)
 
 
-def study(task: str) -> Iterator[str]:
-    """Return the study's results on one task: the runs whose test was measured, a row a method, from their records."""
+def study(name: str, task: str) -> Iterator[str]:
+    """Return a study's results on one task: the runs whose test was measured, a row a method, from their records."""
     from foretoken import METHODS
+    from foretoken.training.baseline.options import TF_IDF
 
-    known = list(METHODS)
-    records = json.loads((FOLDER.parent / "benchmarks" / "results" / "study.json").read_text(encoding="utf-8"))["runs"]
+    known = [*METHODS, TF_IDF]
+    file = FOLDER.parent / "benchmarks" / "results" / f"{name}.json"
+    records = json.loads(file.read_text(encoding="utf-8"))["runs"]
     tested = [run for run in records if run["recipe"]["data"]["task"] == task and run["test"]]
-    metric = tested[0]["best"]["metric"]
-    candidates: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    metric = next(run["best"]["metric"] for run in tested if run.get("best"))
+    candidates: dict[tuple[str, object], list[dict[str, Any]]] = {}
     for run in tested:
         recipe = run["recipe"]
         candidates.setdefault((recipe["method"]["name"], recipe["training"]["learning_rate"]), []).append(run)
     by_validation = sorted(candidates.items(), key=lambda item: mean(item[1], metric))
     groups = {method: runs for (method, _), runs in by_validation}  # of several rates, the best on validation
     shown = {f"{metric}, validation": ("validation", metric), f"{metric}, test": ("test", metric)}
-    shown |= {f"{name}, test": ("test", name) for name in ("accuracy", "ece") if name != metric}
+    shown |= {f"{other}, test": ("test", other) for other in ("accuracy", "ece") if other != metric}
     shown |= {"ece, temperature": ("scaled", "ece")}
     scores = {
         method: [[measured(run, *place) for run in runs] for place in shown.values()] for method, runs in groups.items()
     }
     kept = [index for index in range(len(shown)) if any(None not in found[index] for found in scores.values())]
-    header = ("method", "rate", "trained", "seeds", *(list(shown)[index] for index in kept))
+    header = ("method", "rate", "trained", "runs", *(list(shown)[index] for index in kept))
     rows = (
         (
             f"`{method}`",
-            f"{runs[0]['recipe']['training']['learning_rate']:g}" if method != "head-only" else "",
-            f"{runs[0]['parameters']['percent']:.2f} %",
+            "" if method in ("head-only", TF_IDF) else f"{runs[0]['recipe']['training']['learning_rate']:g}",
+            "" if method == TF_IDF else f"{runs[0]['parameters']['percent']:.2f} %",
             str(len(runs)),
             *(spread(scores[method][index]) for index in kept),
         )

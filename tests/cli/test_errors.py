@@ -163,7 +163,7 @@ def test_a_failed_run_may_be_mended_under_the_same_name(tiny, tmp_path, cli, mon
 def test_unknown_verbs_methods_and_missing_recipes(refused, cli):
     assert "did you mean 'train'" in refused("trian")
     assert "did you mean 'bitfit'" in refused("methods", "bitfti")
-    assert "at least one recipe" in refused("train", "--training.epochs", "3")
+    assert "recipe of the flags: 3 errors\n  model: is required" in refused("train", "--training.epochs", "3")
     assert "needs a value" in refused("train", "nowhere.yaml", "--training.epochs")
 
 

@@ -67,7 +67,7 @@ def test_what_was_tried_is_noted_printed_and_drawn(recipe, cli, record, tmp_path
     assert [item["rate"] for item in search["tried"][:8]] == find_rate.candidates(0.03)
     assert search["documents"] == {"train": 72, "held_out": 24}
     assert search["seconds"] > 0
-    assert values["recipe"]["auto"] == ["training.learning_rate"]
+    assert values["recipe"]["auto"] == ["head", "training.learning_rate"]
     last = search["tried"][-1]["steps"]
     best = min((loss, rate) for rate, steps, loss in losses(values) if steps == last and loss is not None)
     assert best[0] > search["start_loss"] or search["chosen"] == best[1]

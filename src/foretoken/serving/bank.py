@@ -44,6 +44,10 @@ class AdapterInfo:
 class Bank(Protocol):
     """Adapters of one model; one thread at a time calls it."""
 
+    @property
+    def packs(self) -> bool:
+        """Whether padding is not computed."""
+
     def add(self, name: str, folder: Path) -> AdapterInfo:
         """Take up an adapter; where that fails with an AdapterError, all others are as they were."""
 
@@ -74,6 +78,11 @@ class MixedBank:
     def __init__(self, base: SharedBase) -> None:
         self.together = AdapterBank(_body(base.with_new_head(None)[0]))
         self.apart = GroupedBank(base)
+
+    @property
+    def packs(self) -> bool:
+        """Whether padding is not computed."""
+        return self.together.packs
 
     def add(self, name: str, folder: Path) -> AdapterInfo:
         """Load an adapter beside the others.
@@ -138,6 +147,7 @@ class GroupedBank:
 
     def __init__(self, base: SharedBase) -> None:
         self.base = base
+        self.packs = False  # some models do it; batches are as small as if none did
         self._loaded: dict[str, Predictor] = {}
 
     def add(self, name: str, folder: Path) -> AdapterInfo:

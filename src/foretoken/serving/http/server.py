@@ -58,10 +58,11 @@ def make_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Engi
         BackboneError: the pretrained model cannot be loaded.
     """
     base = SharedBase(source)
-    store = Store(base, make_bank(base), memory=settings.memory)
+    bank = make_bank(base)
+    store = Store(base, bank, memory=settings.memory)
     for name, folder in settings.sources.items():
         store.add(name, folder)
-    return Engine(store, limits=settings.limits, observer=metrics).start()
+    return Engine(store, limits=settings.limits, observer=metrics, padded=not bank.packs).start()
 
 
 class _Serving:

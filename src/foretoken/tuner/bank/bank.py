@@ -134,6 +134,11 @@ class AdapterBank:
         """The adapters in the bank."""
         return list(self.entries)
 
+    @property
+    def packs(self) -> bool:
+        """Whether the model computes the texts of a batch without their padding."""
+        return bool(self.backbone.first_token_heads and self.backbone.stacks[0].end)
+
     def __contains__(self, name: object) -> bool:
         return name in self.entries
 
@@ -450,8 +455,7 @@ class AdapterBank:
     def reading(self, *, first_token_only: bool) -> Iterator[None]:
         """Tell an encoder that packs what is read of it."""
         stack = self.backbone.stacks[0]
-        packs = self.backbone.first_token_heads and stack.end
-        encoder = stack.module(self.body).get_submodule(stack.end) if packs else None
+        encoder = stack.module(self.body).get_submodule(stack.end) if self.packs and stack.end else None
         if encoder is not None:
             HEAD_INPUTS.set(encoder, HeadInputs(first_token_only, padding=False, last_layer_only=True))
         try:
