@@ -1,10 +1,12 @@
 """Ray Data and Ray Serve on a real local cluster of two workers."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import psutil
@@ -29,7 +31,10 @@ def cluster():
 
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
         yield
-        ray.shutdown()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray does not wait for the processes that it ends
+            ray.shutdown()
+            gc.collect()
 
 
 @pytest.fixture(scope="module")
