@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
+_WITH_RAY = ("workers", "adapter_column", "rows_per_block")
+_WITHOUT_RAY = ("batch_size", "unscaled", "precision", "attention_engine", "packing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +32,21 @@ class PredictCommand(InferenceOptions):
     texts: list[str] | None = option("texts to label", None, positional=True)
     input: str | None = option("file, folder of txt files, or - for one document per line of stdin", None)
     output: Path | None = option("write there instead of to stdout", None, short="-o")
+    ray: bool = option("parquet to parquet with workers of a Ray cluster: $RAY_ADDRESS, or one of this machine", False)
+    workers: int = option("processes with a model each, with --ray", 1, at_least=1, at_most=10_000)
+    adapter_column: str | None = option(
+        "column that names each row's adapter, a subfolder of FOLDER, with --ray (default: FOLDER is the adapter)", None
+    )
+    rows_per_block: int = option("rows of a file of results, with --ray", 1000, at_least=1, at_most=10**6)
 
 
 def run(words: Sequence[str]) -> int:
     """Print or write the id of every row and what is predicted for it."""
     options = parse(PredictCommand, "predict", words, described(__doc__))
+    if options.ray:
+        return _run_with_ray(options)
+    for name in _WITH_RAY:
+        _refuse_unless_default(options, name, "needs --ray")
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.files import write_text
@@ -60,6 +72,39 @@ def run(words: Sequence[str]) -> int:
     else:
         write_text(options.output, "".join(f"{line}\n" for line in lines))
     return 0
+
+
+def _run_with_ray(options: PredictCommand) -> int:
+    if options.texts or options.input in (None, "-") or options.output is None:
+        raise ConfigError("--ray needs --input with a parquet file or a folder of them, and --output with a folder")
+    for name in _WITHOUT_RAY:
+        _refuse_unless_default(options, name, "does not go with --ray")
+    from foretoken.serving.ray.predict import RayOptions, predict
+
+    done = predict(
+        RayOptions(
+            adapter=Path(options.folder),
+            input=Path(str(options.input)),
+            output=options.output,
+            text_column=options.text_column,
+            pair_column=options.text_pair_column,
+            adapter_column=options.adapter_column,
+            workers=options.workers,
+            rows_per_block=options.rows_per_block,
+            tokens_per_batch=options.tokens_per_batch or 8192,
+            overwrite=options.overwrite,
+        )
+    )
+    log.info("%d rows in %s; %d of them were there already", done.rows, options.output, done.kept)
+    if done.errors:
+        log.warning("%d rows have no prediction; the column `error` says why", done.errors)
+    return 0
+
+
+def _refuse_unless_default(options: PredictCommand, name: str, problem: str) -> None:
+    (default,) = (item.default for item in fields(options) if item.name == name)
+    if getattr(options, name) != default:
+        raise ConfigError(f"--{name.replace('_', '-')} {problem}")
 
 
 def json_line(values: object, *, to_stdout: bool = False) -> str:

@@ -41,12 +41,16 @@ class ServeCommand:
     max_adapter: int = option("megabytes of an adapter that is uploaded", 2000, at_least=1, at_most=10**7)
     client_seconds: int = option("how long a client may take to send or to read", 30, at_least=1, at_most=3600)
     drain_seconds: int = option("how long to go on answering after SIGTERM", 60, at_least=0, at_most=3600)
+    ray: bool = option("serve with replicas on a Ray cluster: that of $RAY_ADDRESS, or one of this machine", False)
+    replicas: int = option("processes with an engine each, with --ray", 1, at_least=1, at_most=10_000)
     traces: bool = option("make OpenTelemetry spans (see opentelemetry-instrument)", False)
 
 
 def run(words: Sequence[str]) -> int:
     """Serve until SIGTERM or Ctrl+C."""
     options = parse(ServeCommand, "serve", words, described(__doc__))
+    if options.replicas > 1 and not options.ray:
+        raise ConfigError("--replicas needs --ray; without it the server is one process")
     try:
         from foretoken.serving.http.server import serve
     except ModuleNotFoundError as error:
@@ -81,7 +85,12 @@ def run(words: Sequence[str]) -> int:
         traces=options.traces,
     )
     with json_logs():
-        serve(settings, say=_say)
+        if options.ray:
+            from foretoken.serving.ray.serve import serve_replicas
+
+            serve_replicas(settings, replicas=options.replicas, say=_say)
+        else:
+            serve(settings, say=_say)
     return 0
 
 

@@ -43,8 +43,8 @@ def serve(settings: ServerSettings, *, say: Callable[[str], None]) -> None:
         AdapterError: one of the adapters named cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
     """
-    source = _checked(settings)
-    with _listening(settings) as listening:
+    source = checked(settings)
+    with listening_socket(settings) as listening:
         host, port = listening.getsockname()[:2]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         _Serving(settings, source, address, say).run(listening)
@@ -164,8 +164,13 @@ def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config
     )
 
 
-def _checked(settings: ServerSettings) -> str:
-    """Return where the pretrained model loads from; look at everything that takes no time to look at."""
+def checked(settings: ServerSettings) -> str:
+    """Return where the pretrained model loads from; look at everything that takes no time to look at.
+
+    Raises:
+        AdapterError: a folder holds no usable adapter.
+        ConfigError: there is nothing to serve, or adapters of two models.
+    """
     if settings.adapters is not None and not settings.adapters.is_dir():
         raise ConfigError(f"--adapters: {settings.adapters} is not a folder; make it, or name another")
     named: dict[str, str] = {}
@@ -190,7 +195,12 @@ def _checked(settings: ServerSettings) -> str:
     return source
 
 
-def _listening(settings: ServerSettings) -> socket.socket:
+def listening_socket(settings: ServerSettings) -> socket.socket:
+    """Return a socket at the address of the settings.
+
+    Raises:
+        ConfigError: it is taken.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family)
     try:

@@ -124,6 +124,10 @@ def needs_key(service: ServiceOf, given: Credentials) -> None:
 
 def needs_admin_key(service: ServiceOf, given: Credentials) -> None:
     """Refuse clients without the admin key; without such a key nobody may."""
+    if not service.settings.uploads:
+        raise HTTPException(
+            409, "this server has replicas, and an upload would reach one of them alone; use the folder of --adapters"
+        )
     if service.settings.admin_key is None:
         raise _unauthorised("the server was started without --admin-key, so nobody may load or remove adapters")
     if not _is_one_of(given, service.settings.admin_key):
@@ -145,6 +149,7 @@ ANY_ERROR: dict[int | str, dict[str, Any]] = {
     401: {"description": "the key is missing or wrong"},
     404: {"description": "there is no such adapter"},
     408: {"description": "the body did not come in time"},
+    409: {"description": "adapters of a server with replicas come from its folder alone"},
     413: {"description": "the body, the request or a document is too long"},
     422: {"description": "the request is not usable"},
     424: {"description": "the adapter cannot be read, or the model failed on a document"},

@@ -30,6 +30,7 @@ class ServerSettings:
         connections: at a time.
         drain_seconds: that requests have to be answered in when the server is told to stop.
         watch_seconds: between two looks into ``adapters``.
+        uploads: whether adapters may be loaded and removed over HTTP at all.
         traces: whether to make OpenTelemetry spans.
     """
 
@@ -49,4 +50,5 @@ class ServerSettings:
     connections: int = 1000
     drain_seconds: int = 60
     watch_seconds: float = 2.0
+    uploads: bool = True
     traces: bool = False

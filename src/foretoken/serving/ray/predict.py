@@ -1,0 +1,177 @@
+"""Predictions for parquet files, by workers of a Ray cluster: every row once, also where workers are killed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foretoken.errors import AdapterError, ConfigError, DataError, ForetokenError, one_line
+from foretoken.files import JsonObject
+from foretoken.inference.predictor import adapter_folder, base_model_of
+from foretoken.inference.shared_base import SharedBase
+from foretoken.serving.folders import CONFIG, check_folder
+from foretoken.serving.ray.blocks import Block, check_whole, cut_into_blocks, missing_blocks, parquet_files
+from foretoken.serving.ray.cluster import cluster
+from foretoken.serving.ray.worker import ID, Job, Worker
+from foretoken.training.run.card import read_card
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayOptions:
+    """What `foretoken predict --ray` is told.
+
+    Attributes:
+        adapter: run folder or adapter folder; with `adapter_column` the folder whose subfolders are adapters.
+        input: parquet file, or folder of them.
+        output: folder of the results.
+        text_column: of the texts; None for the one of the training, or `text`.
+        pair_column: of the second texts; None for the one of the training, if any.
+        adapter_column: of the names of the adapters.
+        workers: processes.
+        rows_per_block: of the results.
+        tokens_per_batch: of a forward pass.
+        overwrite: remove results that are there.
+    """
+
+    adapter: Path
+    input: Path
+    output: Path
+    text_column: str | None = None
+    pair_column: str | None = None
+    adapter_column: str | None = None
+    workers: int = 1
+    rows_per_block: int = 1000
+    tokens_per_batch: int = 8192
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command has done: rows in the output, of these with an error in this command, rows of earlier ones."""
+
+    rows: int
+    errors: int
+    kept: int
+
+
+def predict(options: RayOptions) -> Done:
+    """Predict what is missing of the output, and compare it with the input.
+
+    Raises:
+        DataError: the input cannot be used.
+        AdapterError: the adapter cannot be loaded.
+        BackboneError: its pretrained model cannot be loaded.
+        SaveError: the output holds something else, or cannot be written.
+        ConfigError: there is no cluster with so many CPUs.
+    """
+    import ray  # noqa: F401  (where it is missing, that is said before anything is written)
+
+    job, files = _job(options), parquet_files(options.input)
+    blocks = cut_into_blocks(files, job.texts, rows=options.rows_per_block)
+    job = _with_ids(job, files)
+    if options.output.resolve() == options.input.resolve() or options.output.is_file():
+        raise ConfigError(f"--output: {options.output} is the input or a file; name a folder of its own")
+    left = missing_blocks(
+        options.output, blocks, _plan(job, options.rows_per_block, files), overwrite=options.overwrite
+    )
+    rows = sum(block.rows for block in blocks)
+    log.info("%d of %d blocks are missing: %d of %d rows", len(left), len(blocks), sum(b.rows for b in left), rows)
+    errors = 0
+    if left:
+        with cluster(options.workers, option="--workers"):
+            for number, found in enumerate(_results(job, left, options.workers), 1):
+                if found["failure"]:
+                    raise ForetokenError(str(found["failure"]))
+                errors += int(found["errors"])
+                log.info("block %d of %d is written", len(blocks) - len(left) + number, len(blocks))
+    check_whole(options.output, blocks)
+    return Done(rows, errors, rows - sum(block.rows for block in left))
+
+
+def _results(job: Job, blocks: Sequence[Block], workers: int) -> Iterator[dict[str, Any]]:
+    """Yield what the workers say of each block; Ray starts killed workers again and repeats their blocks."""
+    import ray
+    from ray.exceptions import RayError
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    items = ray.data.from_items([asdict(block) for block in blocks], override_num_blocks=len(blocks))
+    results = items.map_batches(
+        Worker, fn_constructor_args=(job,), batch_size=1, num_cpus=1, compute=ray.data.ActorPoolStrategy(size=workers)
+    )
+    try:
+        yield from results.iter_rows()
+    except RayError as error:
+        raise ForetokenError(
+            f"the workers failed: {one_line(str(error))[-300:]}; the same command goes on where it stopped"
+        ) from error
+
+
+def _job(options: RayOptions) -> Job:
+    """Look at everything that takes no time to look at."""
+    adapter = options.adapter.resolve()
+    columns: Mapping[str, str] = {}
+    if options.adapter_column is None:
+        place = adapter_folder(adapter)
+        check_folder(place)
+        if not (place / CONFIG).is_file():
+            raise AdapterError(f"{options.adapter} holds no {CONFIG}; expected an adapter's folder, or that of a run")
+        source, columns = base_model_of(place), read_card(place).columns
+    else:
+        source = _first_model(adapter)
+    model = SharedBase(source).source
+    return Job(
+        model=str(Path(model).resolve()) if Path(model).is_dir() else model,
+        adapter=adapter,
+        output=options.output.resolve(),
+        text_column=options.text_column or columns.get("text_column", "text"),
+        pair_column=options.pair_column or columns.get("text_pair_column"),
+        adapter_column=options.adapter_column,
+        has_ids=False,
+        tokens_per_batch=options.tokens_per_batch,
+    )
+
+
+def _first_model(folder: Path) -> str:
+    """Return the pretrained model of the first adapter in a folder of adapters."""
+    if not folder.is_dir():
+        raise AdapterError(
+            f"{folder} is not there; with --adapter-column expected a folder whose subfolders are adapters"
+        )
+    for place in sorted(item for item in folder.iterdir() if item.is_dir()):
+        try:
+            return base_model_of(adapter_folder(place))
+        except AdapterError:
+            continue
+    raise AdapterError(f"{folder} has no adapter among its subfolders, which --adapter-column expects")
+
+
+def _with_ids(job: Job, files: Sequence[Path]) -> Job:
+    """Say whether the input has ids: all files of it, or none."""
+    import pyarrow.parquet as pq
+
+    has = [ID in pq.read_schema(file).names for file in files]
+    if len(set(has)) > 1:
+        raise DataError(
+            f"{files[has.index(False)]} has no column 'id', other files have one; give it to all or to none"
+        )
+    return replace(job, has_ids=has[0])
+
+
+def _plan(job: Job, rows_per_block: int, files: Sequence[Path]) -> JsonObject:
+    """Return what the results depend on."""
+    about = {
+        "adapter": str(job.adapter),
+        "text_column": job.text_column,
+        "text_pair_column": job.pair_column,
+        "adapter_column": job.adapter_column,
+        "rows_per_block": rows_per_block,
+    }
+    found = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    return about | {"files": found}

@@ -1,0 +1,104 @@
+"""The server behind Ray Serve: replicas of the same application, each with its own engine."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+from starlette.types import ASGIApp
+
+from foretoken.errors import ConfigError, one_line
+from foretoken.inference.shared_base import SharedBase
+from foretoken.serving.http.app import make_app
+from foretoken.serving.http.metrics import Metrics
+from foretoken.serving.http.server import checked, listening_socket, make_engine
+from foretoken.serving.http.service import Service
+from foretoken.serving.http.settings import ServerSettings
+from foretoken.serving.http.watch import Watcher
+from foretoken.serving.ray.cluster import cluster
+
+NAME = "foretoken"
+
+
+def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; then answer what was accepted.
+
+    Args:
+        settings: what to serve, and where.
+        replicas: processes with an engine each.
+        say: prints the address, when requests are answered.
+
+    Raises:
+        ConfigError: the address is taken, the cluster is too small, or there is nothing to serve.
+        AdapterError: one of the adapters named cannot be loaded.
+        BackboneError: the pretrained model cannot be loaded.
+    """
+    source = SharedBase(checked(settings)).source
+    settings = _for_replicas(settings)
+    with listening_socket(settings) as listening:  # tells whether the address is free; Ray takes it then
+        host, port = listening.getsockname()[:2]
+    with cluster(replicas, option="--replicas") as is_local:
+        from ray import serve
+
+        serve.start(http_options={"host": host, "port": port})
+        stop = Event()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+        try:
+            _deploy(settings, _absolute(source), replicas)
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            say(f"serving {Path(source).name} with {replicas} replica{'s' * (replicas > 1)} at {address}")
+            stop.wait()
+        finally:
+            serve.delete(NAME)  # returns when the replicas have answered what they had accepted
+            if is_local:
+                serve.shutdown()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
+    from ray import serve
+
+    def build() -> ASGIApp:
+        return application(settings, source)
+
+    deployment = serve.deployment(
+        serve.ingress(build)(),
+        name=NAME,
+        num_replicas=replicas,
+        max_ongoing_requests=settings.connections,  # the engine has its own queue, and needs many to fill its batches
+        graceful_shutdown_timeout_s=settings.drain_seconds,
+        graceful_shutdown_wait_loop_s=0.1,
+        ray_actor_options={"num_cpus": 1},
+    )
+    try:
+        serve.run(deployment.bind(), name=NAME, route_prefix="/")
+    except RuntimeError as error:
+        raise ConfigError(f"the replicas do not start: {one_line(str(error))[-300:]}") from error
+
+
+def application(settings: ServerSettings, source: str) -> ASGIApp:
+    """Return the application of one replica, with an engine that runs."""
+    service = Service(settings, Metrics())
+    engine = make_engine(settings, source, service.metrics)
+    if settings.adapters is not None:
+        watcher = Watcher(engine, settings.adapters, seconds=settings.watch_seconds)
+        watcher.look()
+        watcher.start()
+    service.engine = engine
+    return make_app(service)
+
+
+def _for_replicas(settings: ServerSettings) -> ServerSettings:
+    """Return the settings with whole paths, as replicas run in other folders, and without uploads."""
+    adapters = None if settings.adapters is None else settings.adapters.resolve()
+    sources = {name: folder.resolve() for name, folder in settings.sources.items()}
+    return replace(settings, sources=sources, adapters=adapters, uploads=False)
+
+
+def _absolute(source: str) -> str:
+    return str(Path(source).resolve()) if Path(source).is_dir() else source

@@ -1,0 +1,178 @@
+"""One process of `foretoken predict --ray`: it reads a block, asks its own engine and writes the predictions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from foretoken.errors import AdapterError, ForetokenError, one_line
+from foretoken.files import atomic_file
+from foretoken.inference.predictor import adapter_folder, base_model_of
+from foretoken.inference.shared_base import SharedBase
+from foretoken.serving.bank import make_bank
+from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.errors import ComputeError
+from foretoken.serving.folders import check_name
+from foretoken.serving.ray.blocks import Block, read_block
+from foretoken.serving.store import Store
+from foretoken.serving.tasks import Classify, Document, Prediction
+
+ID = "id"
+ONLY = "adapter"  # what the store calls the adapter where there is one alone
+_MANY = 10**9
+_ANSWERS = {
+    "adapter": pa.string(),
+    "label": pa.string(),
+    "labels": pa.list_(pa.string()),
+    "probabilities": pa.list_(pa.float64()),
+    "value": pa.float64(),
+    "tokens": pa.int64(),
+    "truncated": pa.bool_(),
+    "error": pa.string(),
+}
+Asked: TypeAlias = "Future[list[Prediction]] | str"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker is told.
+
+    Attributes:
+        model: the pretrained model.
+        adapter: its folder; with `adapter_column` the folder that holds the adapters' folders.
+        output: folder of the results.
+        text_column: of the texts.
+        pair_column: of the second texts; None for single texts.
+        adapter_column: of the adapters' names; None for one adapter.
+        has_ids: whether the input has a column ``id``.
+        tokens_per_batch: of a forward pass.
+        memory: bytes of adapters that stay loaded.
+    """
+
+    model: str
+    adapter: Path
+    output: Path
+    text_column: str
+    pair_column: str | None
+    adapter_column: str | None
+    has_ids: bool
+    tokens_per_batch: int
+    memory: int = 2 * 10**9
+
+    @property
+    def texts(self) -> list[str]:
+        """The columns that hold texts."""
+        return [name for name in (self.text_column, self.pair_column, self.adapter_column) if name is not None]
+
+
+class Worker:
+    """Predicts blocks; the engine is made for the first of them."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._unusable: dict[str, str] = {}  # why, by the adapter's name
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Predict one block, given as columns of one row; return how many rows have an error, or why it failed."""
+        block = Block(**{name: values[0] for name, values in batch.items()})
+        try:
+            errors, failure = self.write(block), ""
+        except ForetokenError as error:
+            errors, failure = 0, one_line(str(error))
+        return {"rows": [block.rows], "errors": [errors], "process": [os.getpid()], "failure": [failure]}
+
+    def write(self, block: Block) -> int:
+        """Write the predictions of a block, whole or not at all; return how many rows have an error instead.
+
+        Raises:
+            ForetokenError: the model, or the one adapter, cannot be loaded, or the file cannot be written.
+        """
+        job = self.job
+        columns = list(dict.fromkeys([*job.texts, *([ID] if job.has_ids else [])]))
+        table = read_block(block, columns)
+        texts, pairs, names = (
+            self._column(table, name) for name in (job.text_column, job.pair_column, job.adapter_column)
+        )
+        asked = [self._ask(*row) for row in zip(names, texts, pairs, strict=True)]
+        answers = [_answer(name, one) for name, one in zip(names, asked, strict=True)]
+        place = {"file": [Path(block.file).name] * block.rows, "row": range(block.first, block.first + block.rows)}
+        found = pa.table({name: pa.array(values) for name, values in place.items()})
+        if job.has_ids:
+            found = found.append_column(ID, table[ID])
+        for name, kind in _ANSWERS.items():
+            found = found.append_column(name, pa.array([answer.get(name) for answer in answers], kind))
+        with atomic_file(job.output / block.result) as file:
+            pq.write_table(found, file)
+        return sum("error" in answer for answer in answers)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine, with the one adapter where there is one alone."""
+        base = SharedBase(self.job.model)
+        bank = make_bank(base)
+        store = Store(base, bank, memory=self.job.memory)
+        if self.job.adapter_column is None:
+            store.add(ONLY, self.job.adapter)
+        limits = Limits(self.job.tokens_per_batch, _MANY, _MANY, _MANY, _MANY)  # nobody waits for an answer
+        return Engine(store, limits=limits, padded=not bank.packs).start()
+
+    def _column(self, table: pa.Table, name: str | None) -> list[str | None]:
+        return [None] * len(table) if name is None else table[name].to_pylist()
+
+    def _ask(self, name: str | None, text: str | None, pair: str | None) -> Asked:
+        """Put a row into the queue, or return why it cannot be predicted."""
+        engine = self.engine
+        try:
+            if self.job.pair_column is not None and not (pair or "").strip():
+                return f"the column {self.job.pair_column!r} is empty; expected some text"
+            adapter = ONLY if self.job.adapter_column is None else self._adapter(name or "")
+            return engine.submit(Request(adapter, [Document(text or "", pair)], Classify()))
+        except ForetokenError as error:
+            return one_line(str(error))
+
+    def _adapter(self, name: str) -> str:
+        """Load the adapter that a row names, unless it is there already."""
+        if name in self._unusable:
+            raise AdapterError(self._unusable[name])
+        store = self.engine.store
+        if name not in store.names:
+            try:
+                folder = self.job.adapter / check_name(name)
+                source = base_model_of(adapter_folder(folder))
+                if Path(source).name != Path(self.job.model).name:
+                    raise AdapterError(f"{folder} is an adapter of {source}, and not of {self.job.model}")
+                self.engine.call(lambda: store.add(name, folder)).result()
+            except ForetokenError as error:
+                self._unusable[name] = one_line(str(error))
+                raise
+        return name
+
+
+def _answer(name: str | None, asked: Asked) -> dict[str, Any]:
+    """Return the columns of a row.
+
+    Raises:
+        ComputeError: the model failed, which is no fault of the row.
+    """
+    answer: dict[str, Any] = {} if name is None else {"adapter": name}
+    if isinstance(asked, str):
+        return answer | {"error": asked}
+    try:
+        (found,) = asked.result()
+    except ComputeError:
+        raise
+    except ForetokenError as error:
+        return answer | {"error": one_line(str(error))}
+    answer |= {"tokens": found.tokens, "truncated": found.truncated}
+    if found.probabilities is None:
+        return answer | {"value": float(found.logits[0])}
+    probabilities = found.probabilities.tolist()
+    return answer | {"label": found.labels[found.best], "labels": list(found.labels), "probabilities": probabilities}
