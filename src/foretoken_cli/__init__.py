@@ -1,4 +1,4 @@
-"""The command line: `foretoken <verb> ...`, one file per verb, imported when it is called.
+"""The command line: `foretoken <verb> ...`, one file per verb in `verbs`, imported when it is called.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 an error said in one line,
 130 interrupted.
@@ -110,7 +110,7 @@ def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
         tune_malloc()
     else:
         log.debug("allocator: left as it is (--no-malloc)")
-    return import_module(f"foretoken_cli.{verb}").run(rest)
+    return import_module(f"foretoken_cli.verbs.{verb}").run(rest)
 
 
 def _overview() -> list[str]:

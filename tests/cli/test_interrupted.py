@@ -22,7 +22,7 @@ def test_ctrl_c_is_one_line_in_every_verb(verb, monkeypatch, capsys):
     def run(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"foretoken_cli.{verb}.run", run)
+    monkeypatch.setattr(f"foretoken_cli.verbs.{verb}.run", run)
     assert main([verb]) == INTERRUPTED
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

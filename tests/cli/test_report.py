@@ -1,6 +1,6 @@
 import pytest
 
-from foretoken_cli.report import run
+from foretoken_cli.verbs.report import run
 
 from support.made_runs import make_run
 

@@ -90,6 +90,6 @@ def test_a_missing_module_that_no_extra_brings_is_a_defect(monkeypatch):
     def run(_):
         raise ModuleNotFoundError("no module named 'surprise'", name="surprise")
 
-    monkeypatch.setattr("foretoken_cli.tasks.run", run)
+    monkeypatch.setattr("foretoken_cli.verbs.tasks.run", run)
     with pytest.raises(ModuleNotFoundError):
         main(["tasks"])

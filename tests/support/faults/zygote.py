@@ -14,13 +14,13 @@ import sys
 import time
 
 IMPORTED = (
-    "foretoken_cli.train",
-    "foretoken_cli.predict",
-    "foretoken_cli.evaluate",
-    "foretoken_cli.lengthen",
-    "foretoken_cli.fuse",
-    "foretoken_cli.report",
-    "foretoken_cli.sweep",
+    "foretoken_cli.verbs.train",
+    "foretoken_cli.verbs.predict",
+    "foretoken_cli.verbs.evaluate",
+    "foretoken_cli.verbs.lengthen",
+    "foretoken_cli.verbs.fuse",
+    "foretoken_cli.verbs.report",
+    "foretoken_cli.verbs.sweep",
     "foretoken.training.run.train",
     "foretoken.inference.evaluate",
     "foretoken.inference.predictor",
