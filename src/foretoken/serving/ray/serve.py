@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from starlette.types import ASGIApp
 
@@ -66,7 +67,7 @@ def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
     def build() -> ASGIApp:
         return application(settings, source)
 
-    deployment = serve.deployment(
+    deployment: Any = serve.deployment(
         serve.ingress(build)(),
         name=NAME,
         num_replicas=replicas,

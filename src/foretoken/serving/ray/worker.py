@@ -103,7 +103,7 @@ class Worker:
         )
         asked = [self._ask(*row) for row in zip(names, texts, pairs, strict=True)]
         answers = [_answer(name, one) for name, one in zip(names, asked, strict=True)]
-        place = {"file": [Path(block.file).name] * block.rows, "row": range(block.first, block.first + block.rows)}
+        place = {"file": [block.file] * block.rows, "row": range(block.first, block.first + block.rows)}
         found = pa.table({name: pa.array(values) for name, values in place.items()})
         if job.has_ids:
             found = found.append_column(ID, table[ID])

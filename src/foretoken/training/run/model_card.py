@@ -17,11 +17,11 @@ from peft import PeftConfig
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.table import TASKS
 from foretoken.files import JsonObject
-from foretoken.metrics.intervals import bootstrap_intervals
 from foretoken.metrics.table import METRICS
 from foretoken.training.problems import PROBLEMS
 from foretoken.training.run.card import read_card
 from foretoken.training.run.folder import PREDICTIONS, SAVED
+from foretoken.training.run.intervals import bootstrap_intervals
 from foretoken.tuner.checkpoints.model_card import (
     AUTO_CLASSES,
     OWN,

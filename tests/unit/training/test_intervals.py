@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, mean_squared_error
 
-from foretoken.metrics.intervals import bootstrap_intervals
+from foretoken.training.run.intervals import bootstrap_intervals
 
 ROWS = np.random.default_rng(0)
 
