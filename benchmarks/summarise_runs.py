@@ -55,17 +55,18 @@ def row(runs: list[dict[str, Any]]) -> list[str]:
     """One line of the table."""
     first = runs[0]
     data = first["recipe"]["data"]
-    counted = first["parameters"]
+    counted, rate = first["parameters"], first["recipe"]["training"]["learning_rate"]
+    steps = [found for run in runs if (found := (run["timings"] or {}).get("step_seconds_median")) is not None]
     return [
         data.get("task") or data.get("path"),
         first["recipe"]["method"]["name"],
-        f"{first['recipe']['training']['learning_rate']:g}",
+        "" if rate == "auto" else f"{rate:g}",  # a baseline has none
         ", ".join(str(run["seed"]) for run in runs),
         f"{counted['percent']:.2f}",
         f"{counted['adapter']:,}",
         f"{counted['head']:,}",
         *(spread(runs, metric) for metric in METRICS.values()),
-        f"{mean(run['timings']['step_seconds_median'] for run in runs):.2f}",
+        f"{mean(steps):.2f}" if steps else "",
     ]
 
 
