@@ -96,7 +96,8 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
         worker.engine.close()
     assert (told["rows"], told["errors"], told["failure"]) == ([7], [5], [""])
     found = pq.read_table(tmp_path / "out" / block.result).to_pylist()
-    assert [(row["file"], row["row"], row["id"]) for row in found] == [(str(tmp_path / "in.parquet"), n, n + 7) for n in range(7)]
+    file = str(tmp_path / "in.parquet")
+    assert [(row["file"], row["row"], row["id"]) for row in found] == [(file, n, n + 7) for n in range(7)]
     assert found[0]["label"] in ("ham", "spam")
     assert sum(found[0]["probabilities"]) == pytest.approx(1)
     assert found[1]["value"] is not None
