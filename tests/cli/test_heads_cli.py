@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,21 @@ METHODS = {
     "prefix": {"name": "prefix-propagation", "num_virtual_tokens": 2},
     "max": {"name": "full"},
 }
+
+
+@contextmanager
+def interrupted_after(steps, monkeypatch):
+    """Interrupt training, as Ctrl-C does, at the first checkpoint after so many steps."""
+    state = StepTimes.state
+
+    def refusing(self):
+        if self.steps >= steps:
+            raise KeyboardInterrupt
+        return state(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StepTimes, "state", refusing)
+        yield
 
 
 def tables(run):
@@ -50,15 +66,7 @@ def test_a_stopped_run_goes_on_with_its_head(pool, tiny, tmp_path, cli, monkeypa
         options = {"method": METHODS[pool], "head": head, "training": QUICK}
         recipes.append(tiny.recipe(tmp_path / name / "r.yaml", **options))
     assert cli("train", recipes[0]).code == 0
-    state = StepTimes.state
-
-    def refusing(self):
-        if self.steps >= 20:
-            raise KeyboardInterrupt
-        return state(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(StepTimes, "state", refusing)
+    with interrupted_after(20, monkeypatch):
         assert cli("train", recipes[1]).code == 130
     result = cli("train", recipes[1])
     assert result.code == 0
@@ -96,15 +104,7 @@ def test_a_sentence_encoder_is_pooled_as_it_was_trained_unless_the_run_was_begun
     (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     recipe = tiny.recipe(tmp_path / "r.yaml", model=str(model), training=QUICK)
     run = tmp_path / "runs" / "run"
-    state = StepTimes.state
-
-    def refusing(self):
-        if self.steps >= 20:
-            raise KeyboardInterrupt
-        return state(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(StepTimes, "state", refusing)
+    with interrupted_after(20, monkeypatch):
         assert cli("train", recipe, "--head", "null").code == 130
     before = record(run)
     before["recipe"].pop("head")  # as records were when there was no choice

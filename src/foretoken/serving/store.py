@@ -165,11 +165,13 @@ class Store:
         self.drop_retired()
 
     def _evict(self, needed: set[str]) -> None:
-        for key, adapter in list(self._loaded.items()):
-            if self.loaded_bytes <= self.memory:
+        excess = self.loaded_bytes - self.memory
+        for key, adapter in list(self._loaded.items()) if excess > 0 else ():
+            if excess <= 0:
                 return
             if key not in needed:
                 self._unload(adapter)
+                excess -= adapter.bytes
 
     def _unload(self, adapter: Adapter) -> None:
         if self._loaded.pop(adapter.key, None) is not None:
