@@ -53,7 +53,7 @@ test-oldest:  ## conformance, oracles and docs/patched.md with the oldest transf
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
-		transformers==5.10.4 peft==0.21.0 accelerate datasets nltk scikit-learn pytest pytest-xdist
+		transformers==5.10.4 peft==0.21.0 accelerate datasets nltk scikit-learn pytest pytest-xdist hypothesis
 	# transformers 5.10's own CamemBERT multiple choice fails without any adapter
 	PYTHONPATH=src OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(WORKERS) --dist worksteal \
 		tests/conformance tests/oracles tests/unit/test_patched.py -W ignore \

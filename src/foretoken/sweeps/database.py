@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from foretoken.errors import ConfigError, ForetokenError
+from foretoken.errors import ConfigError, ForetokenError, one_line
 from foretoken.files import make_folder
 from foretoken.sweeps.config import StorageOptions
 
@@ -74,6 +74,11 @@ class Database:
                 self._give_up(error, time.monotonic() - began)
                 self._wait(error, pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
+            except UnicodeDecodeError as error:  # the names of a damaged file's tables, from the driver itself
+                raise DatabaseError(
+                    f"the database {self.place} is damaged: {one_line(str(error))}; restore it, or name another one "
+                    "with --storage"
+                ) from error
             except SQLAlchemyError as error:
                 raise DatabaseError(f"the database {self.place} cannot be used: {first_line(error)}") from error
             else:

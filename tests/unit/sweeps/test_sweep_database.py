@@ -73,6 +73,19 @@ def test_a_file_that_is_no_database_is_refused(tmp_path):
     database.close()
 
 
+def test_a_file_whose_damage_sqlite_cannot_say_in_utf_8_is_refused(tmp_path):
+    file = tmp_path / "x.db"
+    with sqlite3.connect(file) as other:
+        other.execute("CREATE TABLE wellformed (a)")
+    other.close()
+    file.write_bytes(file.read_bytes().replace(b"CREATE", b"CRE\x80TE"))  # SQLite's message repeats the byte
+    database = Database(StorageOptions(url=f"sqlite:///{file}"))
+    with pytest.raises(DatabaseError, match=r"x\.db is damaged: .*; restore it") as caught:
+        database.run(lambda connection: connection.execute(sqlalchemy.text("SELECT * FROM wellformed")).all())
+    assert str(caught.value).isprintable()
+    database.close()
+
+
 def test_urls(monkeypatch):
     monkeypatch.setenv("SWEEP_PASSWORD", "s3cret")
     url = parse_url("postgresql://ann:${SWEEP_PASSWORD}@db:5433/sweeps")
