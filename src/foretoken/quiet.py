@@ -7,16 +7,20 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Hold back transformers' report on the new head, which is expected and said in one line of ours."""
+def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
+    """Hold back transformers' report on the new head, which is expected and said in one line of ours.
+
+    Its progress bars of reading and writing weights stay with `bars`.
+    """
     from transformers.utils import logging as hf_logging
 
-    before, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    before, had_bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
+    if not bars:
+        hf_logging.disable_progress_bar()
     try:
         yield
     finally:
         hf_logging.set_verbosity(before)
-        if bars:
+        if had_bars:
             hf_logging.enable_progress_bar()

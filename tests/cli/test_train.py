@@ -1,4 +1,5 @@
 import json
+import sys
 import warnings
 
 import pyarrow.parquet as pq
@@ -189,6 +190,15 @@ def test_a_20000_token_document_trains_and_its_truncation_is_said(tiny, tmp_path
     counts = record(tmp_path / "runs" / "run")["documents"]
     assert sum(split["truncated"] for split in counts.values()) == 2
     assert max(split["longest"] for split in counts.values()) == 20_002
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_lengthening_shows_the_bars_of_transformers_on_a_terminal(terminal, tiny, tmp_path, cli, monkeypatch):
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: terminal)
+    words = ("lengthen", str(tiny.model), str(tmp_path / "long"), "--max-length", "64", "--attention-window", "8")
+    ended = cli(*words)
+    assert ended.code == 0
+    assert ("Writing model shards" in ended.err) == terminal
 
 
 def test_a_lengthened_model_is_made_once_and_the_adapter_reloads(tiny, tmp_path, cli):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ def run(words: Sequence[str]) -> int:
     from foretoken.lengthening import lengthen
     from foretoken.quiet import quiet_transformers
 
-    with quiet_transformers():
+    with quiet_transformers(bars=sys.stderr.isatty()):
         lengthen(
             options.source,
             max_length=options.max_length,
