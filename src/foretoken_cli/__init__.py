@@ -15,7 +15,7 @@ from importlib import import_module
 
 from foretoken.errors import ForetokenError, did_you_mean, quoted
 from foretoken.extras import extra_of, missing
-from foretoken.memory import tune_malloc
+from foretoken.memory import tune_malloc, tune_malloc_by_default
 from foretoken_cli.console import (
     ReaderGone,
     fail,
@@ -107,8 +107,9 @@ def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
     log_to_stderr(debug=debug)
     quiet_libraries()
     if malloc:
-        tune_malloc()
+        tune_malloc_by_default(level=logging.DEBUG)
     else:
+        tune_malloc(False)
         log.debug("allocator: left as it is (--no-malloc)")
     return import_module(f"foretoken_cli.verbs.{verb}").run(rest)
 
