@@ -39,6 +39,7 @@ VERBS = {
     "push": "put an adapter or a model on the Hugging Face hub",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "bench": "measure time and memory beside transformers and peft",
+    "env": "show what the machine has and what will be chosen on it",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",
     "cache": "show or clear the cache of tokenised data",
