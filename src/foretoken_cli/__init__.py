@@ -15,7 +15,7 @@ from importlib import import_module
 
 from foretoken.errors import ForetokenError, did_you_mean, quoted
 from foretoken.extras import extra_of, missing
-from foretoken.memory import tune_malloc
+from foretoken.memory import tune_malloc, tune_malloc_by_default
 from foretoken_cli.console import (
     ReaderGone,
     fail,
@@ -39,6 +39,7 @@ VERBS = {
     "push": "put an adapter or a model on the Hugging Face hub",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "bench": "measure time and memory beside transformers and peft",
+    "env": "show what the machine has and what will be chosen on it",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",
     "cache": "show or clear the cache of tokenised data",
@@ -107,8 +108,9 @@ def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
     log_to_stderr(debug=debug)
     quiet_libraries()
     if malloc:
-        tune_malloc()
+        tune_malloc_by_default(level=logging.DEBUG)
     else:
+        tune_malloc(False)
         log.debug("allocator: left as it is (--no-malloc)")
     return import_module(f"foretoken_cli.verbs.{verb}").run(rest)
 

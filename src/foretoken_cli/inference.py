@@ -35,7 +35,9 @@ class InferenceOptions:
         one_of="batches",
     )
     unscaled: bool = option("leave out the scaling that training fitted", False)
-    precision: Literal["fp32", "bf16"] = option("number format", "fp32")
+    precision: Literal["fp32", "bf16", "auto"] = option(
+        "number format; `auto`: what is faster here, measured for a second", "fp32"
+    )
     attention_engine: str | None = option("implementation of attention (default: the fastest for the device)", None)
     packing: bool | None = option("run documents without their padding (default: where it is faster)", None)
     overwrite: bool = option("replace the file of results where it exists", False)
@@ -63,6 +65,7 @@ class InferenceOptions:
             ConfigError: there is no such attention engine.
         """
         from foretoken.inference.any_predictor import load_predictor
+        from foretoken.inference.predictor import Predictor
         from foretoken.training.model.engine import engine_errors, use_attention
 
         if self.attention_engine is not None:
@@ -70,5 +73,6 @@ class InferenceOptions:
                 raise ConfigError(error)
         predictor = load_predictor(Path(self.folder), precision=self.precision)
         use_attention(self.attention_engine, self.packing)
-        log.info("computing in %s", _PRECISIONS[self.precision])
+        if isinstance(predictor, Predictor):
+            log.info("computing in %s", _PRECISIONS[predictor.precision])
         return predictor

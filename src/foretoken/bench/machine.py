@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from foretoken.bench.measure import Effort, compare
+from foretoken.machine.processor import cpu_cores, cpu_model, memory_bytes
 from foretoken.training.run.record import hardware as run_hardware
 from foretoken.training.run.record import versions
 
@@ -41,32 +40,6 @@ def hardware() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,
     }
-
-
-def cpu_model() -> str:
-    """Return the processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return platform.processor() or platform.machine()
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
-
-def cpu_cores() -> int | None:
-    """Return how many processors this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        return os.cpu_count()
-
-
-def memory_bytes() -> int | None:
-    """Return the size of the main memory, where it is known."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, AttributeError, OSError):
-        return None
 
 
 def synchronise(device: str) -> None:

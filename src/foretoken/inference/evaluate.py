@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, atomic_file
 from foretoken.inference.any_predictor import AnyPredictor, load_predictor, predict_table
-from foretoken.training.recipe.recipe import Recipe, checked
+from foretoken.training.recipe.recipe import Recipe, as_begun, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
 from foretoken.training.run.folder import PREDICTIONS, held
@@ -81,7 +81,7 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
         return record
     test = read_data(recipe.data)[0].splits["test"]
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
-    predictor = load_predictor(recipe.run_folder, precision=recipe.training.precision)
+    predictor = load_predictor(recipe.run_folder, precision=as_begun(recipe, record["recipe"]).training.precision)
     options = recipe.training
     outcome = predicted(
         predictor,

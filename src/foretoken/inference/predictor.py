@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from foretoken.inference.hub import fetched, is_hub_name
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import resolve_source
+from foretoken.machine.precision import fastest_precision
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
@@ -41,7 +43,7 @@ from foretoken.training.model.load import (
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.base import Inputs
-from foretoken.training.recipe.recipe import ChunkOptions
+from foretoken.training.recipe.recipe import AUTO, ChunkOptions
 from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
 from foretoken.training.run.folder import RECORD, SAVED
 from foretoken.training.run.record import read_record
@@ -52,6 +54,7 @@ from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabul
 from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner import HEAD_KEY, check_lora, use_fast_attention  # registers our methods with peft on the way
 
+log = logging.getLogger(__name__)
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 
 
@@ -95,7 +98,8 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
 
     Args:
         folder: where it is, or its name on the hub.
-        precision: ``fp32``; or ``bf16``: computed in bfloat16, in which frozen weights are held as well.
+        precision: ``fp32``; ``bf16``: computed in bfloat16, in which frozen weights are held as well; ``auto``: what is
+            faster here.
         base: the pretrained model, for an adapter that shares it with others; what the folder says of it is not read.
 
     Raises:
@@ -103,6 +107,10 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
         BackboneError: the adapter's base model cannot be loaded.
     """
     predictor = _load(Path(folder), base)
+    if precision == AUTO:
+        found = fastest_precision(predictor.model.config, predictor.model.device.type)
+        log.info("precision: %s", found)
+        precision = found.precision
     if precision == "bf16":
         hold_frozen(predictor.model)
     return replace(predictor, precision=precision)

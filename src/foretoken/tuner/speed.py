@@ -10,6 +10,7 @@ from torch import nn
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
 from foretoken.backbones.packing import note_head_inputs
+from foretoken.memory import tune_malloc_by_default
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.model_hooks import find_model_hooks
 from foretoken.tuner.forward.plan import FAST
@@ -18,13 +19,18 @@ from foretoken.tuner.trained_tokens import use_fast_tokens
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def speed_up(model: Model) -> Model:
+def speed_up(model: Model, *, malloc: bool = True) -> Model:
     """Let a plain transformers model compute attention as models with an adapter do, in place, and return it.
 
     The same modules, parameters, state dict and outputs (to rounding): the encoder runs a batch as one run of tokens
     without padding (Longformer and BERT's family), and sparse attention goes block by block (Longformer and LED, which
     then return no attention maps; BigBird). Other families stay about as fast as they are. Models with an adapter of
     foretoken's are fast already; for those this does nothing.
+
+    Args:
+        model: of transformers or peft.
+        malloc: let glibc keep freed memory, where the model lies on the processor and nobody has decided about the
+            allocator (see :func:`foretoken.tune_malloc`).
 
     Raises:
         BackboneError: the family is not supported.
@@ -38,6 +44,8 @@ def speed_up(model: Model) -> Model:
     torch.Size([1, 5, 16])
     """
     inner, backbone, body = parts_of(model)
+    if malloc:
+        tune_malloc_by_default(device=next(body.parameters()).device.type)
     if find_model_hooks(inner) is None and FAST.get(body) is None:
         backbone.attach_attention(body, backbone.attention_modules(body))
         FAST.set(body, note_head_inputs(inner, body, backbone))

@@ -24,6 +24,7 @@ from foretoken.training.baseline.options import is_baseline, tfidf_errors
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 AUTO = "auto"
+PRECISION = "training.precision"
 
 
 @dataclass(frozen=True)
@@ -157,8 +158,9 @@ class TrainingOptions:
     eval_every: Literal["epoch"] | int = option(
         "evaluate every epoch, or every so many steps", "epoch", at_least=1, at_most=MOST_STEPS
     )
-    precision: Literal["fp32", "bf16"] = option(
-        "number format of the computation; bf16 holds frozen weights in it too", "fp32"
+    precision: Literal["fp32", "bf16", "auto"] = option(
+        "number format of the computation; bf16 holds frozen weights in it too; `auto`: what is faster here, measured",
+        "fp32",
     )
     cache_states: Literal["off", "float32", "float16"] = option(
         "run the layers below the first trained one once per document, and keep what they yield on disk in this type; "
@@ -267,12 +269,14 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
     if errors or recipe is None:
         raise RecipeError.of(source, errors)
     metric = default_metric(recipe.data) if recipe.training.metric == AUTO else recipe.training.metric
-    rates = _auto_rates(recipe)
-    training = replace(recipe.training, metric=metric, **rates)
     if recipe.head == AUTO and is_baseline(recipe.method):
         recipe = with_head(recipe, None)  # it has no head
-    head = ["head"] if recipe.head == AUTO else []
-    auto = sorted({*recipe.auto, *(f"training.{name}" for name in rates), *head})
+    if recipe.training.precision == AUTO and is_baseline(recipe.method):
+        recipe = with_precision(recipe, "fp32")  # there is nothing to choose
+    rates = _auto_rates(recipe)
+    training = replace(recipe.training, metric=metric, **rates)
+    others = [*(["head"] if recipe.head == AUTO else []), *([PRECISION] if training.precision == AUTO else [])]
+    auto = sorted({*recipe.auto, *(f"training.{name}" for name in rates), *others})
     found = replace(recipe, training=training, name=recipe.name or recipe.default_name, auto=auto)
     object.__setattr__(found, "_is_checked", True)  # a changed copy, as of `replace`, has to be checked again
     return found
@@ -294,13 +298,16 @@ def with_rate(recipe: Recipe, rate: float) -> Recipe:
 
 
 def as_begun(recipe: Recipe, values: Values) -> Recipe:
-    """Return a recipe with the learning rates and the head of another one, as a record holds it, where they are `auto`.
+    """Return a recipe with the learning rates, precision and head of another one, as recorded, where they are `auto`.
 
     What foretoken chooses may differ between its versions; a run goes on with what it was begun with.
     """
     known = flatten(values)
     names = [key.removeprefix("training.") for key in recipe.auto if is_number(known.get(key))]
-    training = replace(recipe.training, **{name: known[f"training.{name}"] for name in names})
+    chosen = {name: known[f"training.{name}"] for name in names}
+    if PRECISION in recipe.auto:
+        chosen["precision"] = known.get(PRECISION, "fp32")
+    training = replace(recipe.training, **chosen)
     head = values.get("head") if "head" in recipe.auto else recipe.head  # records from before there was a choice: none
     return replace(recipe, training=training, head=HeadOptions(**head) if isinstance(head, Mapping) else head)
 
@@ -308,6 +315,11 @@ def as_begun(recipe: Recipe, values: Values) -> Recipe:
 def with_head(recipe: Recipe, head: HeadOptions | None) -> Recipe:
     """Return a recipe with the head that `auto` came to."""
     return replace(recipe, head=head)
+
+
+def with_precision(recipe: Recipe, precision: Literal["fp32", "bf16"]) -> Recipe:
+    """Return a recipe with the precision that `auto` came to."""
+    return replace(recipe, training=replace(recipe.training, precision=precision))
 
 
 def with_method_group(values: Values) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from foretoken.data.problems import CLASSIFICATION, GENERATION, TOKEN_CLASSIFICA
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
 from foretoken.lengthening import resolve_source
+from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
@@ -28,7 +29,7 @@ from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.recipe.recipe import GenerationOptions, HeadOptions, Recipe
+from foretoken.training.recipe.recipe import AUTO, GenerationOptions, HeadOptions, Recipe
 from foretoken.training.run.fingerprint import of_data, of_model
 from foretoken.training.tokens.cache import Content, cached
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
@@ -54,6 +55,7 @@ class Prepared:
     max_length: int
     base_model: str
     fingerprint: Mapping[str, str]
+    precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
 
     @property
     def head(self) -> HeadOptions | None:
@@ -89,9 +91,9 @@ def prepare(recipe: Recipe) -> Prepared:
     tables, truncations = _tokens(data.splits, problem, settings, contents, data_name(recipe.data))
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
     _say(recipe, adapted, problem)
-    _set_precision(recipe, adapted)
+    precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
-    return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint)
+    return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint, precision)
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
@@ -249,12 +251,18 @@ def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem) -
         )
 
 
-def _set_precision(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:
-    """Hold what is frozen in bfloat16 where the recipe asks for it; autocast is the Trainer's."""
-    if recipe.training.precision == "bf16":
+def _set_precision(recipe: Recipe, model: PreTrainedModel | PeftModel) -> MeasuredPrecision | None:
+    """Hold what is frozen in bfloat16 where the recipe asks for it, or it is faster; autocast is the Trainer's."""
+    precision: str = recipe.training.precision
+    found = fastest_precision(model.config, accelerator()) if precision == AUTO else None
+    if found is not None:
+        log.info("precision: %s", found)
+        precision = found.precision
+    if precision == "bf16":
         held = hold_frozen(model)
         kept = f"{held:,} frozen parameters are held in it; " if held else ""
         log.info("computing in bfloat16; %swhat is trained stays float32", kept)
+    return found
 
 
 def _rest_lower_layers(recipe: Recipe, model: PreTrainedModel | PeftModel) -> None:

@@ -17,12 +17,14 @@ from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
 from foretoken.training.recipe.recipe import (
+    AUTO,
     Recipe,
     TrainingOptions,
     as_begun,
     checked,
     with_auto_rate,
     with_head,
+    with_precision,
     with_rate,
 )
 from foretoken.training.run.baseline import train_baseline
@@ -127,6 +129,8 @@ def train(
             recipe = as_begun(recipe, before["recipe"])
         prepared = prepare(recipe)
         recipe = with_head(recipe, prepared.head)
+        if prepared.precision is not None:
+            recipe = with_precision(recipe, prepared.precision.precision)
         search: JsonObject | None = {} if find_rate else None
         if before is not None and checkpoint is not None:
             refuse_changes(folder, before.get("fingerprint"), _fingerprint(prepared), accept=accept_changed)
@@ -153,6 +157,11 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
             f"training.cache_states: one process with {gpus} GPUs has a copy of the model on each; "
             "start one process per GPU with `accelerate launch -m foretoken train ...`"
         )
+    if options.precision == AUTO and processes > 1:
+        raise ConfigError(
+            f"training.precision: auto is measured by one process, and {processes} may not agree; "
+            "say fp32 or bf16 (`foretoken env` measures both)"
+        )
     if options.eval_tokens_per_batch is not None and processes > 1:
         raise ConfigError(
             f"training.eval_tokens_per_batch: {processes} processes share out what is measured by documents; "
@@ -172,6 +181,8 @@ def _train(
     memory = PeakMemory()
     record = RunRecord.start(recipe)
     record.update(**summary(prepared), fingerprint=_fingerprint(prepared))
+    if prepared.precision is not None:
+        record.update(precision=prepared.precision.as_dict())
     metric = recipe.training.metric
     try:
         with record.noting_the_end():

@@ -1,0 +1,99 @@
+"""float32 or bfloat16: which of them this machine multiplies faster, by measurement.
+
+Processors with units for bfloat16 (AMX, AVX512-BF16) multiply it up to 20 times faster than those without, which are
+slower in it than in float32. Names of instruction sets do not tell how much of that a step gets, so it is measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch.nn import functional
+
+Precision = Literal["fp32", "bf16"]
+FP32: Precision = "fp32"
+BF16: Precision = "bf16"
+_ROWS = 128  # tokens of the measured product
+# bf16 must win by this, since the rest of a step (softmax, norms, conversions) gains less, and measurements vary
+MARGIN = 1.25
+
+
+@dataclass(frozen=True)
+class MeasuredPrecision:
+    """What `auto` came to, and why.
+
+    Attributes:
+        precision: ``fp32`` or ``bf16``.
+        shape: of the measured product: rows, inner width, columns.
+        seconds: of one product, by precision.
+    """
+
+    precision: Precision
+    shape: tuple[int, int, int]
+    seconds: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a record holds."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        words = ", ".join(f"{name} {1000 * value:.2f} ms" for name, value in self.seconds.items())
+        return f"{self.precision} (a product of {' x '.join(map(str, self.shape))}: {words})"
+
+
+Measure = Callable[[tuple[int, int, int], str], dict[str, float]]
+
+
+def product_seconds(shape: tuple[int, int, int], device: str, *, limit: float = 1.0) -> dict[str, float]:
+    """Return the median seconds of a linear map in each precision, the two in turn, within about a second."""
+    rows, inner, columns = shape
+    generator = torch.Generator(device)  # of its own: a run's seed goes to the run alone
+    inputs = torch.randn(rows, inner, device=device, generator=generator)
+    weight = torch.randn(columns, inner, device=device, generator=generator)
+    calls: dict[str, Callable[[], object]] = {
+        FP32: partial(functional.linear, inputs, weight),
+        BF16: partial(functional.linear, inputs.bfloat16(), weight.bfloat16()),
+    }
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    began = time.perf_counter()
+    first = {name: _seconds(call, device) for name, call in calls.items()}  # a warm-up, and all there is if they crawl
+    while time.perf_counter() - began < limit:
+        for name, call in calls.items():
+            found[name].append(_seconds(call, device))
+    return {name: statistics.median(values) if values else first[name] for name, values in found.items()}
+
+
+def fastest_precision(config: Any, device: str, measure: Measure | None = None) -> MeasuredPrecision:
+    """Return the precision in which the linear maps of a model are the fastest here.
+
+    Args:
+        config: of the model; the measured product has the sizes of its feed-forward block.
+        device: where it runs.
+        measure: returns the seconds of a product in each precision; None: :func:`product_seconds`.
+    """
+    text = config.get_text_config()
+    hidden = text.hidden_size
+    shape = (_ROWS, hidden, getattr(text, "intermediate_size", None) or 4 * hidden)
+    seconds = (measure or product_seconds)(shape, device)
+    return MeasuredPrecision(BF16 if seconds[BF16] * MARGIN <= seconds[FP32] else FP32, shape, seconds)
+
+
+def accelerator() -> str:
+    """Return the type of the device that models run on here."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _seconds(call: Callable[[], object], device: str) -> float:
+    began = time.perf_counter()
+    with torch.no_grad():
+        call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
