@@ -65,6 +65,9 @@ ROWS = {
     "aot-p-tuning, kronecker": lambda **kw: AoTPTuningConfig(variant="kronecker", rank=3, **kw),
     # narrower, and some rectified units are dead: their gradient is truly zero
     "bottleneck-adapter, houlsby": lambda **kw: BottleneckAdapterConfig(variant="houlsby", bottleneck_size=12, **kw),
+    "bottleneck-adapter, attention": lambda **kw: BottleneckAdapterConfig(
+        variant="attention", bottleneck_size=4, activation="gelu", layer_norm=True, **kw
+    ),
     "bottleneck-adapter, pfeiffer": lambda **kw: BottleneckAdapterConfig(
         variant="pfeiffer", bottleneck_size=4, activation="gelu", **kw
     ),
@@ -114,6 +117,7 @@ NEUTRAL = (
     "aot-p-tuning, fc",
     "aot-p-tuning, kronecker",
     "bottleneck-adapter, houlsby",
+    "bottleneck-adapter, attention",
     "bottleneck-adapter, pfeiffer",
     "bottleneck-adapter, parallel",
     "query-value-lora",
