@@ -51,7 +51,8 @@ def test_ahead_of_time_beside_prefix_propagation(family):
 @pytest.mark.parametrize("variant", ["houlsby", "attention", "pfeiffer", "parallel"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bottleneck_adapter(family, variant):
-    config = BottleneckAdapterConfig(variant=variant, bottleneck_size=5, layer_norm=variant in ("attention", "parallel"))
+    layer_norm = variant in ("attention", "parallel")
+    config = BottleneckAdapterConfig(variant=variant, bottleneck_size=5, layer_norm=layer_norm)
     scale = 4.0 if variant == "parallel" else 1.0
     assert_equals_oracle(family, config, lambda p, ids: naive_edits.bottleneck_adapter(p, variant=variant, scale=scale))
 

@@ -29,7 +29,7 @@ class BottleneckAdapterConfig(ForetokenConfig):
     - ``pfeiffer``: the same after the feed-forward blocks only (Pfeiffer et al. 2021);
     - ``parallel``: ``y + s A(x)``, x the input and y the output of the feed-forward block (He et al. 2022).
 
-    W_up starts at zero: training starts at the frozen model. 2RD + R + D parameters each, and 2D more with a layer norm,
+    W_up starts at zero: training starts at the frozen model. 2RD + R + D parameters each, 2D more with a layer norm,
     which makes it ``A(LayerNorm(x))`` (Lin et al. 2020).
 
     Args:

@@ -179,7 +179,7 @@ def test_mam_has_the_defaults_of_its_paper():
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        (BottleneckAdapterConfig, {"variant": "serial"}, "variant is 'serial'; expected houlsby, attention, pfeiffer or"),
+        (BottleneckAdapterConfig, {"variant": "serial"}, "variant is 'serial'; expected houlsby, attention, pfeif"),
         (BottleneckAdapterConfig, {"activation": "relo"}, "activation is 'relo' (did you mean 'relu'?); expected relu"),
         (BottleneckAdapterConfig, {"bottleneck_size": 0}, "bottleneck_size is 0; expected a whole number of at least"),
         (BottleneckAdapterConfig, {"scale": 0.0}, "scale is 0.0; expected a number above 0"),
