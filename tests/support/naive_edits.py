@@ -218,7 +218,8 @@ def kernel_propagation(rows, *, kernel="exponential", text_kernel="exponential",
             parts = seen.keys[own], seen.values[own], seen.keys[of_row], seen.values[of_row]
             if alpha is None:
                 return as_in_the_softmax(seen.query, *parts), 0.0
-            kernels = {"kernel": KERNELS[kernel], "text_kernel": KERNELS[text_kernel]}
+            own = kernel if callable(kernel) else KERNELS[kernel]
+            kernels = {"kernel": own, "text_kernel": KERNELS[text_kernel]}
             out = propagation_7(seen.query, *parts, alpha=alpha(layer, seen), **kernels)
             if apart.any():
                 out = out + global_alpha * propagation_8(

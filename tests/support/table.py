@@ -42,6 +42,9 @@ ROWS = {
     "kernel-propagation, rbf": lambda **kw: KernelPropagationConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, alpha=0.5, alpha_scope="model", kernel="rbf", **kw
     ),
+    "kernel-propagation, performer": lambda **kw: KernelPropagationConfig(
+        num_virtual_tokens=3, prefix_dropout=0.0, alpha=0.5, kernel="performer", num_random_features=5, **kw
+    ),
     "prefix-tuning": lambda **kw: PrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
     "prefix-tuning, projected": lambda **kw: PrefixTuningConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, prefix_projection=True, encoder_hidden_size=6, **kw
