@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from foretoken import KernelPropagationConfig
+from foretoken.attention.kernels import orthogonal_features
 
 from support import naive_edits
 from support.adapted import assert_equals_oracle
-from support.families import FAMILIES, NUM_LAYERS, WIDTH, documents, oracle
+from support.families import FAMILIES, HEAD_DIM, NUM_LAYERS, WIDTH, documents, oracle
 
 P = 3
 ALPHA = 0.3
@@ -50,6 +51,27 @@ def test_scope_lambda(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_kernel_of_the_rows(family, kernel):
     assert_equals_kernels(family, alpha_of=fixed, kernel=kernel)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_random_features_of_performer(family):
+    """Choromanski et al. 2021, lemma 1: phi(x) = exp(W x - |x|^2 / 2) / sqrt(R) of x / K^(1/4), one feature at a time."""
+    number, seed = 6, 3
+    directions = orthogonal_features(number, HEAD_DIM, seed=seed)
+
+    def phi(x):
+        x = x * HEAD_DIM**-0.25
+        return torch.stack([torch.exp(w @ x - x @ x / 2) for w in directions]) * number**-0.5
+
+    def kernel(q, keys):
+        return torch.stack([(phi(q) * phi(key)).sum() for key in keys])
+
+    config = KernelPropagationConfig(
+        num_virtual_tokens=P, alpha=ALPHA, kernel="performer", num_random_features=number, random_feature_seed=seed
+    )
+    assert_equals_oracle(
+        family, config, lambda p, _: naive_edits.kernel_propagation(rows(p), alpha=fixed(p), kernel=kernel)
+    )
 
 
 @pytest.mark.parametrize("text_kernel", ["linear", "polynomial", "rbf"])

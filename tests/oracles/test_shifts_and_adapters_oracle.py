@@ -48,10 +48,11 @@ def test_ahead_of_time_beside_prefix_propagation(family):
     assert_equals_oracle(family, config, edits_of)
 
 
-@pytest.mark.parametrize("variant", ["houlsby", "pfeiffer", "parallel"])
+@pytest.mark.parametrize("variant", ["houlsby", "attention", "pfeiffer", "parallel"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bottleneck_adapter(family, variant):
-    config = BottleneckAdapterConfig(variant=variant, bottleneck_size=5)
+    layer_norm = variant in ("attention", "parallel")
+    config = BottleneckAdapterConfig(variant=variant, bottleneck_size=5, layer_norm=layer_norm)
     scale = 4.0 if variant == "parallel" else 1.0
     assert_equals_oracle(family, config, lambda p, ids: naive_edits.bottleneck_adapter(p, variant=variant, scale=scale))
 

@@ -164,13 +164,22 @@ def ahead_of_time_kronecker(p, ids):
 
 
 def bottleneck(p, x, *, scale):
-    """Chen et al. 2022, eq. 1, with the biases that it leaves out: the part beside h."""
+    """Chen et al. 2022, eq. 1, with the biases and the norm that it leaves out: the part beside h."""
+    if "norm.weight" in p:
+        x = torch.stack([normed(row, p["norm.weight"], p["norm.bias"]) for row in x])
     inner = torch.relu(x @ p["down.weight"].T + p["down.bias"])
     return scale * (inner @ p["up.weight"].T + p["up.bias"])
 
 
+def normed(row, weight, bias, eps=1e-5):
+    """Layer norm of one vector."""
+    middle = sum(row) / len(row)
+    spread = sum((value - middle) ** 2 for value in row) / len(row)
+    return (row - middle) / (spread + eps) ** 0.5 * weight + bias
+
+
 def bottleneck_adapter(p, *, variant, scale):
-    """Sequential after the attention and the feed-forward block, after the latter only, or beside the latter."""
+    """Sequential after the attention and the feed-forward block, after one of them only, or beside the latter."""
 
     def make(role):
         def edit(layer):
@@ -181,8 +190,8 @@ def bottleneck_adapter(p, *, variant, scale):
 
         return layers(edit)
 
-    attention = make("output") if variant == "houlsby" else {}
-    return Edits(on_attention=attention, on_feed_forward=make("feed_forward"))
+    attention = make("output") if variant in ("houlsby", "attention") else {}
+    return Edits(on_attention=attention, on_feed_forward={} if variant == "attention" else make("feed_forward"))
 
 
 KERNELS = {  # of one query and each key
@@ -209,7 +218,8 @@ def kernel_propagation(rows, *, kernel="exponential", text_kernel="exponential",
             parts = seen.keys[own], seen.values[own], seen.keys[of_row], seen.values[of_row]
             if alpha is None:
                 return as_in_the_softmax(seen.query, *parts), 0.0
-            kernels = {"kernel": KERNELS[kernel], "text_kernel": KERNELS[text_kernel]}
+            own = kernel if callable(kernel) else KERNELS[kernel]
+            kernels = {"kernel": own, "text_kernel": KERNELS[text_kernel]}
             out = propagation_7(seen.query, *parts, alpha=alpha(layer, seen), **kernels)
             if apart.any():
                 out = out + global_alpha * propagation_8(

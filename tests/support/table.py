@@ -42,6 +42,9 @@ ROWS = {
     "kernel-propagation, rbf": lambda **kw: KernelPropagationConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, alpha=0.5, alpha_scope="model", kernel="rbf", **kw
     ),
+    "kernel-propagation, performer": lambda **kw: KernelPropagationConfig(
+        num_virtual_tokens=3, prefix_dropout=0.0, alpha=0.5, kernel="performer", num_random_features=5, **kw
+    ),
     "prefix-tuning": lambda **kw: PrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, **kw),
     "prefix-tuning, projected": lambda **kw: PrefixTuningConfig(
         num_virtual_tokens=3, prefix_dropout=0.0, prefix_projection=True, encoder_hidden_size=6, **kw
@@ -65,6 +68,9 @@ ROWS = {
     "aot-p-tuning, kronecker": lambda **kw: AoTPTuningConfig(variant="kronecker", rank=3, **kw),
     # narrower, and some rectified units are dead: their gradient is truly zero
     "bottleneck-adapter, houlsby": lambda **kw: BottleneckAdapterConfig(variant="houlsby", bottleneck_size=12, **kw),
+    "bottleneck-adapter, attention": lambda **kw: BottleneckAdapterConfig(
+        variant="attention", bottleneck_size=4, activation="gelu", layer_norm=True, **kw
+    ),
     "bottleneck-adapter, pfeiffer": lambda **kw: BottleneckAdapterConfig(
         variant="pfeiffer", bottleneck_size=4, activation="gelu", **kw
     ),
@@ -114,6 +120,7 @@ NEUTRAL = (
     "aot-p-tuning, fc",
     "aot-p-tuning, kronecker",
     "bottleneck-adapter, houlsby",
+    "bottleneck-adapter, attention",
     "bottleneck-adapter, pfeiffer",
     "bottleneck-adapter, parallel",
     "query-value-lora",

@@ -7,6 +7,9 @@ Li et al. 2023, eq. 8: ``Kern(Q, K, V)_i = sum_j k(Q_i, K_j) / sum_j' k(Q_i, K_j
     linear        s                               may be negative: the sum can pass through zero
     polynomial    s^2
     rbf           exp(-|q - k|^2 / (2 sqrt(K)))
+    performer     <phi(q), phi(k)>                an estimate of exp(s) by random features (Choromanski et al. 2021)
+
+with ``phi(x) = exp(W x' - |x'|^2 / 2) / sqrt(R)``, ``x' = x / K^(1/4)``, and the R rows of W random and orthogonal.
 
 Shapes: B batch, H heads, N queries, M keys, K head width.
 """
@@ -20,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 KERNELS = ("exponential", "linear", "polynomial", "rbf")
+PERFORMER = "performer"  # needs a projection, and is for the attention to a prefix alone
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ SOFTMAX = Weighting()
 
 def is_softmax(kernel: str) -> bool:
     """Tell whether a kernel's attention is a softmax over some scores."""
-    return kernel in ("exponential", "rbf")
+    return kernel in ("exponential", "rbf", PERFORMER)
 
 
 def as_exponential(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,6 +62,34 @@ def as_exponential(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(query, (0, 1), value=1.0), torch.cat([key, square], dim=-1)
 
 
+def orthogonal_features(number: int, width: int, *, seed: int) -> Tensor:
+    """Return W of the performer kernel, (R, K) in float64 on the CPU, the same for a seed everywhere.
+
+    Each row alone is a standard normal vector; K of them at a time are orthogonal, which makes the estimate better.
+    """
+    generator = torch.Generator("cpu").manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+
+    turned, upper = torch.linalg.qr(normal(-(-number // width), width, width))
+    signs = upper.diagonal(dim1=-2, dim2=-1).sign()  # of which libraries have their own: with them Q is one matrix
+    directions = (turned * signs[:, None, :]).transpose(-1, -2).flatten(0, 1)[:number]
+    return directions * normal(number, width).norm(dim=-1, keepdim=True)
+
+
+def performer_scores(query: Tensor, key: Tensor, projection: Tensor, scale: float) -> Tensor:
+    """Return the logarithms of ``<phi(q), phi(k)>``, up to a constant of each query: (B, H, N, M).
+
+    The largest exponent of each query and of each key is taken out before the sum, so that nothing overflows.
+    """
+    projection = projection.to(query.device, query.dtype) * scale**0.5
+    of_query, of_key = query @ projection.T, key @ projection.T - key.square().sum(dim=-1, keepdim=True) * scale / 2
+    most = of_key.amax(dim=-1, keepdim=True)
+    product = torch.exp(of_query - of_query.amax(dim=-1, keepdim=True)) @ torch.exp(of_key - most).transpose(-1, -2)
+    return product.clamp_min(torch.finfo(product.dtype).tiny).log() + most.transpose(-1, -2)
+
+
 def kernel_attention(
     query: Tensor,
     key: Tensor,
@@ -67,6 +99,7 @@ def kernel_attention(
     scale: float,
     mask: Tensor | None = None,
     dropout: float = 0.0,
+    projection: Tensor | None = None,
 ) -> Tensor:
     """Eq. 8 with the whole (N, M) matrix of weights; a query that sees no key gets zero.
 
@@ -74,10 +107,11 @@ def kernel_attention(
         query: (B, H, N, K).
         key: (B, H, M, K).
         value: (B, H, M, K).
-        kernel: one of :data:`KERNELS`.
+        kernel: one of :data:`KERNELS`, or :data:`PERFORMER`.
         scale: what inner products are multiplied by, ``K ** -0.5``.
         mask: broadcastable to (B, H, N, M); bool (True: may be seen) or added to the scores.
         dropout: probability of dropping a weight.
+        projection: (R, K), of :func:`orthogonal_features`; for the performer kernel.
 
     >>> x = torch.eye(2)[None, None]
     >>> kernel_attention(x, x, x, kernel="polynomial", scale=1.0)[0, 0].tolist()
@@ -85,7 +119,10 @@ def kernel_attention(
     """
     if kernel == "rbf":
         query, key = as_exponential(query, key)
-    scores = query @ key.transpose(-1, -2) * scale
+    if projection is not None:
+        scores = performer_scores(query, key, projection, scale)
+    else:
+        scores = query @ key.transpose(-1, -2) * scale
     visible = None if mask is None else seen_by(mask)
     if is_softmax(kernel):
         if mask is not None:

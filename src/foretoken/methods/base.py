@@ -181,11 +181,13 @@ class SeparatePrefix(AttentionEdit):
         kernel: of the attention to the prefix (see :mod:`foretoken.attention.kernels`).
         text_kernel: of the attention to the text.
         global_alpha: weight of a separate attention to the text's global keys; None for no such attention.
+        projection: (R, K) of the performer kernel's random features; None for other kernels.
     """
 
     kernel: str
     text_kernel: str
     global_alpha: float | None
+    projection: Tensor | None = None
 
     @abstractmethod
     def weight(self, query: Tensor) -> Tensor | None:

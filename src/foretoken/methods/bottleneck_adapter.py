@@ -12,7 +12,7 @@ from foretoken.methods.base import ACTIVATIONS, ForetokenConfig, OutputEdit, Sit
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.methods.require import require_choice, require_fraction, require_int, require_positive
 
-Variant = Literal["houlsby", "pfeiffer", "parallel"]
+Variant = Literal["houlsby", "attention", "pfeiffer", "parallel"]
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 PARALLEL_SCALE = 4.0  # what He et al. 2022 use for XSum and en-ro
 
@@ -25,10 +25,12 @@ class BottleneckAdapterConfig(ForetokenConfig):
 
     - ``houlsby``: ``y + s A(y)``, y the output of every attention and of every feed-forward block, before the residual
       sum (Houlsby et al. 2019, figure 2);
+    - ``attention``: the same after the attentions only, as the released adapter of Chen et al. 2022 on GPT-2;
     - ``pfeiffer``: the same after the feed-forward blocks only (Pfeiffer et al. 2021);
     - ``parallel``: ``y + s A(x)``, x the input and y the output of the feed-forward block (He et al. 2022).
 
-    W_up starts at zero: training starts at the frozen model. 2RD + R + D parameters each.
+    W_up starts at zero: training starts at the frozen model. 2RD + R + D parameters each, 2D more with a layer norm,
+    which makes it ``A(LayerNorm(x))`` (Lin et al. 2020).
 
     Args:
         variant: where the adapters are.
@@ -36,6 +38,7 @@ class BottleneckAdapterConfig(ForetokenConfig):
         activation: act.
         scale: s; by default 4 for ``parallel`` (He et al. 2022) and 1 for the others.
         adapter_dropout: probability of dropping an element of the bottleneck in training.
+        layer_norm: whether a trained layer norm stands before the down-projection.
 
     Raises:
         ConfigError: a value that cannot work, e.g. an unknown variant.
@@ -55,6 +58,7 @@ class BottleneckAdapterConfig(ForetokenConfig):
         default=None, metadata={"help": "factor on the adapter's output (default: 4 for parallel, 1 for the others)"}
     )
     adapter_dropout: float = field(default=0.0, metadata={"help": "dropout in the bottleneck in training"})
+    layer_norm: bool = field(default=False, metadata={"help": "a trained layer norm before the down-projection"})
 
     method_type: ClassVar[str] = "FORETOKEN_BOTTLENECK_ADAPTER"
 
@@ -68,9 +72,11 @@ class BottleneckAdapterConfig(ForetokenConfig):
         require_fraction("adapter_dropout", self.adapter_dropout)
 
     def build(self, dimensions: Dimensions) -> Sites:
-        """Return one adapter per feed-forward block and, for ``houlsby``, per attention."""
-        places = [Place("feed_forward", layer) for layer in range(dimensions.num_layers)]
-        if self.variant == "houlsby":
+        """Return one adapter per feed-forward block, per attention, or for ``houlsby`` per either."""
+        places: list[Place] = []
+        if self.variant != "attention":
+            places += [Place("feed_forward", layer) for layer in range(dimensions.num_layers)]
+        if self.variant in ("houlsby", "attention"):
             places += [Place("attention", index) for index in range(len(dimensions.attentions))]
         return Sites(outputs={place: self.make_adapter(dimensions.hidden_size) for place in places})
 
@@ -85,20 +91,33 @@ class BottleneckAdapterConfig(ForetokenConfig):
             activation=self.activation,
             scale=scale,
             dropout=self.adapter_dropout,
+            layer_norm=self.layer_norm,
         )
 
 
 class BottleneckAdapter(OutputEdit):
-    """``output + s (act(x W_down + b_down) W_up + b_up)``, x the module's input (``parallel``) or its output."""
+    """``output + s (act(x W_down + b_down) W_up + b_up)``, x the module's input (``parallel``) or its output.
+
+    With a layer norm x is what leaves that.
+    """
 
     def __init__(
-        self, width: int, bottleneck_size: int, *, parallel: bool, activation: str, scale: float, dropout: float
+        self,
+        width: int,
+        bottleneck_size: int,
+        *,
+        parallel: bool,
+        activation: str,
+        scale: float,
+        dropout: float,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.parallel = parallel
         self.activation = ACTIVATIONS[activation]
         self.scale = scale
         self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(width) if layer_norm else None
         self.down = nn.Linear(width, bottleneck_size)
         self.up = nn.Linear(bottleneck_size, width)
         for parameter in (self.down.bias, *self.up.parameters()):
@@ -107,6 +126,9 @@ class BottleneckAdapter(OutputEdit):
     def forward(self, output: Tensor, given: Tensor) -> Tensor:
         """(B, N, D) and (B, N, D) -> (B, N, D), in the output's type."""
         x = (given if self.parallel else output).to(output.dtype)
+        if self.norm is not None:
+            weight, bias = self.norm.weight.to(x.dtype), self.norm.bias.to(x.dtype)
+            x = F.layer_norm(x, self.norm.normalized_shape, weight, bias, self.norm.eps)
         hidden = self.dropout(self.activation(linear(self.down, x)))
         return output + self.scale * linear(self.up, hidden).to(output.dtype)
 

@@ -8,14 +8,16 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from foretoken.attention.kernels import PERFORMER, orthogonal_features
 from foretoken.errors import BackboneError, ConfigError
 from foretoken.methods.base import ForetokenConfig, SeparatePrefix, Sites
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.prefix import PrefixConfig
 from foretoken.methods.prefix_propagation import propagated_prefixes
-from foretoken.methods.require import require_choice
+from foretoken.methods.require import require_choice, require_int
 
-Kernel = Literal["exponential", "linear", "polynomial", "rbf"]
+Kernel = Literal["exponential", "linear", "polynomial", "rbf", "performer"]
+TextKernel = Literal["exponential", "linear", "polynomial", "rbf"]
 Scope = Literal["fixed", "model", "layer", "head", "query", "lambda"]
 
 
@@ -28,13 +30,15 @@ class KernelPropagationConfig(PrefixConfig):
     ``alpha_scope="lambda"`` the two are weighted by the softmax's own lambda (eq. 5, 6): prefix-propagation itself.
 
     Args:
-        kernel: the prefix's kernel.
+        kernel: the prefix's kernel; ``performer`` is the exponential one as random features estimate it (FAVOR+).
         text_kernel: the text's kernel; the frozen model knows ``exponential``.
         alpha: weight of the prefix's attention, or where it starts if it is trained.
         alpha_scope: ``fixed``; trained: one for the whole ``model``, per ``layer``, per ``head``, or a linear map of
             each ``query``; or ``lambda``.
         global_alpha: where a backbone attends in a window and to global tokens: attend to the global tokens of the
             text with a kernel of its own, of this weight. None: window and global tokens share one.
+        num_random_features: R of the performer kernel.
+        random_feature_seed: seed that its features are drawn from; they are not trained, nor saved.
 
     Raises:
         ConfigError: a value that cannot work, e.g. an unknown kernel.
@@ -44,11 +48,11 @@ class KernelPropagationConfig(PrefixConfig):
     >>> KernelPropagationConfig(kernel="gaussian")
     Traceback (most recent call last):
     ...
-    foretoken.errors.ConfigError: kernel is 'gaussian'; expected exponential, linear, polynomial or rbf
+    foretoken.errors.ConfigError: kernel is 'gaussian'; expected exponential, linear, polynomial, rbf or performer
     """
 
     kernel: Kernel = field(default="exponential", metadata={"help": "kernel of the attention to the prefix"})
-    text_kernel: Kernel = field(default="exponential", metadata={"help": "kernel of the attention to the text"})
+    text_kernel: TextKernel = field(default="exponential", metadata={"help": "kernel of the attention to the text"})
     alpha: float = field(default=0.01, metadata={"help": "weight of the attention to the prefix (at the start)"})
     alpha_scope: Scope = field(
         default="fixed",
@@ -57,6 +61,8 @@ class KernelPropagationConfig(PrefixConfig):
     global_alpha: float | None = field(
         default=None, metadata={"help": "weight of a separate attention to global tokens (null: not separate)"}
     )
+    num_random_features: int = field(default=64, metadata={"help": "random features of the performer kernel"})
+    random_feature_seed: int = field(default=0, metadata={"help": "seed of the performer kernel's random features"})
 
     method_type: ClassVar[str] = "FORETOKEN_KERNEL_PROPAGATION"
     starts_from: ClassVar[str] = "vocabulary"
@@ -65,7 +71,9 @@ class KernelPropagationConfig(PrefixConfig):
         """Raise ConfigError for values that cannot work."""
         super().validate()
         require_choice("kernel", self.kernel, get_args(Kernel))
-        require_choice("text_kernel", self.text_kernel, get_args(Kernel))
+        require_choice("text_kernel", self.text_kernel, get_args(TextKernel))
+        require_int("num_random_features", self.num_random_features, minimum=1)
+        require_int("random_feature_seed", self.random_feature_seed, minimum=0)
         require_choice("alpha_scope", self.alpha_scope, get_args(Scope))
         for name in ("alpha", "global_alpha"):
             value = getattr(self, name)
@@ -105,15 +113,31 @@ class KernelPropagationConfig(PrefixConfig):
                 kernel=self.kernel,
                 text_kernel=self.text_kernel,
                 global_alpha=self.global_alpha if shape.has_global else None,
+                projection=self.projection(shape),
             )
         return Sites(layers=propagated_prefixes(self, dimensions), attention=separate)
+
+    def projection(self, shape: AttentionShape) -> Tensor | None:
+        """Return the performer kernel's random features of one attention, (R, K), all its heads'; else None."""
+        if self.kernel != PERFORMER:
+            return None
+        return orthogonal_features(self.num_random_features, shape.head_dim, seed=self.random_feature_seed)
 
 
 class KernelPrefix(SeparatePrefix):
     """The attention to the prefix: its kernel, and its weight beside the attention to the text."""
 
-    def __init__(self, alpha: nn.Module | None, *, kernel: str, text_kernel: str, global_alpha: float | None) -> None:
+    def __init__(
+        self,
+        alpha: nn.Module | None,
+        *,
+        kernel: str,
+        text_kernel: str,
+        global_alpha: float | None,
+        projection: Tensor | None,
+    ) -> None:
         super().__init__()
+        self.projection = projection  # no buffer: it follows from the config, and a model on "meta" has it as well
         self.alpha = alpha
         self.kernel = kernel
         self.text_kernel = text_kernel

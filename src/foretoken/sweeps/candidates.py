@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from foretoken.sweeps.config import MOST_TRIALS
 from foretoken.sweeps.naming import candidate_name
 from foretoken.sweeps.plan import SweepPlan, Variant
 from foretoken.sweeps.space import Params, size_of
+from foretoken.sweeps.stages import number_in_stages, stage_grid, stages_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -44,12 +44,14 @@ class Pool:
 
 
 def planned(variant: Variant, search: SearchOptions) -> list[Params] | None:
-    """Return the candidates of a grid or random search, the same on every machine; None for tpe."""
+    """Return the candidates of a grid (of its first stage) or random search, the same everywhere; None for tpe."""
     if not variant.space:
         return [{}]
     if search.strategy == "tpe":
         return None
-    return _grid(variant) if search.strategy == "grid" else _random(variant, search)
+    if search.strategy == "random":
+        return _random(variant, search)
+    return stage_grid(variant.space, stages_of(variant.space, search.stages)[0])
 
 
 def propose(variant: Variant, search: SearchOptions, known: Sequence[Outcome], *, maximise: bool) -> Params:
@@ -68,23 +70,24 @@ def propose(variant: Variant, search: SearchOptions, known: Sequence[Outcome], *
 def pools(
     plan: SweepPlan, fixed: Mapping[str, list[Params] | None], proposed: Mapping[str, list[Params]]
 ) -> dict[str, Pool]:
-    """Return the candidates of every variant: all of them, or for tpe those proposed so far."""
-    trials = plan.config.search.trials or 0
-    return {
-        name: Pool(proposed.get(name, []), trials) if found is None else Pool(found, len(found))
-        for name, found in fixed.items()
-    }
+    """Return the candidates of every variant: all, those of the first stage, or for tpe those proposed so far."""
+    search = plan.config.search
+
+    def pool(variant: Variant) -> Pool:
+        found = fixed[variant.name]
+        if found is None:
+            return Pool(proposed.get(variant.name, []), search.trials or 0)
+        return Pool(found, len(found) if search.stages is None else number_in_stages(variant.space, search.stages))
+
+    return {item.name: pool(item) for item in plan.variants}
 
 
 def number_of_candidates(variant: Variant, search: SearchOptions) -> int:
     """Return the number of candidates at the end of a variant's search."""
+    if search.stages is not None:
+        return number_in_stages(variant.space, search.stages)
     found = planned(variant, search)
     return (search.trials or 0) if found is None else len(found)
-
-
-def _grid(variant: Variant) -> list[Params]:
-    values = [item.grid or () for item in variant.space.values()]
-    return [dict(zip(variant.space, point, strict=True)) for point in itertools.product(*values)]
 
 
 def _random(variant: Variant, search: SearchOptions) -> list[Params]:

@@ -28,9 +28,14 @@ class SearchOptions:
     trials: int | None = option("candidates per variant; for random and tpe", None, at_least=1, at_most=MOST_TRIALS)
     seed: int = option("seed of the proposals", 0, at_least=0, at_most=2**32 - 1)
     space: Values = option("field of the recipe: its choices, or a range", factory=dict)
+    stages: list[list[str]] | None = option(
+        "grid: lists of fields that are searched one list after the other, each from the best before", None
+    )
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
+        if self.stages is not None and self.strategy != "grid":
+            raise ConfigError(f"stages are searched as grids; leave out stages, or strategy: {self.strategy}")
         if self.strategy == "grid" and self.trials is not None:
             raise ConfigError("a grid runs all its points; leave out trials, or choose random or tpe")
         if self.strategy != "grid" and self.trials is None:

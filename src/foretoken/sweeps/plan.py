@@ -16,6 +16,7 @@ from foretoken.outputs import check_name
 from foretoken.sweeps.config import MOST_RUNS, Rule, SweepConfig, read_sweep_config
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
 from foretoken.sweeps.space import FieldValues, Params, read_space, size_of
+from foretoken.sweeps.stages import field_errors, number_in_stages
 from foretoken.training.recipe.reading import apply_overrides
 from foretoken.training.recipe.recipe import Recipe, build_recipe, with_method_group
 
@@ -104,6 +105,7 @@ def load_plan(
     if too_many:
         raise RecipeError.of(str(path), [*errors, *too_many])
     errors.extend(_idle_rules(config, held) if variants else [])
+    errors.extend(field_errors([item.space for item in variants], config.search.stages) if variants else [])
     plan = SweepPlan(config, tuple(variants))
     errors.extend(_value_errors(plan))
     if errors:
@@ -188,6 +190,8 @@ def _too_many_runs(config: SweepConfig, variants: Sequence[Variant]) -> Errors:
 
 def _most_candidates(config: SweepConfig, variant: Variant) -> int:
     """Return how many candidates a variant can have."""
+    if config.search.stages is not None:
+        return number_in_stages(variant.space, config.search.stages)
     size = size_of(variant.space)
     return (config.search.trials or size or 1) if variant.space else 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict
 
@@ -13,6 +13,7 @@ from foretoken.sweeps.candidates import Outcome, Pool
 from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
 from foretoken.sweeps.run_table import BROKEN, FAILED, MEASURED, PRUNED, SCORED, UNMEASURED, WAITING, RunRow
 from foretoken.sweeps.space import Params
+from foretoken.sweeps.stages import stage_grid, stages_of
 
 ENDED = (*SCORED, PRUNED, FAILED)
 
@@ -150,7 +151,9 @@ def variant_statuses(
     for item in plan.variants:
         pool = pools[item.name]
         candidates = [_candidate(item, params, rows) for params in pool.candidates]
-        found.append(VariantStatus(item, candidates, pool.size, maximise[item.metric]))
+        status = VariantStatus(item, candidates, pool.size, maximise[item.metric])
+        later = stages_of(item.space, plan.config.search.stages)[1:]
+        found.append(_with_later_stages(status, later, rows))
     return found
 
 
@@ -212,6 +215,22 @@ def summary(values: Mapping[int, float]) -> Summary:
 def deviation(values: Sequence[float]) -> float | None:
     """Return the standard deviation of a sample; None for a single value."""
     return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _with_later_stages(
+    status: VariantStatus, later: Sequence[Sequence[str]], rows: Mapping[str, RunRow]
+) -> VariantStatus:
+    """Add the candidates of every further stage that has begun: each starts from the best when all before are over."""
+    for stage in later:
+        if not all(item.is_over for item in status.candidates):
+            return status
+        if status.best is None:  # every candidate is lost: there is nothing to go on from
+            return replace(status, expected=len(status.candidates))
+        known = [item.params for item in status.candidates]
+        new = [params for params in stage_grid(status.variant.space, stage, status.best.params) if params not in known]
+        added = [_candidate(status.variant, params, rows) for params in new]
+        status = replace(status, candidates=[*status.candidates, *added])
+    return status
 
 
 def _candidate(variant: Variant, params: Params, rows: Mapping[str, RunRow]) -> Candidate:

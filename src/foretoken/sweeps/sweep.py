@@ -68,9 +68,9 @@ class Sweep:
             yield name, known or self.plan.recipe(candidate.variant, candidate.params, *repeat)
 
     def next_proposal(self, status: VariantStatus) -> tuple[int, Params] | None:
-        """Return number and parameters of a variant's next candidate; None if it has them all."""
+        """Return number and parameters of a variant's next candidate; None if nothing is left to propose."""
         number = len(status.candidates)
-        if number >= status.expected:
+        if self._fixed[status.variant.name] is not None or number >= status.expected:
             return None
         known = [item.outcome for item in status.candidates]
         return number, propose(status.variant, self.plan.config.search, known, maximise=status.maximise)

@@ -48,12 +48,14 @@ def vectors(dtype=torch.float64):
 
 
 @pytest.mark.parametrize(
-    ("variant", "attentions"), [("houlsby", {0, 1, 2, 3}), ("pfeiffer", set()), ("parallel", set())]
+    ("variant", "attentions", "layers"),
+    [("houlsby", 4, 3), ("attention", 4, 0), ("pfeiffer", 0, 3), ("parallel", 0, 3)],
 )
-def test_where_the_adapters_are(variant, attentions):
+def test_where_the_adapters_are(variant, attentions, layers):
     """After every attention, the decoder's to the encoder too, and at every feed-forward block."""
     sites = BottleneckAdapterConfig(variant=variant).build(dimensions())
-    expected = {Place("feed_forward", layer) for layer in range(3)} | {Place("attention", i) for i in attentions}
+    expected = {Place("feed_forward", layer) for layer in range(layers)}
+    expected |= {Place("attention", index) for index in range(attentions)}
     assert set(sites.outputs) == expected
     assert not sites.layers
     assert not sites.attention
@@ -134,13 +136,16 @@ def count(sites):
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
-@pytest.mark.parametrize(("variant", "places"), [("houlsby", 24), ("pfeiffer", 12), ("parallel", 12)])
-def test_parameters(variant, places):
-    """2RD + R + D each, on the dimensions of BERT base."""
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize(
+    ("variant", "places"), [("houlsby", 24), ("attention", 12), ("pfeiffer", 12), ("parallel", 12)]
+)
+def test_parameters(variant, places, layer_norm):
+    """2RD + R + D each, and 2D of a norm, on the dimensions of BERT base."""
     base = dimensions(layers=12, cross=0, width=768, heads=12)
     with torch.device("meta"):
-        sites = BottleneckAdapterConfig(variant=variant, bottleneck_size=48).build(base)
-    assert count(sites) == places * (2 * 48 * 768 + 48 + 768)
+        sites = BottleneckAdapterConfig(variant=variant, bottleneck_size=48, layer_norm=layer_norm).build(base)
+    assert count(sites) == places * (2 * 48 * 768 + 48 + 768 + 2 * 768 * layer_norm)
 
 
 def test_mam_is_prefix_tuning_and_a_parallel_adapter():
@@ -174,7 +179,7 @@ def test_mam_has_the_defaults_of_its_paper():
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        (BottleneckAdapterConfig, {"variant": "serial"}, "variant is 'serial'; expected houlsby, pfeiffer or parallel"),
+        (BottleneckAdapterConfig, {"variant": "serial"}, "variant is 'serial'; expected houlsby, attention, pfeif"),
         (BottleneckAdapterConfig, {"activation": "relo"}, "activation is 'relo' (did you mean 'relu'?); expected relu"),
         (BottleneckAdapterConfig, {"bottleneck_size": 0}, "bottleneck_size is 0; expected a whole number of at least"),
         (BottleneckAdapterConfig, {"scale": 0.0}, "scale is 0.0; expected a number above 0"),

@@ -8,7 +8,7 @@ from peft import get_peft_model
 
 from foretoken import KernelPropagationConfig, PrefixPropagationConfig, PrefixTuningConfig, StackConfig
 from foretoken.attention import DenseMask, Weighting, Window, attend, engines
-from foretoken.attention.kernels import KERNELS, kernel_attention
+from foretoken.attention.kernels import KERNELS, kernel_attention, orthogonal_features
 from foretoken.errors import BackboneError, ConfigError
 
 from support import tiny
@@ -147,3 +147,46 @@ def test_what_cannot_be():
     model = get_peft_model(tiny.model("bert"), both)
     with pytest.raises(ConfigError, match="polynomial kernel shares no softmax with score columns"):
         model(**tiny.batch("bert"))
+
+
+def test_the_directions_of_random_features_are_orthogonal_and_normal_and_follow_from_the_seed():
+    directions = orthogonal_features(2000, 8, seed=1)
+    assert directions.shape == (2000, 8)
+    assert torch.equal(directions, orthogonal_features(2000, 8, seed=1))
+    assert not torch.equal(directions, orthogonal_features(2000, 8, seed=2))
+    for block in directions.split(8):
+        products = block @ block.T
+        torch.testing.assert_close(products, products.diagonal().diag(), atol=1e-10, rtol=0)
+    torch.testing.assert_close(directions.T @ directions / 2000, torch.eye(8).double(), atol=0.1, rtol=0)
+    assert directions.mean(0).abs().max() < 0.1
+    assert orthogonal_features(3, 8, seed=1).shape == (3, 8)
+
+
+@torch.no_grad()
+def test_many_random_features_come_near_the_exponential_kernel_and_few_do_not_overflow():
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 5, 8, generator=generator, dtype=torch.float64) for _ in range(3))
+    exact = kernel_attention(query, key, value, kernel="exponential", scale=8**-0.5)
+
+    def error(number):
+        found = [
+            kernel_attention(
+                query,
+                key,
+                value,
+                kernel="performer",
+                scale=8**-0.5,
+                projection=orthogonal_features(number, 8, seed=seed),
+            )
+            for seed in range(4)
+        ]
+        return sum(float((one - exact).abs().mean()) for one in found) / 4
+
+    assert error(20_000) < 0.02 < error(4)
+    for size in (1e3, 1e-3):
+        projection = orthogonal_features(16, 8, seed=0)
+        found = kernel_attention(
+            query.float() * size, key.float(), value.float(), kernel="performer", scale=8**-0.5, projection=projection
+        )
+        assert found.isfinite().all()
+        assert found.abs().max() <= value.abs().max() + 1e-5  # weights that are positive and sum to 1

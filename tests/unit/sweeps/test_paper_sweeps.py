@@ -15,7 +15,7 @@ COUNTS = {  # candidates by variant
         for task in ("hyperpartisan", "20newsgroups", "arxiv", "wikihop")
         for method, rates in {"prefix-propagation": 5, "prefix-tuning": 5, "full": 2}.items()
     },
-    "prefix-propagation-kernel": {"kernel-propagation": 6},
+    "prefix-propagation-kernel": {"kernel-propagation": 5 + 6 - 1},
     "prefix-tuning": dict.fromkeys(("hyperpartisan", "20newsgroups", "arxiv", "wikihop"), 5),
     "selective-prefix-tuning": {
         f"{model}-{task}-{method}": rates

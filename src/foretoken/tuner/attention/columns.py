@@ -194,11 +194,15 @@ class PrefixKeys(BatchColumns):
             return None
         return Keys(self.key.expand(documents, -1, -1, -1), self.value.expand(documents, -1, -1, -1), self.mask)
 
-    def attended(self, query: Tensor, *, kernel: str, scale: float, dropout: float) -> Tensor:
+    def attended(
+        self, query: Tensor, *, kernel: str, scale: float, dropout: float, projection: Tensor | None = None
+    ) -> Tensor:
         """Return the attention to the prefix alone: (B, H, N, K)."""
         key, value = (repeat_heads(x.to(query.dtype), query.shape[1]) for x in (self.key, self.value))
         query = scored_query(query, self.rotation)
-        return kernel_attention(query, key, value, kernel=kernel, scale=scale, mask=self.mask, dropout=dropout)
+        return kernel_attention(
+            query, key, value, kernel=kernel, scale=scale, mask=self.mask, dropout=dropout, projection=projection
+        )
 
     def of(self, group: Group) -> PrefixKeys:
         """Return the prefix of one group's documents."""

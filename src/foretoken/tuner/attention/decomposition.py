@@ -94,7 +94,9 @@ def attend_separately(
         out = torch.zeros_like(query)
     for own in separate:
         if (weight := own.weight(query)) is not None:
-            out = out + weight * prefix.attended(query, kernel=own.kernel, scale=scale, dropout=dropout)
+            out = out + weight * prefix.attended(
+                query, kernel=own.kernel, scale=scale, dropout=dropout, projection=own.projection
+            )
         if own.global_alpha is not None and isinstance(mask, Window):
             out = out + own.global_alpha * global_attention(query, key, value, mask, scale, of_text)
     return out, after

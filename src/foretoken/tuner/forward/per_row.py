@@ -297,7 +297,7 @@ class BoundSeparate(SeparatePrefix):
         super().__init__()
         separate: Any = member.module
         self.kernel, self.text_kernel = separate.kernel, separate.text_kernel
-        self.global_alpha = separate.global_alpha
+        self.global_alpha, self.projection = separate.global_alpha, separate.projection
         self.is_weighted = member.is_weighted
         self.calls, self.rows, self.is_training = calls, rows, training
 
