@@ -7,5 +7,6 @@ BENCHMARKS = {
     "padding": "training steps over documents of real lengths, beside transformers' padding",
     "export": "an exported encoder in onnxruntime, beside its own forward pass",
     "mixed": "batches in which every document has an adapter of its own, beside one adapter's batch and one by one",
+    "serve": "the engine of foretoken serve: adapters in memory, mixed requests beside single ones, cold adapters",
     "aot": "ahead-of-time P-tuning: its networks and its fused table beside no adapter",
 }

@@ -36,6 +36,7 @@ class Options:
     device: Literal["cpu", "cuda"] = option("where to measure", "cpu")
     shape: Literal["base", "tiny"] = option("sizes of the model; tiny tries the harness", "base")
     output: Path = option("folder to write to", Path("bench"))
+    part: list[str] = option("measure only the parts with this in their title; may be repeated", factory=list)
     engine: list[str] = option(
         "put this attention engine beside the automatic one; may be repeated", factory=list, only="encoder"
     )
@@ -65,6 +66,18 @@ class Options:
         if self.quick:
             return {"rounds": self.rounds or 2, "seconds": min(3.0, seconds)}
         return {"rounds": self.rounds or rounds, "seconds": seconds}
+
+    def chosen(self, parts: Sequence[Part]) -> list[Part]:
+        """Return the parts that are asked for.
+
+        Raises:
+            ConfigError: none of them has such a title.
+        """
+        found = [one for one in parts if not self.part or any(text in one.title for text in self.part)]
+        if not found:
+            titles = "; ".join(one.title for one in parts)
+            raise ConfigError(f"--part: got {', '.join(self.part)}; expected something of: {titles}")
+        return found
 
     def allocators_or(self, *default: str) -> Sequence[str]:
         """Return the allocators to measure with; a GPU's memory is not glibc's."""

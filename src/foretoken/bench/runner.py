@@ -42,7 +42,7 @@ def run_benchmark(name: str, options: Options) -> tuple[Path, dict[str, Any]]:
 
     check_device(options.device)
     check_writable(options.output)
-    parts: Sequence[Part] = import_module(f"foretoken.bench.{name}").plan(options)
+    parts: Sequence[Part] = options.chosen(import_module(f"foretoken.bench.{name}").plan(options))
     file = options.output / f"{name}{'-quick' if options.quick else ''}-{_now():%Y%m%d-%H%M%S}.json"
     values: dict[str, Any] = {
         "format": FORMAT,

@@ -35,6 +35,7 @@ class Adapter:
         confidences: of the validation documents, sorted; None where its run is not known.
         method: peft's name of the method.
         bytes: memory that it takes beside the model.
+        dtype: of its parameters, as they are kept.
         waiting: requests that need it and are not answered yet.
         is_owned: whether its folder goes when it is removed.
     """
@@ -48,6 +49,7 @@ class Adapter:
     confidences: np.ndarray | None = None
     method: str = ""
     bytes: int = 0
+    dtype: str = ""
     waiting: int = field(default=0, compare=False)
     is_owned: bool = False
 
@@ -92,6 +94,7 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         confidences=_confidences(folder / PREDICTIONS, problem, card.scaling),
         method=info.method,
         bytes=info.bytes,
+        dtype=info.dtype,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -21,8 +22,10 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.tuner.bank.bank import AdapterBank
 
 log = logging.getLogger(__name__)
+Add: TypeAlias = Callable[[str], "AdapterInfo"]
 Run: TypeAlias = Callable[[dict[str, Tensor], Sequence[str]], list[Tensor]]
 
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 BASE = "__base__"  # the pretrained model without an adapter, as peft calls it
 
 
@@ -34,11 +37,13 @@ class AdapterInfo:
         labels: the names of its outputs, in order.
         method: peft's name of the method.
         bytes: memory that it takes beside the model.
+        dtype: of the parameters, as they are kept.
     """
 
     labels: tuple[str, ...]
     method: str
     bytes: int
+    dtype: str = "float32"
 
 
 class Bank(Protocol):
@@ -48,8 +53,11 @@ class Bank(Protocol):
     def packs(self) -> bool:
         """Whether padding is not computed."""
 
-    def add(self, name: str, folder: Path) -> AdapterInfo:
-        """Take up an adapter; where that fails with an AdapterError, all others are as they were."""
+    def read(self, folder: Path) -> Add:
+        """Read an adapter's files, on any thread; return what takes it up under a name, on the bank's own.
+
+        Either may fail with an AdapterError; all others are then as they were.
+        """
 
     def remove(self, name: str) -> None:
         """Give an adapter up."""
@@ -61,9 +69,9 @@ class Bank(Protocol):
         """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
 
 
-def make_bank(base: SharedBase) -> Bank:
-    """Return an empty bank over a pretrained model."""
-    return MixedBank(base)
+def make_bank(base: SharedBase, dtype: str | None = None) -> Bank:
+    """Return an empty bank over a pretrained model, which keeps parameters in a type; None for the model's."""
+    return MixedBank(base, dtype)
 
 
 class MixedBank:
@@ -73,10 +81,12 @@ class MixedBank:
 
     Args:
         base: the pretrained model.
+        dtype: in which the adapters' parameters are kept; None for the model's. Those that run apart have the model's.
     """
 
-    def __init__(self, base: SharedBase) -> None:
-        self.together = AdapterBank(_body(base.with_new_head(None)[0]))
+    def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
+        kept = None if dtype is None else DTYPES[dtype]
+        self.together = AdapterBank(_body(base.with_new_head(None)[0]), dtype=kept)
         self.apart = GroupedBank(base)
 
     @property
@@ -84,22 +94,27 @@ class MixedBank:
         """Whether padding is not computed."""
         return self.together.packs
 
-    def add(self, name: str, folder: Path) -> AdapterInfo:
-        """Load an adapter beside the others.
-
-        Raises:
-            AdapterError: the folder holds none, or one of another model.
-        """
+    def read(self, folder: Path) -> Add:
+        """Read an adapter's files. One that runs apart is read when it is taken up."""
         try:
-            self.together.add(name, folder)
-        except (AdapterError, BackboneError) as error:
-            log.info("adapter %s runs apart from the others: %s", name, error)
-            return self.apart.add(name, folder)
-        found = self.together.info(name)
-        if found.head == "none":
-            self.together.remove(name)
-            raise AdapterError(f"{folder} has no trained head; train one with the adapter")
-        return AdapterInfo(found.labels, found.method, found.bytes)
+            saved = self.together.read(folder)
+        except (AdapterError, BackboneError):
+            return self.apart.read(folder)
+
+        def add(name: str) -> AdapterInfo:
+            try:
+                self.together.add(name, saved)
+            except (AdapterError, BackboneError) as error:
+                log.info("adapter %s runs apart from the others: %s", name, error)
+                return self.apart.read(folder)(name)
+            found = self.together.info(name)
+            if found.head == "none":
+                self.together.remove(name)
+                raise AdapterError(f"{folder} has no trained head; train one with the adapter")
+            kept = str(self.together.dtype).removeprefix("torch.")
+            return AdapterInfo(found.labels, found.method, found.bytes, kept)
+
+        return add
 
     def remove(self, name: str) -> None:
         """Give an adapter up."""
@@ -150,16 +165,17 @@ class GroupedBank:
         self.packs = False  # some models do it; batches are as small as if none did
         self._loaded: dict[str, Predictor] = {}
 
-    def add(self, name: str, folder: Path) -> AdapterInfo:
-        """Load an adapter beside the others.
+    def read(self, folder: Path) -> Add:
+        """Return what loads an adapter beside the others; models are made on the thread that runs them."""
+        return partial(self._add, folder)
 
-        Raises:
-            AdapterError: the folder holds none, or one of another model.
-        """
+    def _add(self, folder: Path, name: str) -> AdapterInfo:
         predictor = load_for_inference(folder, base=self.base)
         self._loaded[name] = predictor
         method = PeftConfig.from_pretrained(str(folder)).peft_type
-        return AdapterInfo(tuple(predictor.labels), str(getattr(method, "value", method)), _own_bytes(predictor.model))
+        kept = str(next(predictor.model.parameters()).dtype).removeprefix("torch.")
+        method = str(getattr(method, "value", method))
+        return AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept)
 
     def remove(self, name: str) -> None:
         """Give an adapter up."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -27,6 +28,7 @@ from foretoken.training.tokens.encode import padded
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
 
@@ -96,6 +98,7 @@ class Engine:
         self._changed = Condition()
         self._worker = Thread(target=self._work, name="foretoken-engine", daemon=True)
         self._finishing = ThreadPoolExecutor(1, "foretoken-answers")
+        self._readers = ThreadPoolExecutor(2, "foretoken-adapters")
 
     def start(self) -> Engine:
         """Start the thread that owns the model."""
@@ -112,6 +115,7 @@ class Engine:
         if self._worker.is_alive():
             self._worker.join()
         self._finishing.shutdown()
+        self._readers.shutdown()
         if self.state != "failed":
             self.state = "closed"
 
@@ -164,6 +168,10 @@ class Engine:
             self._changed.notify_all()
         return future
 
+    def add(self, name: str, folder: Path, *, owned: bool = False) -> Adapter:
+        """Load an adapter while others are answered: the calling thread reads it. See :meth:`Store.add`."""
+        return self.store.add(name, folder, owned=owned, run=lambda function: self.call(function).result())
+
     @property
     def rows_waiting(self) -> int:
         """Rows in the queue."""
@@ -206,6 +214,7 @@ class Engine:
                 self._refuse("queue full")
             self._queue.put(pending)
             self._changed.notify_all()
+        self.store.fetch(adapter, self._readers, self._wake)
         self.observer.accepted(adapter.name, len(request.documents))
         return pending.future
 
@@ -266,9 +275,16 @@ class Engine:
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when all is done and no more will come."""
         with self._changed:
+            if self._queue and not self._calls and not any(map(self.store.is_ready, self._queue.adapters())):
+                self._changed.wait(_LOOK)
+                return True
             while not self._queue and not self._calls and self.state == "ready":
                 self._changed.wait()
             return bool(self._queue or self._calls) or self.state == "ready"
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _call(self) -> None:
         while self._calls:
@@ -291,7 +307,11 @@ class Engine:
             _settle(request.future, error=BusyError(f"waited {waited:.1f} s in the queue, which is too long", seconds))
         with self._changed:
             self._queue.drop_over()
-            self._running = self._queue.take(self.limits.tokens_per_batch, padded=self._padded)
+            budget, ready = self.limits.tokens_per_batch, self.store.is_ready
+            absent = [adapter for adapter in self._queue.adapters() if not ready(adapter)]
+            self._running = self._queue.take(budget, padded=self._padded, ready=ready)
+        for adapter in absent:  # those that left the memory while they were asked for
+            self.store.fetch(adapter, self._readers, self._wake)
         if self._running:
             self._run(self._running)
             self._running = []

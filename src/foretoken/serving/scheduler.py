@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,10 @@ class Row:
         return len(self.request.rows[self.number]["input_ids"])
 
 
+def _always(_: Adapter) -> bool:
+    return True
+
+
 class Queue:
     """Rows that wait; it is not locked itself."""
 
@@ -76,25 +81,28 @@ class Queue:
         """Take up all rows of a request."""
         self._rows += [Row(request, number) for number in range(len(request.rows))]
 
-    def take(self, budget: int, *, padded: bool = True) -> list[Row]:
+    def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = _always) -> list[Row]:
         """Take the next batch out of the queue.
 
-        The row with the nearest deadline is always among them, so none waits forever. Those nearest to it in length
-        join it.
+        Of the rows that are ready the one with the nearest deadline is always among them, so none waits forever. Those
+        nearest to it in length join it.
 
         Args:
             budget: tokens of a batch; one row may have more.
             padded: whether padding counts, as it does for models that compute it.
+            ready: tells of an adapter whether its rows can run; the others stay.
 
         >>> queue = Queue()
         >>> queue.take(100)
         []
         """
-        if not self._rows:
+        usable = {adapter for adapter in self.adapters() if ready(adapter)}
+        rows = [row for row in self._rows if row.request.adapter in usable]
+        if not rows:
             return []
-        first = min(self._rows, key=lambda row: row.request.deadline)
+        first = min(rows, key=lambda row: row.request.deadline)
         kind = first.request.kind
-        others = [row for row in self._rows if row is not first and row.request.kind == kind]
+        others = [row for row in rows if row is not first and row.request.kind == kind]
         others.sort(key=lambda row: (abs(row.length - first.length), row.request.deadline))
         taken, longest, tokens = [first], first.length, first.length
         for row in others:
@@ -105,6 +113,10 @@ class Queue:
         gone = set(taken)
         self._rows = [row for row in self._rows if row not in gone]
         return taken
+
+    def adapters(self) -> set[Adapter]:
+        """Return the adapters that rows wait for."""
+        return {row.request.adapter for row in self._rows}
 
     def drop_over(self) -> None:
         """Leave out the rows of requests that have been answered or given up."""

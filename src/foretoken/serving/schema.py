@@ -213,6 +213,7 @@ class ModelItem(Schema):
     method: str | None = None
     max_model_len: int | None = None
     calibrated: bool = False
+    dtype: str | None = None
 
 
 class ModelsAnswer(Schema):

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from foretoken.errors import AdapterError, ForetokenError, did_you_mean, quoted
 from foretoken.files import remove as remove_files
 from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.adapters import Adapter, frozen_model, read_adapter
-from foretoken.serving.bank import BASE, Bank
-from foretoken.serving.errors import NoSuchAdapterError
+from foretoken.serving.bank import BASE, Add, Bank
+from foretoken.serving.errors import NoSuchAdapterError, NotReadyError
 from foretoken.serving.folders import check_folder, check_name
 
 log = logging.getLogger(__name__)
 
 
+def _here(function: Callable[[], Any]) -> Any:
+    return function()
+
+
 class Store:
-    """The adapters of one model. Whoever owns the bank's thread calls what changes it; any thread may look.
+    """The adapters of one model. Whoever owns the bank's thread calls what changes it; any thread may look and fetch.
 
     Args:
         base: the pretrained model.
@@ -36,6 +44,7 @@ class Store:
         self._named: dict[str, Adapter] = {}
         self._loaded: OrderedDict[str, Adapter] = OrderedDict()  # by key, the least recently used one first
         self._retired: list[Adapter] = []
+        self._reading: dict[Adapter, Future[Add]] = {}
         self._lock = Lock()
         self._numbers = count(1)
 
@@ -49,6 +58,11 @@ class Store:
     def loaded_bytes(self) -> int:
         """Memory of the adapters that are loaded."""
         return sum(adapter.bytes for adapter in list(self._loaded.values()))
+
+    @property
+    def loaded(self) -> list[Adapter]:
+        """The adapters that are in memory, the least recently used one first."""
+        return list(self._loaded.values())
 
     @property
     def num_loaded(self) -> int:
@@ -90,13 +104,16 @@ class Store:
         with self._lock:
             adapter.waiting -= 1
 
-    def add(self, name: str, folder: Path, *, owned: bool = False) -> Adapter:
+    def add(
+        self, name: str, folder: Path, *, owned: bool = False, run: Callable[[Callable[[], Any]], Any] = _here
+    ) -> Adapter:
         """Load an adapter, in the place of one of the same name; where that fails nothing changes.
 
         Args:
             name: what clients will call it.
             folder: an adapter folder or a run folder.
             owned: remove the folder when the adapter is removed.
+            run: runs what the bank's thread has to do; reading is done by the thread that calls.
 
         Raises:
             AdapterError: the name or the folder is not usable.
@@ -105,21 +122,26 @@ class Store:
         check_folder(adapter_folder(folder))
         key = f"{name}@{next(self._numbers)}"
         try:
-            info = self.bank.add(key, adapter_folder(folder))
+            take_up = self.bank.read(adapter_folder(folder))
+            info = run(lambda: take_up(key))
             adapter = replace(read_adapter(name, key, folder, self.base, info), is_owned=owned)
         except Exception as error:
-            self.bank.remove(key)
+            with suppress(NotReadyError):
+                run(lambda: self.bank.remove(key))
             if isinstance(error, ForetokenError):
                 raise
             raise AdapterError(f"{folder} cannot be loaded ({type(error).__name__}); save or train it again") from error
-        with self._lock:
-            old = self._named.get(name)
-            self._named[name] = self._loaded[key] = adapter
-        if old is not None:
-            self._retire(old)
-        self._evict({key})
+        run(lambda: self._admit(adapter))
         log.info("adapter %s loaded: %s, %d bytes", name, adapter.problem.name, adapter.bytes)
         return adapter
+
+    def _admit(self, adapter: Adapter) -> None:
+        with self._lock:
+            old = self._named.get(adapter.name)
+            self._named[adapter.name] = self._loaded[adapter.key] = adapter
+        if old is not None:
+            self._retire(old)
+        self._evict({adapter.key})
 
     def remove(self, name: str) -> Adapter:
         """Give an adapter up; what it has been asked already is answered.
@@ -135,14 +157,36 @@ class Store:
         log.info("adapter %s removed", name)
         return adapter
 
+    def fetch(self, adapter: Adapter, readers: Executor, ready: Callable[[], object]) -> None:
+        """Begin to read an adapter that is not in memory, beside what is computed; then call ``ready``."""
+        with self._lock:
+            if adapter in self._reading or adapter.key in self._loaded or adapter is self.frozen:
+                return
+            reading = self._reading[adapter] = readers.submit(self._read, adapter)
+        reading.add_done_callback(lambda _: ready())
+
+    def _read(self, adapter: Adapter) -> Add:
+        folder = adapter_folder(adapter.folder)
+        check_folder(folder)
+        return self.bank.read(folder)
+
+    def is_ready(self, adapter: Adapter) -> bool:
+        """Tell whether :meth:`load` has nothing to wait for."""
+        if adapter.key in self._loaded or adapter is self.frozen:
+            return True
+        reading = self._reading.get(adapter)
+        return reading is not None and reading.done()
+
     def load(self, adapters: set[Adapter]) -> dict[Adapter, Exception]:
         """Have adapters in memory; return those that could not be read again, and why."""
         failed: dict[Adapter, Exception] = {}
         for adapter in adapters - {self.frozen}:
             try:
+                with self._lock:
+                    reading = self._reading.pop(adapter, None)
                 if adapter.key not in self._loaded:
-                    check_folder(adapter_folder(adapter.folder))
-                    self.bank.add(adapter.key, adapter_folder(adapter.folder))
+                    take_up = self._read(adapter) if reading is None else reading.result()
+                    take_up(adapter.key)
                 self._loaded[adapter.key] = adapter
                 self._loaded.move_to_end(adapter.key)
             except Exception as error:
@@ -153,6 +197,8 @@ class Store:
     def drop_retired(self) -> None:
         """Let go of removed adapters that have answered what was accepted."""
         with self._lock:
+            for adapter in [one for one, reading in self._reading.items() if reading.done() and not one.waiting]:
+                del self._reading[adapter]  # nobody asks for it any more, and its files may change
             done = [adapter for adapter in self._retired if adapter.waiting == 0]
             self._retired = [adapter for adapter in self._retired if adapter.waiting]
         for adapter in done:

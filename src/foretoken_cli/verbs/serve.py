@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from foretoken.errors import ConfigError, quoted
 from foretoken.options import option
@@ -31,6 +32,9 @@ class ServeCommand:
         "key for loading and removing adapters (default: $FORETOKEN_ADMIN_KEY, or nobody may)", None
     )
     memory: int = option("megabytes of adapters that stay loaded", 2000, at_least=1, at_most=10**7)
+    adapter_dtype: Literal["float32", "float16", "bfloat16"] | None = option(
+        "type in which adapters are kept; half of float32 takes half of the memory (default: the model's)", None
+    )
     cors: list[str] | None = option("origin of web pages that may call the server; may be repeated", None)
     tokens_per_batch: int = option("tokens of a forward pass", 8192, at_least=1, at_most=10**8)
     max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)
@@ -66,6 +70,7 @@ def run(words: Sequence[str]) -> int:
         model=options.model,
         adapters=options.adapters,
         memory=options.memory * _MEGABYTE,
+        adapter_dtype=options.adapter_dtype,
         host=options.host,
         port=options.port,
         api_key=_key(options.api_key, "FORETOKEN_API_KEY"),

@@ -271,6 +271,31 @@ def mixed(results: Results) -> Section:
     return Section(shown_tables, [Chart("A batch of documents", "bars", "seconds", "", bars=bars)])
 
 
+def serve(results: Results) -> Section:
+    """Show the engine's throughput by number of adapters, latencies of cold ones, and equality."""
+    active, latencies, equal = [], [], []
+    for result in done(results):
+        timings = result.get("timings", {})
+        first = next(iter(timings), "")
+        for name, timing in timings.items():
+            held = megabytes(result["resident_bytes"])
+            shown = [seconds(timing["median"]), turns(timing), said(ratio(timings, name, first), times), held]
+            active.append([name, *shown, seconds(result["adding_seconds"])])
+        for name, found in result.get("latency", {}).items():
+            latencies.append([name, *(seconds(found[key]) for key in ("p50", "p95", "p99", "max"))])
+        if "largest_difference" in result:
+            spent = [seconds(value) for value in result["seconds"].values()]
+            equal.append([str(result["settings"]["requests"]), exponent(result["largest_difference"]), *spent])
+    note = "Batches of documents with random adapters of so many; all adapters are in memory, as float16."
+    header = ["active adapters", "a batch", "clean", "throughput beside one", "memory of all", "adding all"]
+    shown_tables = [
+        table("Adapters in memory", header, active, note),
+        table("Latency of the engine", ["asked", "p50", "p95", "p99", "longest"], latencies),
+        table("Mixed and alone", ["requests", "largest difference", "together", "one at a time"], equal),
+    ]
+    return Section(shown_tables, [])
+
+
 def totals(result: Result) -> dict[str, float]:
     """Return the sums over the batches: seconds of either side, real and padded tokens."""
     batches = result["batches"]
@@ -308,6 +333,7 @@ SECTIONS: dict[str, Callable[[Results], Section]] = {
     "methods": methods,
     "padding": padding,
     "mixed": mixed,
+    "serve": serve,
     "aot": methods,
     "export": exported,
 }

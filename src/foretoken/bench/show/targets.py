@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from foretoken.bench.show.numbers import Result, Results, done, exponent, overhead, percent, ratio, times
+from foretoken.bench.show.numbers import Result, Results, done, exponent, overhead, percent, ratio, seconds, times
 from foretoken.bench.show.sections import OURS, THEIRS, of_limit, table, totals
 from foretoken.report.render.table import Table
 
@@ -120,6 +120,40 @@ def cost(family: str, n: int, label: str) -> Callable[[Runs], float | None]:
     return find
 
 
+def beside_one(method: str) -> Callable[[Runs], float | None]:
+    """Find what a batch of 100 adapters takes, beside one adapter's, in processor time."""
+
+    def find(runs: Runs) -> float | None:
+        result = newest(done(runs.get("mixed", ()), family="minilm", method=method, shape="base"))
+        spent = {} if result is None else result["processor_seconds"]
+        return (
+            spent["bank, 100 adapters"] / spent[result["beside"]] if result and "bank, 100 adapters" in spent else None
+        )
+
+    return find
+
+
+def attaching(runs: Runs) -> float | None:
+    """Find the seconds that attaching 100 adapters takes."""
+    found = [result["attached"] for result in done(runs.get("mixed", ()), family="minilm", shape="base")]
+    return max((sum(one) for one in found if len(one) == 100), default=None)
+
+
+def of_engine(find: Callable[[Result], float | None]) -> Callable[[Runs], float | None]:
+    """Find a number of the serving benchmark."""
+    return lambda runs: next((value for one in done(runs.get("serve", ()), shape="base") if (value := find(one))), None)
+
+
+def many_active(result: Result) -> float | None:
+    """Return the throughput with 10,000 adapters beside one's."""
+    return ratio(result.get("timings", {}), "10000", "1")
+
+
+def cold_latency(result: Result) -> float | None:
+    """Return the 99th percentile of what cold adapters take."""
+    return result["latency"]["cold"]["p99"] if "latency" in result else None
+
+
 def whole_percent(value: float) -> str:
     """Return a share as ``80 %``."""
     return f"{100 * value:.0f} %"
@@ -147,4 +181,14 @@ TARGETS = (
     Target(f"inducer-tuning, {COST}", 0.05, cost("longformer", N, "inducer-tuning"), percent),
     Target(f"P-tuning v2, P = 100, {SHORT}", 0.07, cost("roberta", 128, "prefix-tuning, P = 100"), percent),
     Target(f"AoT P-tuning, fused, {SHORT}", 0.016, cost("roberta", 128, "aot-p-tuning, fused float16"), percent),
+    Target("a batch of 100 prefix-tuning adapters, beside one's", 1.2, beside_one("prefix-tuning"), times),
+    Target("attaching 100 adapters from folders", 1.0, attaching, seconds),
+    Target("throughput of 10,000 adapters, of one's", 0.95, of_engine(many_active), whole_percent, at_least=True),
+    Target(
+        "mixed requests from the same one at a time",
+        1e-5,
+        of_engine(lambda one: one.get("largest_difference")),
+        exponent,
+    ),
+    Target("a cold adapter's answer, p99", 0.05, of_engine(cold_latency), seconds),
 )

@@ -65,7 +65,7 @@ async def load(name: str, http: Request, service: ServiceOf) -> AdapterAnswer:
             async for part in http.stream():
                 await run_in_threadpool(archive.write, part)
             await run_in_threadpool(unpack, archive, folder, most_bytes=service.settings.adapter_bytes)
-        adapter = await service.call(lambda: service.running.store.add(name, folder, owned=True))
+        adapter = await run_in_threadpool(service.running.add, name, folder, owned=True)
     except BaseException as error:
         remove_files(folder)
         if isinstance(error, AdapterError | BackboneError):  # what was sent is at fault, and not what runs
@@ -102,4 +102,5 @@ def _item(adapter: Adapter, parent: str) -> ModelItem:
         method=adapter.method,
         max_model_len=adapter.settings.max_length,
         calibrated=adapter.scaling is not None,
+        dtype=adapter.dtype,
     )

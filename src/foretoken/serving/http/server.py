@@ -58,7 +58,7 @@ def make_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Engi
         BackboneError: the pretrained model cannot be loaded.
     """
     base = SharedBase(source)
-    bank = make_bank(base)
+    bank = make_bank(base, settings.adapter_dtype)
     store = Store(base, bank, memory=settings.memory)
     for name, folder in settings.sources.items():
         store.add(name, folder)

@@ -18,6 +18,7 @@ class ServerSettings:
         model: the pretrained model; None for the one that the first adapter names.
         adapters: a folder whose subfolders are adapters, watched while the server runs.
         memory: bytes of adapters that stay loaded.
+        adapter_dtype: in which their parameters are kept; None for the model's type.
         host: where it listens.
         port: the same; 0 for any that is free.
         api_key: what clients must send; None for no key.
@@ -38,6 +39,7 @@ class ServerSettings:
     model: str | None = None
     adapters: Path | None = None
     memory: int = 2 * 10**9
+    adapter_dtype: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None

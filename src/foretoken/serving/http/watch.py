@@ -68,7 +68,7 @@ class Watcher:
     def _load(self, name: str) -> None:
         place = self.folder / name
         try:
-            self.engine.call(lambda: self.engine.store.add(name, place)).result()
+            self.engine.add(name, place)
         except NotReadyError:
             raise
         except ForetokenError as error:

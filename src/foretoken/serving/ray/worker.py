@@ -149,7 +149,7 @@ class Worker:
                 source = base_model_of(adapter_folder(folder))
                 if Path(source).name != Path(self.job.model).name:
                     raise AdapterError(f"{folder} is an adapter of {source}, and not of {self.job.model}")
-                self.engine.call(lambda: store.add(name, folder)).result()
+                self.engine.add(name, folder)
             except ForetokenError as error:
                 self._unusable[name] = one_line(str(error))
                 raise

@@ -157,7 +157,7 @@ class AdapterBank:
     def add(
         self,
         name: str,
-        adapter: PathLike | PeftConfig,
+        adapter: PathLike | PeftConfig | SavedAdapter,
         state: Mapping[str, Tensor] | None = None,
         *,
         labels: Sequence[str] | None = None,
@@ -166,7 +166,7 @@ class AdapterBank:
 
         Args:
             name: what calls will name it by.
-            adapter: the folder that ``save_pretrained`` wrote, or a config.
+            adapter: the folder that ``save_pretrained`` wrote, or what :meth:`read` returned, or a config.
             state: with a config, the tensors that ``peft.get_peft_model_state_dict`` returns.
             labels: what its outputs are called; default: what the card beside it says.
 
@@ -178,12 +178,25 @@ class AdapterBank:
         if name in self.entries or name == BASE:
             raise AdapterError(f"the bank has an adapter called {name!r} already; remove() it first")
         own = None if labels is None else tuple(labels)
-        if isinstance(adapter, PeftConfig):
+        if isinstance(adapter, SavedAdapter):
+            saved = adapter
+        elif isinstance(adapter, PeftConfig):
             saved = given_adapter(adapter, state or {}, self.prefix, own)
         else:
             saved = read_adapter(adapter, self.prefix)
         with self.lock, torch.inference_mode(False):
             self.entries[name] = self.make_entry(saved, own or saved.labels)
+
+    def read(self, folder: PathLike) -> SavedAdapter:
+        """Look at an adapter's files for :meth:`add`, which then finds them in memory; batches go on meanwhile.
+
+        Raises:
+            AdapterError: there is none, or it is damaged.
+        """
+        saved = read_adapter(folder, self.prefix)
+        for name in saved.state:  # mapped one after the other: they are not held, but need not come from the disk again
+            saved.state[name]
+        return saved
 
     def make_entry(self, saved: SavedAdapter, labels: tuple[str, ...] | None) -> Entry:
         """Put an adapter's parameters into the rows of its form and of its head."""
@@ -306,7 +319,7 @@ class AdapterBank:
         self, config: PeftConfig, form: AdapterForm | None, head: HeadForm | None, labels: tuple[str, ...] | None
     ) -> AdapterInfo:
         """Say what an adapter is."""
-        numbers = sum(store.values.shape[1] for store in (form and form.store, head and head.store) if store)
+        numbers = sum(store.size for store in (form and form.store, head and head.store) if store)
         count = None if head is None else head.num_labels
         kind = "none" if head is None else next((KINDS[end] for end in KINDS if head.model.kind.endswith(end)), None)
         kind = "language-model" if kind is None else "regression" if kind == "classification" and count == 1 else kind

@@ -12,6 +12,8 @@ from math import prod
 import torch
 from torch import Tensor
 
+from foretoken.errors import AdapterError
+
 Layout = Mapping[str, tuple[int, tuple[int, ...]]]  # by name: where a parameter begins in the vector, and its shape
 
 
@@ -74,39 +76,60 @@ class RowParameters:
 
 
 class RowStore:
-    """The parameters of adapters of one form: a row of one tensor for each, grown by doubling, freed rows used again.
+    """The parameters of adapters of one form, a row for each; freed rows are used again.
+
+    Rows lie in blocks, each as large as those before it together. A new block moves no row and touches no memory, so an
+    adapter that comes while others compute delays them by its own row alone.
 
     Attributes:
         layout: where each parameter lies in a row.
-        values: (A, T).
+        size: T.
+        blocks: tensors (number of rows, T).
     """
 
     def __init__(self, layout: Layout, *, dtype: torch.dtype, device: torch.device) -> None:
         self.layout = layout
-        self.values = torch.zeros(0, size_of(layout), dtype=dtype, device=device)
+        self.size = size_of(layout)
+        self.blocks = [torch.zeros(0, self.size, dtype=dtype, device=device)]
         self.free: list[int] = []
         self.version = 0
 
+    @property
+    def values(self) -> Tensor:
+        """(A, T): all rows in one tensor, which they stay in when it is trained."""
+        if len(self.blocks) > 1:
+            with torch.no_grad():
+                self.blocks = [torch.cat(self.blocks)]
+        return self.blocks[0]
+
     def add(self, state: Mapping[str, Tensor]) -> int:
-        """Write an adapter's parameters into a row, and return the row's number."""
+        """Write an adapter's parameters into a row, and return the row's number.
+
+        Raises:
+            AdapterError: a number is larger than the store's type can hold.
+        """
         if not self.free:
             self.grow()
         slot = self.free[-1]
         with torch.no_grad():
-            row = self.values[slot]
+            row = self.row(slot)
             for name, (start, shape) in self.layout.items():
                 row[start : start + prod(shape)].copy_(state[name].reshape(-1))
+        if row.dtype == torch.float16 and not row.isfinite().all():
+            raise AdapterError("the adapter has numbers that float16 cannot hold; keep it as bfloat16 or float32")
         self.free.pop()
         self.version += 1
         return slot
 
     def grow(self) -> None:
         """Make room for twice as many."""
-        count = self.values.shape[0]
+        count = sum(map(len, self.blocks))
         more = max(1, count)
-        trained = self.values.requires_grad
-        fresh = self.values.new_zeros(more, self.values.shape[1])
-        self.values = torch.cat([self.values.detach(), fresh]).requires_grad_(trained)
+        if self.blocks[0].requires_grad:
+            fresh = self.values.new_zeros(more, self.size)
+            self.blocks = [torch.cat([self.values.detach(), fresh]).requires_grad_()]
+        else:
+            self.blocks = [*(block for block in self.blocks if len(block)), self.blocks[0].new_empty(more, self.size)]
         self.free.extend(range(count + more - 1, count - 1, -1))
 
     def remove(self, slot: int) -> None:
@@ -114,9 +137,22 @@ class RowStore:
         self.free.append(slot)
         self.version += 1
 
+    def place(self, slot: int) -> tuple[int, int]:
+        """Return the number of a row's block, and of the row there."""
+        for number, block in enumerate(self.blocks):
+            if slot < len(block):
+                return number, slot
+            slot -= len(block)
+        raise IndexError(slot)
+
+    def row(self, slot: int) -> Tensor:
+        """Return the (T,) row itself."""
+        number, place = self.place(slot)
+        return self.blocks[number][place]
+
     def state(self, slot: int, values: Tensor | None = None) -> dict[str, Tensor]:
         """Return the parameters of a row, or that row of other ``values`` (A, T), such as gradients."""
-        row = (self.values if values is None else values)[slot].detach()
+        row = (self.row(slot) if values is None else values[slot]).detach()
         return {
             name: row[start : start + prod(shape)].reshape(shape).clone()
             for name, (start, shape) in self.layout.items()
@@ -125,5 +161,14 @@ class RowStore:
     def gather(self, slots: Sequence[int], dtype: torch.dtype) -> RowParameters:
         """Return the parameters of the documents whose adapters are in these rows."""
         shared = len(set(slots)) == 1
-        wanted = self.values[slots[0] : slots[0] + 1] if shared else self.values[torch.tensor(slots)]
+        wanted = self.row(slots[0])[None] if shared else self.rows(slots)
         return RowParameters(wanted.to(dtype), tuple(slots), self.version)
+
+    def rows(self, slots: Sequence[int]) -> Tensor:
+        """Return a (b, T) copy of rows."""
+        if len(self.blocks) == 1:
+            return self.blocks[0][torch.tensor(slots)]
+        found = self.blocks[0].new_empty(len(slots), self.size)
+        for number, slot in enumerate(slots):
+            found[number] = self.row(slot)
+        return found

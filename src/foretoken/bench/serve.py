@@ -1,0 +1,204 @@
+"""`serve`: the engine behind the server: many adapters in memory, mixed requests beside single ones, cold adapters.
+
+HTTP and other servers are measured by ``benchmarks/serving/compare.py``, which asks them all the same.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import get_peft_model, get_peft_model_state_dict
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
+
+from foretoken.bench.measure import Effort, compare
+from foretoken.bench.mixed import BLEND, METHODS, in_bank, kinds_of, new_model, saved_adapters
+from foretoken.bench.models import SHAPES
+from foretoken.bench.plan import Options, Part
+from foretoken.inference.shared_base import SharedBase
+from foretoken.memory import resident_bytes
+from foretoken.methods import make_config
+from foretoken.serving.bank import make_bank
+from foretoken.serving.engine import Engine, Request
+from foretoken.serving.store import Store
+from foretoken.serving.tasks import Classify, Document
+from foretoken.tuner.bank.bank import AdapterBank
+
+ADAPTERS, EQUAL, COLD = "adapters in memory", "equal to one at a time", "cold adapters"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+def plan(options: Options) -> list[Part]:
+    """Return one part per question."""
+    numbers = {
+        ADAPTERS: {
+            "active": [1, 4, 8] if options.quick else [1, 1000, 10_000],
+            "documents": 8 if options.quick else 64,
+        },
+        EQUAL: {"requests": 32 if options.quick else 1000, "documents": 10 if options.quick else 100},
+        COLD: {"asked": 8 if options.quick else 200, "documents": 8 if options.quick else 64},
+    }
+    return [
+        Part(
+            "serve",
+            what,
+            settings=options.settings(
+                what=what,
+                family="minilm",
+                method="prefix-propagation" if what != EQUAL else BLEND,
+                layers=options.layers or (2 if options.quick else 6),
+                lengths=[8, options.size(512) if options.shape == "base" else 64],
+                effort=options.effort(rounds=5, seconds=60),
+                **own,
+            ),
+        )
+        for what, own in numbers.items()
+    ]
+
+
+def measure(part: Part, notify: Callable[[str], object]) -> dict[str, Any]:
+    """Measure what the part asks."""
+    run = {ADAPTERS: adapters_in_memory, EQUAL: equal_to_alone, COLD: cold_adapters}[part.settings["what"]]
+    return run(part.settings, notify)
+
+
+def lengths(count: int, settings: Mapping[str, Any]) -> list[int]:
+    """Return log-normal numbers of words: a median of 55, and between 8 and 500."""
+    chance, (least, most) = random.Random(0), settings["lengths"]
+    return [int(min(most - 12, max(least, chance.lognormvariate(4, 1)))) for _ in range(count)]
+
+
+def texts(count: int, settings: Mapping[str, Any]) -> list[str]:
+    """Return documents of these lengths; every word is one token."""
+    chance, words = random.Random(1), SHAPES[settings["shape"]].vocabulary // 2
+    return [" ".join(f"w{chance.randrange(words)}" for _ in range(length)) for length in lengths(count, settings)]
+
+
+def adapters_in_memory(settings: Mapping[str, Any], notify: Callable[[str], object]) -> dict[str, Any]:
+    """Fill a bank with adapters in float16, and time batches of random ones of them."""
+    method, own = METHODS[settings["method"]]
+    model = get_peft_model(new_model(settings), make_config(method, task_type="SEQ_CLS", **own))
+    config, state = model.peft_config["default"], get_peft_model_state_dict(model)
+    bank = AdapterBank(new_model(settings), dtype=torch.float16)
+    before, start = resident_bytes(), time.perf_counter()
+    for number in range(max(settings["active"])):
+        for tensor in state.values():
+            tensor.detach().normal_(0, 0.02)
+        bank.add(f"a{number}", config, state)
+        if number % 100 == 0:
+            notify(f"{number:,} adapters")
+    seconds, held = time.perf_counter() - start, resident_bytes() - before
+    counts = torch.tensor(lengths(settings["documents"], settings))
+    mask = (torch.arange(int(counts.max())) < counts[:, None]).long()
+    batch = {
+        "input_ids": torch.randint(5, SHAPES[settings["shape"]].vocabulary // 2, mask.shape) * mask,
+        "attention_mask": mask,
+    }
+    chance = random.Random(0)
+    candidates = {
+        str(active): partial(
+            in_bank, bank, batch, [f"a{chance.randrange(active)}" for _ in range(settings["documents"])]
+        )
+        for active in settings["active"]
+    }
+    timings = compare(candidates, effort=Effort(**settings["effort"]), notify=notify)
+    return {
+        "adding_seconds": seconds,
+        "resident_bytes": held,
+        "declared_bytes": sum(bank.info(name).bytes for name in bank.names),
+        "timings": {name: timing.as_dict() for name, timing in timings.items()},
+    }
+
+
+def make_engine(settings: Mapping[str, Any], folder: Path, *, loaded: int) -> Engine:
+    """Return an engine with random adapters of which this many fit into its memory."""
+    model = folder / "model"
+    new_model(settings).base_model.save_pretrained(model)
+    words = SPECIAL + [f"w{number}" for number in range(SHAPES[settings["shape"]].vocabulary // 2)]
+    vocabulary = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    vocabulary.pre_tokenizer = WhitespaceSplit()
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=vocabulary, **names).save_pretrained(model)
+    base = SharedBase(str(model))
+    bank = make_bank(base)
+    store = Store(base, bank, memory=10**12)
+    for number, own in enumerate(saved_adapters(settings, folder)):
+        store.add(f"a{number}", own)
+    store.memory = store.loaded_bytes * loaded // len(store.names) + 1
+    return Engine(store, padded=not bank.packs)
+
+
+def logits(engine: Engine, name: str, text: str) -> np.ndarray:
+    """Ask, and wait for the answer."""
+    return engine.submit(Request(name, [Document(text)], Classify())).result()[0].logits
+
+
+def equal_to_alone(settings: Mapping[str, Any], notify: Callable[[str], object]) -> dict[str, Any]:
+    """Ask random adapters all at once, and again one at a time; return the largest difference of the logits."""
+    chance, documents = random.Random(2), texts(settings["requests"], settings)
+    asked = [(f"a{chance.randrange(settings['documents'])}", text) for text in documents]
+    with tempfile.TemporaryDirectory() as folder:
+        engine = make_engine(settings, Path(folder), loaded=settings["documents"])
+        with engine:
+            start = time.perf_counter()
+            futures = [engine.submit(Request(name, [Document(text)], Classify())) for name, text in asked]
+            together = [future.result()[0].logits for future in futures]
+            middle = time.perf_counter()
+            notify("one at a time")
+            alone = [logits(engine, *one) for one in asked]
+            end = time.perf_counter()
+    differences = [float(np.abs(one - other).max()) for one, other in zip(together, alone, strict=True)]
+    return {
+        "kinds": kinds_of(settings["method"]),
+        "largest_difference": max(differences),
+        "seconds": {"together": middle - start, "one at a time": end - middle},
+    }
+
+
+def cold_adapters(settings: Mapping[str, Any], notify: Callable[[str], object]) -> dict[str, Any]:
+    """Ask one adapter again and again, beside it now and then one that has left the memory; return the latencies."""
+    chance, text = random.Random(3), texts(1, settings)[0]
+    waits: dict[str, list[float]] = {"warm": [], "warm beside cold": [], "cold": []}
+
+    def timed(name: str) -> Callable[[], float]:
+        start, ended = time.perf_counter(), list[float]()
+        future = engine.submit(Request(name, [Document(text)], Classify()))
+        future.add_done_callback(lambda _: ended.append(time.perf_counter()))
+
+        def seconds() -> float:
+            future.result()
+            while not ended:
+                time.sleep(0.0001)
+            return ended[0] - start
+
+        return seconds
+
+    with tempfile.TemporaryDirectory() as folder:
+        engine = make_engine(settings, Path(folder), loaded=settings["documents"] // 4)
+        with engine:
+            for number in range(settings["asked"]):
+                timed("a0")()
+                waits["warm"].append(timed("a0")())
+                absent = sorted(set(engine.store.names) - {adapter.name for adapter in engine.store.loaded})
+                cold, beside = timed(chance.choice(absent)), timed("a0")
+                waits["warm beside cold"].append(beside())
+                waits["cold"].append(cold())
+                notify(f"{number + 1} asked")
+    return {"latency": {name: percentiles(found) for name, found in waits.items()}}
+
+
+def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the median, the 95th and the 99th of a hundred, and the longest."""
+    p95, p99 = np.quantile(seconds, [0.95, 0.99])
+    return {"p50": statistics.median(seconds), "p95": float(p95), "p99": float(p99), "max": max(seconds)}
