@@ -68,8 +68,7 @@ class SentenceEncoder:
             {"idx": index, "name": str(index), "path": path, "type": _TYPES[kind]}
             for index, (kind, path) in enumerate(places.items())
         ]
-        for path in filter(None, places.values()):
-            (folder / path).mkdir(exist_ok=True)
+        (folder / _POOLING).mkdir(exist_ok=True)  # the others have nothing to say
         write_json(folder / _POOLING / "config.json", {"word_embedding_dimension": width, "pooling_mode": mode})
         write_json(folder / MODULES, rows)
         if self.max_length is not None:

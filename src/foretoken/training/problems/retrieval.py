@@ -98,7 +98,7 @@ class Retrieval(Problem):
 
     def training_rows(self, split: Dataset) -> Dataset:
         """Return one row per passage that answers a query; ``others`` are the texts of the query's further ones."""
-        from datasets import Dataset
+        from datasets import Dataset, Features
 
         places = [(row, place) for row, texts in enumerate(split["passages"]) for place in range(len(texts))]
         rows = split.select([row for row, _ in places])
@@ -108,7 +108,8 @@ class Retrieval(Problem):
             "passages": [[texts[place]] for texts, (_, place) in zip(whole, places, strict=True)],
             "others": [texts[:place] + texts[place + 1 :] for texts, (_, place) in zip(whole, places, strict=True)],
         }
-        return Dataset.from_dict(columns, features=split.features | {"others": split.features["passages"]})
+        features = Features({**split.features, "others": split.features["passages"]})
+        return Dataset.from_dict(columns, features=features)
 
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences`` of a query, its passages and its negatives, and ``length``, the tokens of all of them.
