@@ -39,10 +39,7 @@ def test_every_kind_of_file_has_the_column_of_negatives(tmp_path):
     columns = {"query": ["q", "r"], "passage": ["p", "s"], "negative": ["n", ""]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     (tmp_path / "a.csv").write_text("query,passage,negative\nq,p,n\nr,s,\n")
-    write(
-        tmp_path / "a.jsonl",
-        [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)],
-    )
+    write(tmp_path / "a.jsonl", pa.table(columns).to_pylist())
     found = [read(tmp_path / f"a.{ending}") for ending in ("parquet", "csv", "jsonl")]
     assert found[0] == found[1] == found[2]
     assert [row["negatives"] for row in found[0]] == [["n"], []]
