@@ -172,7 +172,7 @@ def examples(page):
 
 
 # pages whose examples train several times; their verbs have default tests of their own
-LONG = ("sweeps", "report", "learning-rate", "analysis", "problems", "recipes", "data", "export")
+LONG = ("sweeps", "report", "learning-rate", "analysis", "problems", "recipes", "data", "export", "retrieval")
 RUNNABLE = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in LONG else ())
     for page in PAGES

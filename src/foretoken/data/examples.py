@@ -92,3 +92,21 @@ class GenerationExample(Unstratified):
     def content(self) -> str:
         """The source, by which two examples are the same."""
         return self.source
+
+
+@dataclass(frozen=True)
+class RetrievalExample(Unstratified):
+    """A query, the passages that answer it, and others that are known not to; queries may share passages."""
+
+    id: str
+    query: str
+    passages: tuple[str, ...]
+    negatives: tuple[str, ...]
+    where: str
+    group: str | None = None
+    part: str | None = None
+
+    @property
+    def content(self) -> str:
+        """The query, by which two examples are the same."""
+        return self.query

@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from foretoken.data.documents import SPLITS, Corpus, Document
-from foretoken.data.examples import OUTSIDE, CandidateExample, ChoiceExample, GenerationExample, TaggedExample
+from foretoken.data.examples import (
+    OUTSIDE,
+    CandidateExample,
+    ChoiceExample,
+    GenerationExample,
+    RetrievalExample,
+    TaggedExample,
+)
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
     GENERATION,
     MULTIPLE_CHOICE,
     REGRESSION,
+    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.tasks.base import Task
@@ -80,6 +88,10 @@ def _generated(name: str, index: int, words: Iterator[str], task: Task, labels: 
     return GenerationExample(name, source, (next(words),), _WHERE)
 
 
+def _retrieved(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> RetrievalExample:
+    return RetrievalExample(name, next(words), (next(words),), (), _WHERE)
+
+
 _MAKERS: dict[str, Callable[..., Any]] = {
     CLASSIFICATION: _labelled,
     REGRESSION: _valued,
@@ -87,4 +99,5 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     TOKEN_CLASSIFICATION: _tagged,
     CANDIDATES: _candidate,
     GENERATION: _generated,
+    RETRIEVAL: _retrieved,
 }

@@ -11,6 +11,7 @@ from foretoken.data.problems import (
     MULTIPLE_CHOICE,
     PROBLEMS,
     REGRESSION,
+    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.rows import CHOICES, ColumnNames
@@ -181,10 +182,11 @@ def _unused(options: DataOptions) -> list[str]:
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
     problems = []
-    if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES):
+    if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES, RETRIEVAL):
         columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
         problems = [
-            f"{name} has no use with problem {quoted(options.problem)}, which has no columns" for name in columns
+            f"{name} has no use with problem {quoted(options.problem)}, whose columns have names of their own"
+            for name in columns
         ]
     if options.text_pair_column is not None and options.problem not in (CLASSIFICATION, REGRESSION):
         problems.append(

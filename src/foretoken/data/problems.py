@@ -8,6 +8,7 @@ MULTIPLE_CHOICE = "multiple-choice"
 TOKEN_CLASSIFICATION = "token-classification"
 CANDIDATES = "candidates"
 GENERATION = "generation"
+RETRIEVAL = "retrieval"
 
 PROBLEMS: dict[str, str] = {
     CLASSIFICATION: "one class per text, or per pair of texts",
@@ -16,4 +17,5 @@ PROBLEMS: dict[str, str] = {
     TOKEN_CLASSIFICATION: "one tag per word",
     CANDIDATES: "one of the candidate answers to a question about several documents",
     GENERATION: "a text",
+    RETRIEVAL: "the passages that answer a query, among all passages",
 }

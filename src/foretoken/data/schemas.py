@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import Document
-from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample, TaggedExample
+from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample, RetrievalExample, TaggedExample
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
     GENERATION,
     MULTIPLE_CHOICE,
     REGRESSION,
+    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 
@@ -29,7 +30,7 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     Its columns are ``id``, ``part`` and ``group`` where any example has one, and those of the problem:
     classification, regression: text, text_pair (where there are any), label (ClassLabel or float);
     multiple-choice: text, choices, label; token-classification: words, labels; candidates: question, candidates,
-    supports, label; generation: source, references.
+    supports, label; generation: source, references; retrieval: query, passages, negatives.
     """
     import datasets
 
@@ -99,6 +100,14 @@ def _generated(examples: Sequence[GenerationExample], _: Sequence[str]) -> _Colu
     }
 
 
+def _retrieved(examples: Sequence[RetrievalExample], _: Sequence[str]) -> _Columns:
+    return {
+        "query": [example.query for example in examples],
+        "passages": [list(example.passages) for example in examples],
+        "negatives": [list(example.negatives) for example in examples],
+    }
+
+
 _COLUMNS: dict[str, Callable[[Sequence[Any], Sequence[str]], _Columns]] = {
     CLASSIFICATION: _classified,
     REGRESSION: _valued,
@@ -106,6 +115,7 @@ _COLUMNS: dict[str, Callable[[Sequence[Any], Sequence[str]], _Columns]] = {
     TOKEN_CLASSIFICATION: _tagged,
     CANDIDATES: _candidates,
     GENERATION: _generated,
+    RETRIEVAL: _retrieved,
 }
 
 
@@ -124,4 +134,5 @@ def _features(problem: str, names: Sequence[str]) -> dict[str, object]:
         },
         CANDIDATES: lambda: {"question": text, "candidates": texts, "supports": texts, "label": whole},
         GENERATION: lambda: {"source": text, "references": texts},
+        RETRIEVAL: lambda: {"query": text, "passages": texts, "negatives": texts},
     }[problem]()

@@ -25,11 +25,12 @@ from foretoken.files import read_object, refuse_pickles
 from foretoken.inference.hub import fetched, is_hub_name
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
 from foretoken.inference.shared_base import SharedBase
-from foretoken.lengthening import resolve_source
+from foretoken.lengthening import DEMO_MODEL, resolve_source
 from foretoken.machine.precision import fastest_precision
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
+from foretoken.sentence_encoders import is_sentence_encoder
 from foretoken.training.baseline.tfidf import VOCABULARY
 from foretoken.training.model.load import (
     head_options,
@@ -43,6 +44,7 @@ from foretoken.training.model.load import (
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.base import Inputs
+from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.recipe.recipe import AUTO, ChunkOptions
 from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
 from foretoken.training.run.folder import RECORD, SAVED
@@ -205,6 +207,8 @@ def _load_adapter(folder: Path, shared: SharedBase | None) -> Predictor:
     card, config = read_card(folder), _read_config(folder)
     source = shared.source if shared else _base_model(config, card, folder)
     problem = card.make_problem()
+    if problem is None and config.task_type == Retrieval.task_type:
+        problem = Retrieval()
     head = card.recipe.head or head_options(getattr(config, "head", None))
     with_new_head = shared.with_new_head if shared else partial(load_with_new_head, source)
     base, random = with_new_head(problem, head=head)
@@ -220,14 +224,15 @@ def _load_adapter(folder: Path, shared: SharedBase | None) -> Predictor:
         model = PeftModel.from_pretrained(base, str(folder))
         check_adapter(model, weights, random=random)
     if shared is not None:
-        return _ready(model, shared.tokenizer, card)
-    return _ready(model, load_tokenizer(str(folder) if _has_tokenizer(folder) else source, base.config), card)
+        return _ready(model, shared.tokenizer, card, problem)
+    tokenizer = load_tokenizer(str(folder) if _has_tokenizer(folder) else source, base.config)
+    return _ready(model, tokenizer, card, problem)
 
 
 def _load_model(folder: Path) -> Predictor:
     files = model_files(folder)
     card = read_card(folder)
-    problem = card.make_problem()
+    problem = card.make_problem() or (Retrieval() if is_sentence_encoder(folder) else None)
     with quiet_transformers(), _adapter_errors(folder):
         config = load_config(folder)
         task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)
@@ -236,13 +241,14 @@ def _load_model(folder: Path) -> Predictor:
             info = put_head(model, head, info, files)
         _check_whole(info, card)
         check_model(model, files)
-    return _ready(model, load_tokenizer(str(folder), config), card)
+    return _ready(model, load_tokenizer(str(folder), config), card, problem)
 
 
 def _check_whole(info: Mapping[str, Iterable[str]], card: Card) -> None:
     """Refuse a model some of whose tensors are random, or whose file has others than its config asks for."""
-    if info["missing_keys"]:
-        missing = cut(", ".join(sorted(info["missing_keys"])[:3]), 200)
+    needed = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))  # no vector is of it
+    if needed:
+        missing = cut(", ".join(needed[:3]), 200)
         raise AdapterError(f"the model has no trained head ({missing}); train one, or give an adapter folder")
     if info["unexpected_keys"] and card.recipe.model:  # foretoken saved it: a file of others may hold other heads
         beyond = cut(", ".join(sorted(info["unexpected_keys"])[:3]), 200)
@@ -265,11 +271,13 @@ def _check_head(problem: Problem, own: list[str]) -> None:
         raise AdapterError(f"{CARD} says {expected}, and config.json has the labels {quoted(own)}; copy both again")
 
 
-def _ready(model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase, card: Card) -> Predictor:
+def _ready(
+    model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase, card: Card, problem: Problem | None
+) -> Predictor:
     use_fast_attention(model)  # adapters of foretoken's bring it along; LoRA and whole models do not
     config: Any = model.config
     own = [str(config.id2label[index]) for index in range(config.num_labels)]
-    problem = card.make_problem() or make_problem(CLASSIFICATION, own)
+    problem = problem or make_problem(CLASSIFICATION, own)
     _check_head(problem, own)
     max_length = problem.max_length(card.max_length, config, tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
@@ -291,6 +299,8 @@ def adapter_folder(folder: Path) -> Path:
     Raises:
         AdapterError: it is no folder and not on the hub, or a run that has saved nothing yet.
     """
+    if str(folder) == DEMO_MODEL and not folder.exists():
+        return Path(resolve_source(str(folder)))
     if is_hub_name(folder):
         return fetched(folder.as_posix())
     if not folder.is_dir():

@@ -12,8 +12,9 @@ _CHOICES = ("multiple-choice", "candidates")
 _TAGS = ("token-classification",)
 _NUMBERS = ("regression",)
 _TEXTS = ("generation",)
+_SEARCH = ("retrieval",)
 
-PROBLEMS = (*_CLASSES, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS)
+PROBLEMS = (*_CLASSES, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_SEARCH)
 
 
 class Metric(NamedTuple):
@@ -60,6 +61,11 @@ METRICS: dict[str, Metric] = {
     "rougeL": Metric("ROUGE-L", True, _TEXTS),
     "meteor": Metric("METEOR", True, _TEXTS),
     "token_f1": Metric("F1 (words)", True, _TEXTS),
+    "ndcg_at_10": Metric("nDCG@10", True, _SEARCH),
+    "mrr_at_10": Metric("MRR@10", True, _SEARCH),
+    "recall_at_1": Metric("Recall@1", True, _SEARCH),
+    "recall_at_10": Metric("Recall@10", True, _SEARCH),
+    "recall_at_100": Metric("Recall@100", True, _SEARCH),
     "loss": Metric("Loss", False, PROBLEMS),
 }
 _BINARY_ONLY = {

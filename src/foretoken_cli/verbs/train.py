@@ -20,6 +20,7 @@ _SHOWN = {
     "token-classification": ("precision", "recall", "f1"),
     "candidates": ("accuracy", "ece", "nll"),
     "generation": ("bleu", "rougeL", "loss"),
+    "retrieval": ("ndcg_at_10", "mrr_at_10", "recall_at_10"),
 }
 _SHORT = {
     "f1_macro": "F1 (macro)",
@@ -29,6 +30,9 @@ _SHORT = {
     "mse": "MSE",
     "bleu": "BLEU",
     "rougeL": "ROUGE-L",
+    "ndcg_at_10": "nDCG@10",
+    "mrr_at_10": "MRR@10",
+    "recall_at_10": "Recall@10",
 }
 _KEYS = """
 Any key of a recipe can be set after the recipes, and wins over the file; a run needs no file where the flags name

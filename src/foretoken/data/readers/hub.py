@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.parquet import refuse_damage
-from foretoken.data.readers.rows import ColumnNames, Row, check_columns, names_of_labels, refuse_claim
+from foretoken.data.readers.rows import OPTIONAL, ColumnNames, Row, check_columns, names_of_labels, refuse_claim
 from foretoken.data.readers.user_data import examples_from_rows
 from foretoken.errors import DataError
 
@@ -121,7 +121,7 @@ def _tables(loaded: datasets.DatasetDict | datasets.Dataset) -> dict[str, datase
 def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
     refuse_claim(source, len(table))
-    kept = table.select_columns([name for name in table.column_names if name in {*columns.needed, "id"}])
+    kept = table.select_columns([name for name in table.column_names if name in {*columns.needed, *OPTIONAL}])
     named = columns.label if columns.problem == CLASSIFICATION else None
     names = getattr(table.features[named], "names", None) if named else None
     for number, values in enumerate(kept, start=1):

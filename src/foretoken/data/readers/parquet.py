@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.readers.files import kind_of, read_bytes
-from foretoken.data.readers.rows import Row, check_columns, names_of_labels, refuse_claim
+from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, names_of_labels, refuse_claim
 from foretoken.errors import DataError, ForetokenError
 
 _PIECE = 1000  # rows
@@ -35,7 +35,7 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     _check(str(path), schema.names, needed)
     refuse_claim(str(path), claimed)
     classes = _class_names(schema.metadata or {})
-    kept = [name for name in schema.names if name in {*needed, "id"}]
+    kept = [name for name in schema.names if name in {*needed, *OPTIONAL}]
     number = 0
     for values in _records(file, kept, path, len(content)):
         number += 1
@@ -60,7 +60,7 @@ def refuse_damage(what: str) -> Iterator[None]:
 
 def _check(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
     check_columns(where, names, needed)
-    repeated = [name for name in (*needed, "id") if names.count(name) > 1]
+    repeated = [name for name in (*needed, *OPTIONAL) if names.count(name) > 1]
     if repeated:
         raise DataError(f"{where}: has column {repeated[0]!r} more than once; column names must be unique")
 

@@ -10,12 +10,14 @@ from typing import Any
 
 from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids, shown
 from foretoken.data.oddities import warn_of_merged_labels
-from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, REGRESSION
+from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, REGRESSION, RETRIEVAL
 from foretoken.errors import DataError, did_you_mean
 
 Row = tuple[str, Mapping[str, Any]]
 MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 CHOICES = "choices"
+QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"
+OPTIONAL = ("id", NEGATIVE)  # columns that are read where they are
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class ColumnNames:
     @property
     def needed(self) -> list[str]:
         """The columns that every row must have."""
+        if self.problem == RETRIEVAL:
+            return [QUERY] if self.label is None else [QUERY, PASSAGE]
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
         return [name for name in (self.text, self.label, self.text_pair, choices) if name is not None]
 

@@ -14,11 +14,13 @@ from foretoken.data.problems import (
     GENERATION,
     MULTIPLE_CHOICE,
     REGRESSION,
+    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.conll import read_tagged, read_words
 from foretoken.data.readers.files import local_path, read_text
 from foretoken.data.readers.json_files import stream_objects
+from foretoken.data.readers.retrieval import retrieval_from_rows
 from foretoken.data.readers.rows import (
     CHOICES,
     ColumnNames,
@@ -231,6 +233,7 @@ _TABLES: dict[str, _Table] = {
     CLASSIFICATION: documents_from_rows,
     REGRESSION: documents_from_rows,
     MULTIPLE_CHOICE: _choices_from_rows,
+    RETRIEVAL: retrieval_from_rows,
 }
 _FILES: dict[str, _File] = {
     TOKEN_CLASSIFICATION: lambda path, _: read_tagged(path),

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from foretoken.errors import DataError, printable
 from foretoken.metrics.answers import token_f1
+from foretoken.metrics.retrieval import per_query
 from foretoken.report.runs.groups import TEST, Group
 
 Key = tuple[str, str]  # part of the test split, id of the document
@@ -42,6 +43,10 @@ def _words_right(references: Sequence[str], prediction: str) -> float:
     return max(token_f1(prediction, reference) for reference in references)
 
 
+def _ndcg(relevant: Sequence[int], ranking: Sequence[int]) -> float:
+    return float(per_query([ranking], [relevant])["ndcg_at_10"][0])
+
+
 MEASURES: dict[str, Measure] = {
     "classification": Measure("share of documents right", _same),
     "multiple-choice": Measure("share of documents right", _same),
@@ -49,6 +54,7 @@ MEASURES: dict[str, Measure] = {
     "regression": Measure("minus the squared error", _minus_squared_error),
     "token-classification": Measure("share of tags right in a document", _tags_right),
     "generation": Measure("F1 of the words of a text", _words_right),
+    "retrieval": Measure("nDCG@10 of a query", _ndcg),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -26,13 +26,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import cached_file
 
 from foretoken.backbones import BACKBONES
 from foretoken.errors import BackboneError, ConfigError, ForetokenError, cut, quoted
 from foretoken.lengthening import lengthen, resolve_source
 from foretoken.options import Errors, Values, build
 from foretoken.quiet import quiet_transformers
+from foretoken.sentence_encoders import pooling_mode
 from foretoken.training.model.sizes import check_model_fits
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import HeadOptions, Recipe
@@ -50,6 +50,7 @@ _AUTO: dict[str, tuple[str, Any, str]] = {
     "TOKEN_CLS": ("tag words", AutoModelForTokenClassification, "longformer, bert or modernbert"),
     "SEQ_2_SEQ_LM": ("generate texts", AutoModelForSeq2SeqLM, "led, bart or t5"),
     "CAUSAL_LM": ("generate texts", AutoModelForCausalLM, "gpt2, llama or qwen3"),
+    "FEATURE_EXTRACTION": ("embed texts", AutoModel, "bert, mpnet or longformer"),
 }
 ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
 
@@ -161,19 +162,11 @@ def suitable_head(source: str, problem: Problem) -> HeadOptions | None:
     saved = head_options(getattr(config, HEAD_KEY, None))
     family = BACKBONES.get(config.model_type)
     is_encoder = family is not None and [stack.is_causal for stack in family.stacks] == [False]
-    return HeadOptions(pool="mean", hidden=True) if saved is None and is_encoder and _is_mean(source) else saved
-
-
-def _is_mean(source: str) -> bool:
-    """Tell whether a model comes with the pooling of a sentence encoder, and it is the mean."""
-    try:
-        file = cached_file(source, "1_Pooling/config.json")
-        pooling = json.loads(Path(file).read_text(encoding="utf-8")) if file else None
-    except (OSError, ValueError, RecursionError):  # there is none, or it is none of theirs
-        return False
-    if not isinstance(pooling, dict):
-        return False
-    return pooling.get("pooling_mode") == "mean" or pooling.get("pooling_mode_mean_tokens") is True  # new and old form
+    return (
+        HeadOptions(pool="mean", hidden=True)
+        if saved is None and is_encoder and pooling_mode(source) == "mean"
+        else saved
+    )
 
 
 def load_with_new_head(
@@ -292,6 +285,8 @@ def is_head(name: str, model: nn.Module) -> bool:
     """Tell the parameters of the head from those of the adapter (or of the whole model)."""
     if isinstance(model, PeftModel):
         return "modules_to_save." in name
+    if getattr(model, "base_model", None) is model:
+        return False  # a body alone
     parts = name.split(".")
     return parts[0] != model.base_model_prefix or not head_names(model).isdisjoint(parts)
 

@@ -11,6 +11,7 @@ from foretoken.data.problems import (
     GENERATION,
     MULTIPLE_CHOICE,
     REGRESSION,
+    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
@@ -19,8 +20,9 @@ from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
 from foretoken.training.problems.classification import Classification, Regression, TextProblem
 from foretoken.training.problems.generation import TextGeneration
+from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.problems.tagging import TokenClassification
-from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions
+from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, RetrievalOptions
 
 __all__ = ["PROBLEMS", "Collator", "Inputs", "Problem", "make_problem"]
 
@@ -31,6 +33,7 @@ PROBLEMS: dict[str, type[Problem]] = {
     TOKEN_CLASSIFICATION: TokenClassification,
     CANDIDATES: CandidateChoice,
     GENERATION: TextGeneration,
+    RETRIEVAL: Retrieval,
 }
 
 
@@ -43,12 +46,13 @@ def make_problem(
     pairs: bool = False,
     chunks: ChunkOptions | None = None,
     generation: GenerationOptions | None = None,
+    retrieval: RetrievalOptions | None = None,
     task: str | None = None,
 ) -> Problem:
     """Return the problem of a run; ``task`` names the built-in task that it is, if it is one.
 
     Raises:
-        ConfigError: chunks, where documents of this problem are not read in chunks; options of generation elsewhere.
+        ConfigError: chunks, where documents of this problem are not read in chunks; options of another problem.
     """
     kind = PROBLEMS[name]
     given: dict[str, Any] = {"labels": tuple(labels), "grouped": grouped, "n_bins": n_bins, "pairs": pairs}
@@ -56,6 +60,10 @@ def make_problem(
         given |= {"options": generation or GenerationOptions(), "task": task}
     elif generation is not None:
         raise ConfigError(f"generation is for data with texts to generate, got data for {name}; leave it out")
+    if issubclass(kind, Retrieval):
+        given["options"] = retrieval or RetrievalOptions()
+    elif retrieval is not None:
+        raise ConfigError(f"retrieval is for data with queries and passages, got data for {name}; leave it out")
     if chunks is None:
         return kind(**given)
     if not issubclass(kind, TextProblem | CandidateChoice):

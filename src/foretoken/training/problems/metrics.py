@@ -13,6 +13,7 @@ from foretoken.data.problems import (
     GENERATION,
     MULTIPLE_CHOICE,
     REGRESSION,
+    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.tasks.table import TASKS
@@ -27,6 +28,7 @@ _DEFAULTS = {
     TOKEN_CLASSIFICATION: "f1",
     CANDIDATES: "accuracy",
     GENERATION: "loss",
+    RETRIEVAL: "ndcg_at_10",
 }
 
 

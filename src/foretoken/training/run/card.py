@@ -15,7 +15,14 @@ from foretoken.files import JsonObject, read_object
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
-from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, HeadOptions, LengthenOptions, Recipe
+from foretoken.training.recipe.recipe import (
+    ChunkOptions,
+    GenerationOptions,
+    HeadOptions,
+    LengthenOptions,
+    Recipe,
+    RetrievalOptions,
+)
 
 CARD = "foretoken.json"
 
@@ -30,6 +37,7 @@ class CardRecipe:
     chunks: ChunkOptions | None = option("how long documents are read in chunks", None)
     head: HeadOptions | None = option("the head in the place of transformers' own", None)
     generation: GenerationOptions | None = option("how texts are generated", None)
+    retrieval: RetrievalOptions | None = option("which texts the adapter reads", None)
 
     def __post_init__(self) -> None:
         """Refuse names that are no texts."""
@@ -77,6 +85,7 @@ class Card:
             pairs=self.pairs,
             chunks=self.recipe.chunks,
             generation=self.recipe.generation,
+            retrieval=self.recipe.retrieval,
             task=self.recipe.data.get("task"),
         )
 

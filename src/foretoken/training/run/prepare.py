@@ -24,12 +24,15 @@ from foretoken.lengthening import resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
+from foretoken.sentence_encoders import SentenceEncoder
 from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.recipe.recipe import AUTO, GenerationOptions, HeadOptions, Recipe
+from foretoken.training.problems.frozen_passages import with_passage_vectors
+from foretoken.training.problems.retrieval import Retrieval
+from foretoken.training.recipe.recipe import AUTO, GenerationOptions, HeadOptions, Recipe, RetrievalOptions
 from foretoken.training.run.fingerprint import of_data, of_model
 from foretoken.training.tokens.cache import Content, cached
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
@@ -40,6 +43,7 @@ from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_t
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
+_GROUPS = (GenerationOptions, RetrievalOptions, SentenceEncoder)  # among a problem's fields
 _SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
 
@@ -93,6 +97,17 @@ def prepare(recipe: Recipe) -> Prepared:
     _say(recipe, adapted, problem)
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
+    if isinstance(problem, Retrieval) and problem.options.adapt == "queries":
+        tables = with_passage_vectors(
+            problem,
+            adapted,
+            tokenizer,
+            tables,
+            batch_size=recipe.training.eval_batch_size,
+            precision=precision.precision if precision else recipe.training.precision,
+            name=data_name(recipe.data),
+            made_of={**fingerprint, **of_encoding(settings)},
+        )
     return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint, precision)
 
 
@@ -110,6 +125,7 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
         n_bins=recipe.ece_bins,
         chunks=recipe.chunks,
         generation=recipe.generation,
+        retrieval=recipe.retrieval,
         task=recipe.data.task,
     )
     _check(recipe, problem)
@@ -136,8 +152,21 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(
             f"training.label_smoothing is for {', '.join(_SMOOTHED)}, got data for {problem.name}; leave it out"
         )
+    if isinstance(problem, Retrieval):
+        _check_adapter(str(recipe.method["name"]), problem)
     if recipe.calibration is not None and not problem.has_probabilities:
         raise ConfigError(f"calibration is for classification, got data for {problem.name}; leave it out")
+
+
+def _check_adapter(method: str, problem: Retrieval) -> None:
+    """Refuse methods that have no adapter where it takes one."""
+    if method == "head-only":
+        raise ConfigError("method head-only: texts are embedded without a head, so nothing would be trained")
+    if method == "full" and problem.options.adapt == "queries":
+        raise ConfigError(
+            "retrieval.adapt: queries needs an adapter, which rests while passages are read; method full changes the "
+            "model itself"
+        )
 
 
 def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
@@ -193,7 +222,7 @@ def _tokens(
 def _options_of(problem: Problem) -> dict[str, Any]:
     """Return a problem's name and fields, without the tokenizer of the model that it is posed to."""
     values = {item.name: getattr(problem, item.name) for item in fields(problem) if item.name != "tokenizer"}
-    plain = {name: asdict(value) if isinstance(value, GenerationOptions) else value for name, value in values.items()}
+    plain = {name: asdict(value) if isinstance(value, _GROUPS) else value for name, value in values.items()}
     return {"name": problem.name, **plain}
 
 

@@ -155,6 +155,8 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: S
     with saved(folder, record, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
         prepared.tokenizer.save_pretrained(str(temporary))
+        if (encoder := prepared.problem.sentence_encoder) is not None:
+            encoder.write(temporary, prepared.model.config.hidden_size)
 
 
 @contextmanager
