@@ -8,16 +8,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import torch
 from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
+from transformers import GenerationConfig
 
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
+from foretoken.serving.generation import Continuation, generate
+from foretoken.training.tokens.encode import TokenRow
 from foretoken.tuner.bank.bank import AdapterBank
 
 log = logging.getLogger(__name__)
@@ -34,11 +38,13 @@ class AdapterInfo:
         labels: the names of its outputs, in order.
         method: peft's name of the method.
         bytes: memory that it takes beside the model.
+        writes: whether the model writes texts with it.
     """
 
     labels: tuple[str, ...]
     method: str
     bytes: int
+    writes: bool = False
 
 
 class Bank(Protocol):
@@ -60,6 +66,15 @@ class Bank(Protocol):
     def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
         """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
 
+    def generate(
+        self,
+        rows: Sequence[TokenRow],
+        adapter_names: Sequence[str],
+        continuations: Sequence[Continuation],
+        given_up: Sequence[Callable[[], bool]],
+    ) -> list[Tensor]:
+        """Return the tokens that follow each row, as :func:`foretoken.serving.generation.generate`."""
+
 
 def make_bank(base: SharedBase) -> Bank:
     """Return an empty bank over a pretrained model."""
@@ -76,7 +91,9 @@ class MixedBank:
     """
 
     def __init__(self, base: SharedBase) -> None:
-        self.together = AdapterBank(_body(base.with_new_head(None)[0]))
+        self.together = AdapterBank(base.language_model() if base.writes else _body(base.with_new_head(None)[0]))
+        if base.writes:
+            self.together.model.generation_config = GenerationConfig()  # requests say how texts go on
         self.apart = GroupedBank(base)
 
     @property
@@ -90,16 +107,19 @@ class MixedBank:
         Raises:
             AdapterError: the folder holds none, or one of another model.
         """
+        is_writer = PeftConfig.from_pretrained(str(folder)).task_type == "CAUSAL_LM"
         try:
             self.together.add(name, folder)
         except (AdapterError, BackboneError) as error:
+            if is_writer:
+                raise
             log.info("adapter %s runs apart from the others: %s", name, error)
             return self.apart.add(name, folder)
         found = self.together.info(name)
-        if found.head == "none":
+        if found.head == "none" or (found.head == "language-model") != is_writer:
             self.together.remove(name)
             raise AdapterError(f"{folder} has no trained head; train one with the adapter")
-        return AdapterInfo(found.labels, found.method, found.bytes)
+        return AdapterInfo(found.labels, found.method, found.bytes, is_writer)
 
     def remove(self, name: str) -> None:
         """Give an adapter up."""
@@ -124,6 +144,18 @@ class MixedBank:
             lambda rows, names: self.together.hidden_states(**rows, adapter_names=names),
             self.apart.hidden_states,
         )
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        rows: Sequence[TokenRow],
+        adapter_names: Sequence[str],
+        continuations: Sequence[Continuation],
+        given_up: Sequence[Callable[[], bool]],
+    ) -> list[Tensor]:
+        """Return the tokens that follow each row, all rows in one batch."""
+        run = partial(self.together.generate, adapter_names=adapter_names)
+        return generate(run, rows, continuations, given_up)
 
     def _divided(self, inputs: dict[str, Tensor], names: Sequence[str], together: Run, apart: Run) -> list[Tensor]:
         """Run the rows of both kinds, and return their results in order."""
