@@ -4,7 +4,7 @@ They need httpx and pydantic (``pip install 'foretoken[serve]'``), and no PyTorc
 """
 
 from foretoken.client.asynchronous import AsyncClient
-from foretoken.client.calls import ServerError
+from foretoken.client.calls import ServerError, Writing
 from foretoken.client.synchronous import Client
 
-__all__ = ["AsyncClient", "Client", "ServerError"]
+__all__ = ["AsyncClient", "Client", "ServerError", "Writing"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeVar
@@ -10,8 +10,15 @@ from typing import Literal, TypeVar
 import httpx
 
 from foretoken.client import calls
-from foretoken.client.calls import Call, Entities, Texts
-from foretoken.serving.schema import AdapterAnswer, ClassifyAnswer, EmbeddingsAnswer, ModelItem, RerankAnswer
+from foretoken.client.calls import Call, Entities, Texts, Writing
+from foretoken.serving.schema import (
+    AdapterAnswer,
+    ClassifyAnswer,
+    CompletionAnswer,
+    EmbeddingsAnswer,
+    ModelItem,
+    RerankAnswer,
+)
 
 T = TypeVar("T")
 Strategy = Literal["none", "simple", "first", "average", "max"]
@@ -90,6 +97,31 @@ class AsyncClient:
     ) -> RerankAnswer:
         """Return the documents' scores, the most relevant first."""
         return await self._call(calls.rerank(model, query, documents, top_n))
+
+    async def complete(
+        self, prompt: Texts, *, model: str | None = None, writing: Writing | None = None
+    ) -> CompletionAnswer:
+        """Write the text that follows each prompt, with an adapter of a decoder.
+
+        Args:
+            prompt: one, or several.
+            model: the adapter, or the pretrained model's own name; may be left out where there is one adapter.
+            writing: how the texts go on.
+        """
+        return await self._call(calls.complete(model, prompt, writing or Writing()))
+
+    async def stream(
+        self, prompt: Texts, *, model: str | None = None, writing: Writing | None = None
+    ) -> AsyncIterator[CompletionAnswer]:
+        """Yield the parts of the texts as they are written; the last part has the numbers of tokens and no text."""
+        call = calls.complete(model, prompt, writing or Writing(), stream=True)
+        async with self._http.stream(call.method, call.path, **call.given) as answer:
+            if not answer.is_success:
+                await answer.aread()
+                call.read(answer)
+            async for line in answer.aiter_lines():
+                if (part := calls.part_of(line)) is not None:
+                    yield part
 
     async def adapters(self) -> list[ModelItem]:
         """List the adapters."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from foretoken.errors import AdapterError, ForetokenError
 from foretoken.serving.schema import (
     AdapterAnswer,
     ClassifyAnswer,
+    CompletionAnswer,
     EmbeddingsAnswer,
     ModelItem,
     ModelsAnswer,
@@ -94,6 +96,49 @@ def rerank(model: str | None, query: str, documents: Sequence[str], top_n: int |
     """Return the request of ``/rerank``."""
     body = {"model": model, "query": query, "documents": list(documents), "top_n": top_n}
     return Call("POST", "/rerank", TypeAdapter(RerankAnswer), {"json": body})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """How texts go on, as OpenAI's requests say it.
+
+    Attributes:
+        max_tokens: of each text.
+        temperature: 0 for the likeliest token at every step.
+        top_p: draw from the likeliest tokens with so much probability.
+        stop: texts that end a text and are left out of it.
+        seed: for the same texts at every request.
+    """
+
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop: Texts | None = None
+    seed: int | None = None
+
+
+def complete(model: str | None, prompt: Texts, writing: Writing, *, stream: bool = False) -> Call[CompletionAnswer]:
+    """Return the request of ``/v1/completions``."""
+    stop = None if writing.stop is None else _plain(writing.stop)
+    body = {"model": model, "prompt": _plain(prompt), "stream": stream} | asdict(writing) | {"stop": stop}
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    return Call("POST", "/v1/completions", TypeAdapter(CompletionAnswer), {"json": body})
+
+
+def part_of(line: str) -> CompletionAnswer | None:
+    """Return the part of a stream that a line holds; None for lines that hold none.
+
+    Raises:
+        ServerError: the server could not go on.
+    """
+    said = line.removeprefix("data: ")
+    if said == line or said == "[DONE]":
+        return None
+    values = json.loads(said)
+    if "error" in values:
+        raise ServerError(str(values["error"]["message"]), int(values["error"]["code"]))
+    return CompletionAnswer.model_validate(values)
 
 
 def models() -> Call[ModelsAnswer]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 from itertools import chain
 
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from foretoken.backbones import BACKBONES
+from foretoken.data.problems import GENERATION
 from foretoken.lengthening import resolve_source
 from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
-from foretoken.training.problems import Problem
+from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import HeadOptions
 
 
@@ -35,6 +38,25 @@ class SharedBase:
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.source, self.config)
         self._made: dict[tuple[object, ...], tuple[PreTrainedModel, list[str]]] = {}
         self._first: PreTrainedModel | None = None
+
+    @cached_property
+    def writes(self) -> bool:
+        """Whether it is a decoder that was saved with its output layer."""
+        family = BACKBONES.get(self.config.model_type)
+        if self.config.is_encoder_decoder or family is None or not family.stacks[0].is_causal:
+            return False
+        return not self.with_new_head(make_problem(GENERATION, ()))[1]
+
+    def language_model(self) -> PreTrainedModel:
+        """Return the decoder with its output layer."""
+        return self.with_new_head(make_problem(GENERATION, ()))[0]
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens that end a text of this decoder's, by its own settings and its tokenizer."""
+        own = getattr(self.language_model().generation_config, "eos_token_id", None)
+        ends = own if isinstance(own, list) else [own]
+        return frozenset(int(end) for end in (*ends, self.tokenizer.eos_token_id) if end is not None)
 
     def with_new_head(
         self, problem: Problem | None, *, head: HeadOptions | None = None

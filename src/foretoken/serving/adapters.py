@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
@@ -15,10 +15,10 @@ from foretoken.metrics.scaling import Scaling
 from foretoken.serving.bank import BASE, AdapterInfo
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.run.card import read_card
-from foretoken.training.tokens.encode import EncodeSettings, token_rules
+from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
 
 PREDICTIONS = "predictions.parquet"  # beside a run's adapter
-SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION)
+SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, GENERATION)
 
 
 @dataclass(eq=False)
@@ -37,6 +37,7 @@ class Adapter:
         bytes: memory that it takes beside the model.
         dtype: of its parameters, as they are kept.
         waiting: requests that need it and are not answered yet.
+        ends: the tokens that end the texts that it writes.
         is_owned: whether its folder goes when it is removed.
     """
 
@@ -51,6 +52,7 @@ class Adapter:
     bytes: int = 0
     dtype: str = ""
     waiting: int = field(default=0, compare=False)
+    ends: frozenset[int] = frozenset()
     is_owned: bool = False
 
     @property
@@ -80,30 +82,34 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
     """
     place = adapter_folder(folder)
     card = read_card(place)
-    problem = card.make_problem() or make_problem(CLASSIFICATION, info.labels)
-    if problem.name not in SERVED:
-        raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)}")
-    length = problem.max_length(card.max_length, base.config, base.tokenizer)
+    problem = card.make_problem() or make_problem(GENERATION if info.writes else CLASSIFICATION, info.labels)
+    if problem.name not in SERVED or (problem.name == GENERATION) != info.writes:
+        raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)} (by decoders)")
+    if info.writes:  # what a prompt leaves of it is for the text
+        length = model_max_length(base.config, base.tokenizer)
+    else:
+        length = problem.max_length(card.max_length, base.config, base.tokenizer)
     return Adapter(
         name=name,
         key=key,
         folder=folder,
-        problem=problem.for_model(base.config, base.tokenizer),
+        problem=problem if info.writes else problem.for_model(base.config, base.tokenizer),
         settings=EncodeSettings(base.tokenizer, length, token_rules(base.config), card.recipe.chunks),
         scaling=card.scaling,
         confidences=_confidences(folder / PREDICTIONS, problem, card.scaling),
         method=info.method,
         bytes=info.bytes,
         dtype=info.dtype,
+        ends=base.end_tokens if info.writes else frozenset(),
     )
 
 
 def frozen_model(base: SharedBase) -> Adapter:
     """Return the pretrained model without an adapter, which has states and no outputs."""
-    problem = make_problem(REGRESSION, ())
-    length = problem.max_length(None, base.config, base.tokenizer)
-    settings = EncodeSettings(base.tokenizer, length, token_rules(base.config))
-    return Adapter(name=BASE, key=BASE, folder=Path(base.source), problem=problem, settings=settings)
+    problem = make_problem(GENERATION if base.writes else REGRESSION, ())
+    settings = EncodeSettings(base.tokenizer, model_max_length(base.config, base.tokenizer), token_rules(base.config))
+    ends = base.end_tokens if base.writes else frozenset()
+    return Adapter(name=BASE, key=BASE, folder=Path(base.source), problem=problem, settings=settings, ends=ends)
 
 
 def _confidences(file: Path, problem: Problem, scaling: Scaling | None) -> np.ndarray | None:

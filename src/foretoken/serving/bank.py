@@ -15,10 +15,13 @@ from typing import Protocol, TypeAlias
 import torch
 from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
+from transformers import GenerationConfig
 
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
+from foretoken.serving.generation import Continuation, generate
+from foretoken.training.tokens.encode import TokenRow
 from foretoken.tuner.bank.bank import AdapterBank
 
 log = logging.getLogger(__name__)
@@ -38,12 +41,14 @@ class AdapterInfo:
         method: peft's name of the method.
         bytes: memory that it takes beside the model.
         dtype: of the parameters, as they are kept.
+        writes: whether the model writes texts with it.
     """
 
     labels: tuple[str, ...]
     method: str
     bytes: int
     dtype: str = "float32"
+    writes: bool = False
 
 
 class Bank(Protocol):
@@ -68,6 +73,15 @@ class Bank(Protocol):
     def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
         """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
 
+    def generate(
+        self,
+        rows: Sequence[TokenRow],
+        adapter_names: Sequence[str],
+        continuations: Sequence[Continuation],
+        given_up: Sequence[Callable[[], bool]],
+    ) -> list[Tensor]:
+        """Return the tokens that follow each row, as :func:`foretoken.serving.generation.generate`."""
+
 
 def make_bank(base: SharedBase, dtype: str | None = None) -> Bank:
     """Return an empty bank over a pretrained model, which keeps parameters in a type; None for the model's."""
@@ -86,7 +100,10 @@ class MixedBank:
 
     def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
         kept = None if dtype is None else DTYPES[dtype]
-        self.together = AdapterBank(_body(base.with_new_head(None)[0]), dtype=kept)
+        model = base.language_model() if base.writes else _body(base.with_new_head(None)[0])
+        self.together = AdapterBank(model, dtype=kept)
+        if base.writes:
+            self.together.model.generation_config = GenerationConfig()  # requests say how texts go on
         self.apart = GroupedBank(base)
 
     @property
@@ -95,24 +112,33 @@ class MixedBank:
         return self.together.packs
 
     def read(self, folder: Path) -> Add:
-        """Read an adapter's files. One that runs apart is read when it is taken up."""
+        """Read an adapter's files. One that runs apart is read when it is taken up.
+
+        Raises:
+            AdapterError: the folder holds none, or one of another model.
+        """
+        is_writer = PeftConfig.from_pretrained(str(folder)).task_type == "CAUSAL_LM"
         try:
             saved = self.together.read(folder)
         except (AdapterError, BackboneError):
+            if is_writer:
+                raise
             return self.apart.read(folder)
 
         def add(name: str) -> AdapterInfo:
             try:
                 self.together.add(name, saved)
             except (AdapterError, BackboneError) as error:
+                if is_writer:
+                    raise
                 log.info("adapter %s runs apart from the others: %s", name, error)
                 return self.apart.read(folder)(name)
             found = self.together.info(name)
-            if found.head == "none":
+            if found.head == "none" or (found.head == "language-model") != is_writer:
                 self.together.remove(name)
                 raise AdapterError(f"{folder} has no trained head; train one with the adapter")
             kept = str(self.together.dtype).removeprefix("torch.")
-            return AdapterInfo(found.labels, found.method, found.bytes, kept)
+            return AdapterInfo(found.labels, found.method, found.bytes, kept, is_writer)
 
         return add
 
@@ -139,6 +165,18 @@ class MixedBank:
             lambda rows, names: self.together.hidden_states(**rows, adapter_names=names),
             self.apart.hidden_states,
         )
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        rows: Sequence[TokenRow],
+        adapter_names: Sequence[str],
+        continuations: Sequence[Continuation],
+        given_up: Sequence[Callable[[], bool]],
+    ) -> list[Tensor]:
+        """Return the tokens that follow each row, all rows in one batch."""
+        run = partial(self.together.generate, adapter_names=adapter_names)
+        return generate(run, rows, continuations, given_up)
 
     def _divided(self, inputs: dict[str, Tensor], names: Sequence[str], together: Run, apart: Run) -> list[Tensor]:
         """Run the rows of both kinds, and return their results in order."""

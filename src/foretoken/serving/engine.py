@@ -42,6 +42,7 @@ class Limits:
         documents: of one request.
         characters: of one document.
         seconds_waiting: in the queue, where a request names no shorter time.
+        new_tokens: of a text that the model writes.
     """
 
     tokens_per_batch: int = 8192
@@ -49,6 +50,7 @@ class Limits:
     documents: int = 256
     characters: int = 2_000_000
     seconds_waiting: float = 30.0
+    new_tokens: int = 1024
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ class Engine:
         now = self._clock()
         wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
         pending = Pending(adapter, request.task.kind, rows, Future(), arrived=now, deadline=now + wait)
+        pending.continuations = [one.continuation for one in prepared if one.continuation is not None]
         with self._changed:
             self._check_ready()
             if len(self._queue) and len(self._queue) + len(rows) > self.limits.rows_waiting:
@@ -354,6 +357,9 @@ class Engine:
     def _forward(self, rows: list[Row]) -> list[Tensor]:
         names = [row.request.adapter.key for row in rows]
         inputs = [row.inputs for row in rows]
+        continuations = [row.continuation for row in rows if row.continuation is not None]
+        if continuations:
+            return self.store.bank.generate(inputs, names, continuations, [row.request.future.done for row in rows])
         padding = int(self.store.base.tokenizer.pad_token_id)
         batch = {"input_ids": padded([row["input_ids"] for row in inputs], padding)}
         batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in inputs], 0)

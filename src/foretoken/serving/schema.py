@@ -161,6 +161,59 @@ class EmbeddingsAnswer(Schema):
     usage: Usage
 
 
+class StreamOptions(Schema):
+    """What a stream says beside the texts."""
+
+    include_usage: bool = Field(False, description="the last part has the numbers of tokens")
+
+
+class CompletionRequest(Schema):
+    """OpenAI's request of texts that go on from prompts; what would change them and is not done is refused."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={"examples": [{"model": "story", "prompt": "Once upon a time", "max_tokens": 32}]},
+    )
+    model: str | None = Field(None, description="an adapter of a decoder, or the pretrained model's own name")
+    prompt: Text | list[Text] | TokenIds | list[TokenIds] = Field(description="texts, or token numbers of texts")
+    max_tokens: int = Field(16, ge=1, description="tokens of each text, the one that ends it included")
+    temperature: float = Field(1.0, ge=0, le=100, description="0: the likeliest token at every step")
+    top_p: float = Field(1.0, gt=0, le=1, description="draw from the likeliest tokens with so much probability")
+    top_k: int = Field(0, ge=-1, description="and from no more of them than this; 0 or -1: any number")
+    stop: Text | list[Text] | None = Field(None, description="texts that end a text and are left out of it")
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="the same texts at every request")
+    stream: bool = Field(False, description="the texts come as they are written, as server-sent events")
+    stream_options: StreamOptions | None = None
+    n: Literal[1] | None = Field(1, description="texts of each prompt; 1 alone")
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = False
+    logprobs: None = None
+    suffix: Literal[""] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = 0.0
+    frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = 0.0
+
+
+class CompletionChoice(Schema):
+    """The text that follows a prompt, or the next part of it; ``finish_reason`` is null until its end."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"] | None = None
+
+
+class CompletionAnswer(Schema):
+    """OpenAI's answer, and each part of a stream; the last part may have the usage and no choices."""
+
+    id: str = Field(default_factory=lambda: new_id("cmpl"))
+    object: Literal["text_completion"] = "text_completion"
+    created: int = Field(default_factory=_now)
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+
+
 class RerankRequest(Schema):
     """The request of Cohere and vLLM."""
 

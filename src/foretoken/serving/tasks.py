@@ -1,4 +1,4 @@
-"""What a client can ask of an adapter: classes, a number, tags, or a document's embedding.
+"""What a client can ask of an adapter: classes, a number, tags, a document's embedding, or a text that goes on.
 
 A task makes token rows of a document, and an answer of what the model computed for them.
 """
@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretoken.data.problems import TOKEN_CLASSIFICATION
+from foretoken.data.problems import GENERATION, TOKEN_CLASSIFICATION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import TooLongError, WrongTaskError
+from foretoken.serving.generation import Continuation
 from foretoken.training.tokens.chunks import pooled
 from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
-Kind: TypeAlias = Literal["logits", "states"]
+Kind: TypeAlias = Literal["logits", "states", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,13 @@ class Prepared(Generic[T]):
         rows: what the model reads.
         tokens: how many the document has, as it is read.
         finish: makes the answer of the rows' results.
+        continuation: what the row is to become, where the model writes.
     """
 
     rows: list[TokenRow]
     tokens: int
     finish: Callable[[list[Tensor]], T]
+    continuation: Continuation | None = None
 
 
 class Task(Protocol[T]):
@@ -53,7 +56,7 @@ class Task(Protocol[T]):
 
     @property
     def kind(self) -> Kind:
-        """Whether it is made of logits or of hidden states."""
+        """Whether it is made of logits, of hidden states, or of tokens that the model writes."""
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[T]:
         """Return the rows of a document.
@@ -111,6 +114,8 @@ class Classify:
         """Return the document, or its chunks where the adapter was trained with chunks."""
         if adapter.problem.name == TOKEN_CLASSIFICATION:
             raise WrongTaskError(f"{adapter.name!r} tags words; ask for token classification")
+        if adapter.problem.name == GENERATION:
+            raise WrongTaskError(f"{adapter.name!r} writes texts; ask for completions")
         if adapter.problem.pairs != (document.pair is not None):
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")

@@ -41,6 +41,7 @@ class ServeCommand:
     queue_seconds: int = option("how long a request may wait before it is refused", 30, at_least=1, at_most=3600)
     max_documents: int = option("documents of a request", 256, at_least=1, at_most=10**6)
     max_characters: int = option("characters of a document", 2_000_000, at_least=1, at_most=10**9)
+    max_new_tokens: int = option("tokens of a text that a decoder writes", 1024, at_least=1, at_most=10**6)
     max_body: int = option("megabytes of a request", 8, at_least=1, at_most=10**5)
     max_adapter: int = option("megabytes of an adapter that is uploaded", 2000, at_least=1, at_most=10**7)
     client_seconds: int = option("how long a client may take to send or to read", 30, at_least=1, at_most=3600)
@@ -82,6 +83,7 @@ def run(words: Sequence[str]) -> int:
             documents=options.max_documents,
             characters=options.max_characters,
             seconds_waiting=options.queue_seconds,
+            new_tokens=options.max_new_tokens,
         ),
         body_bytes=options.max_body * _MEGABYTE,
         adapter_bytes=options.max_adapter * _MEGABYTE,

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 import foretoken
 from foretoken.errors import AdapterError, BackboneError, ForetokenError
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
-from foretoken.serving.http import classify, embeddings, inference_protocol, management
+from foretoken.serving.http import classify, completions, embeddings, inference_protocol, management
 from foretoken.serving.http.guard import Guard, RefusedError
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.traces import Traces
@@ -39,10 +39,10 @@ def make_app(service: Service) -> ASGIApp:
         title="foretoken",
         version=foretoken.__version__,
         summary="Many adapters of one pretrained model.",
-        openapi_tags=[{"name": name} for name in ("predict", "embed", "adapters", "operations")],
+        openapi_tags=[{"name": name} for name in ("predict", "write", "embed", "adapters", "operations")],
     )
     app.state.service = service
-    for module in (classify, embeddings, inference_protocol, management):
+    for module in (classify, completions, embeddings, inference_protocol, management):
         for name in ("router", "guarded", "admin"):
             if (router := getattr(module, name, None)) is not None:
                 app.include_router(router)

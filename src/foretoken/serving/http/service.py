@@ -76,19 +76,25 @@ class Service:
 
     async def ask(self, http: Request, adapter: Adapter, documents: Sequence[Document], task: Task[T]) -> list[T]:
         """Have documents answered; the request is given up when its client leaves."""
+        future = await self.submit(http, adapter, documents, task)
+        return await while_connected(http, asyncio.wrap_future(future))
+
+    async def submit(
+        self, http: Request, adapter: Adapter, documents: Sequence[Document], task: Task[T]
+    ) -> Future[list[T]]:
+        """Put documents into the queue."""
         request = engines.Request(adapter.name, documents, task)
         log = http.scope["state"].setdefault("log", {})
         log |= {"adapter": adapter.name, "documents": len(documents)}
-        future = await run_in_threadpool(self.running.submit, request)
-        return await _while_connected(http, future)
+        return await run_in_threadpool(self.running.submit, request)
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run something on the engine's thread."""
         return await asyncio.wrap_future(self.running.call(function))
 
 
-async def _while_connected(http: Request, future: Future[T]) -> T:
-    waiting = asyncio.wrap_future(future)
+async def while_connected(http: Request, waiting: asyncio.Future[T]) -> T:
+    """Return what is waited for, unless the client leaves first; then it is given up."""
     gone = asyncio.ensure_future(_disconnected(http))
     either: set[asyncio.Future[Any]] = {waiting, gone}
     try:
@@ -98,7 +104,7 @@ async def _while_connected(http: Request, future: Future[T]) -> T:
         return waiting.result()
     finally:
         gone.cancel()
-        waiting.cancel()  # and with it the engine's future, unless it is done
+        waiting.cancel()  # and with it an engine's future, unless it is done
 
 
 async def _disconnected(http: Request) -> None:
