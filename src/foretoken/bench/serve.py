@@ -31,7 +31,7 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.memory import resident_bytes
 from foretoken.methods import make_config
 from foretoken.serving.bank import make_bank
-from foretoken.serving.engine import Engine, Request
+from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Classify, Document
 from foretoken.tuner.bank.bank import AdapterBank
@@ -137,7 +137,8 @@ def make_engine(settings: Mapping[str, Any], folder: Path, *, loaded: int) -> En
     for number, own in enumerate(saved_adapters(settings, folder)):
         store.add(f"a{number}", own)
     store.memory = store.loaded_bytes * loaded // len(store.names) + 1
-    return Engine(store, padded=not bank.packs)
+    limits = Limits(rows_waiting=10**6, seconds_waiting=3600)  # however slow the machine is, all are answered
+    return Engine(store, limits=limits, padded=not bank.packs)
 
 
 def logits(engine: Engine, name: str, text: str) -> np.ndarray:
