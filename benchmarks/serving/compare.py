@@ -97,7 +97,11 @@ class Server:
             given, env={**os.environ, **threads, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        self.wait(options.start_seconds)
+        try:
+            self.wait(options.start_seconds)
+        except BaseException:
+            self.process.kill()
+            raise
 
     def wait(self, seconds):
         """Wait until it answers."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from foretoken.bench.candidates import OURS, THEIRS, UNPACKED, Model, Models, failure, kept
-from foretoken.bench.flops import LayerWork, needed, whole
+from foretoken.bench.counts.flops import LayerWork, needed, whole
+from foretoken.bench.counts.memory import peak_of, saved_bytes
 from foretoken.bench.machine import GEMM_SHAPES, TINY_SHAPES, matrix_limit, synchronise
 from foretoken.bench.measure import Effort, compare, prefixed
-from foretoken.bench.memory import peak_of, saved_bytes
 from foretoken.bench.models import PREFIX_LENGTH, SHAPES, documents, environment, logits_of, loss_of, predict, step
 from foretoken.bench.plan import DTYPES, LENGTHS, LONG_LENGTHS, QUICK_LENGTHS, Options, Part, check_engines
 

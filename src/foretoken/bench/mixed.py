@@ -81,11 +81,12 @@ def measure(part: Part, notify: Callable[[str], object]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         folders = saved_adapters(settings, Path(folder))
         bank = AdapterBank(new_model(settings))
-        attached = []
+        attached, clock = [], time.process_time()
         for number, own in enumerate(folders):
             start = time.perf_counter()
             bank.add(f"a{number}", own)
             attached.append(time.perf_counter() - start)
+        clock = time.process_time() - clock
         single = PeftModel.from_pretrained(new_model(settings), str(folders[0])).eval()
     size = settings["documents"]
     kinds = kinds_of(settings["method"])
@@ -109,6 +110,7 @@ def measure(part: Part, notify: Callable[[str], object]) -> dict[str, Any]:
     return {
         "processor_seconds": {name: statistics.median(seconds[1:]) for name, seconds in spent.items()},
         "attached": attached,
+        "attached_processor_seconds": clock,
         "beside": whole,
         "differences": differences,
         "failed": failure(differences),

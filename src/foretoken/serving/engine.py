@@ -216,8 +216,8 @@ class Engine:
             if len(self._queue) and len(self._queue) + len(rows) > self.limits.rows_waiting:
                 self._refuse("queue full")
             self._queue.put(pending)
+            self.store.fetch(adapter, self._readers, self._wake)  # close() ends the readers after this
             self._changed.notify_all()
-        self.store.fetch(adapter, self._readers, self._wake)
         self.observer.accepted(adapter.name, len(request.documents))
         return pending.future
 

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import RobertaConfig
 from transformers.models.roberta.modeling_roberta import RobertaLayer
 
-from foretoken.bench.flops import LayerWork, needed, whole
+from foretoken.bench.counts.flops import LayerWork, needed, whole
 
 BASE = LayerWork(rows=4096, hidden=768, inner=3072, window=512, num_global=9)
 

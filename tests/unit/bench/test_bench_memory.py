@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from foretoken.bench.memory import peak_of, saved_bytes
+from foretoken.bench.counts.memory import peak_of, saved_bytes
 from foretoken.memory import resident_bytes
 
 MEGABYTE = 2**20

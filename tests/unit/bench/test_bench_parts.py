@@ -144,3 +144,10 @@ def test_notes_say_what_is_going_on():
     measured(parts("attention")[0], notes.append)
     assert any("round 1: block" in note for note in notes)
     assert isinstance(parts("attention")[0], Part)
+
+
+def test_parts_are_chosen_by_their_titles():
+    found = Options(part=["cold"]).chosen(parts("serve"))
+    assert [part.title for part in found] == ["cold adapters"]
+    with pytest.raises(ConfigError, match="expected something of: adapters in memory"):
+        Options(part=["nothing"]).chosen(parts("serve"))

@@ -259,30 +259,32 @@ def mixed(results: Results) -> Section:
             rows.append([family, method, name, *shown, seconds(spent[name]), times(spent[name] / spent[beside])])
         total, slowest = sum(result["attached"]), max(result["attached"])
         first = result["attached"][0]
-        attached.append([family, method, str(len(result["attached"])), *map(seconds, (total, first, slowest))])
+        spent = said(result.get("attached_processor_seconds"), seconds)
+        attached.append([family, method, str(len(result["attached"])), *map(seconds, (total, first, slowest)), spent])
     note = (
         "beside one: beside the bank with one adapter, or with one of each method in the blend. Processor time is that "
         "of the process, which others on the machine change less. "
         "peft computes all documents with one adapter, in a batch or document by document."
     )
     header = ["model", "method", "candidate", "time", "clean", "beside one", "processor time", "beside one"]
-    second = ["model", "method", "adapters", "all attached", "the first", "the slowest"]
+    second = ["model", "method", "adapters", "all attached", "the first", "the slowest", "all, processor time"]
     shown_tables = [table("Adapters in a batch", header, rows, note), table("Attaching from folders", second, attached)]
     return Section(shown_tables, [Chart("A batch of documents", "bars", "seconds", "", bars=bars)])
 
 
 def serve(results: Results) -> Section:
     """Show the engine's throughput by number of adapters, latencies of cold ones, and equality."""
-    active, latencies, equal = [], [], []
+    active, latencies, equal, bars = [], [], [], {}
     for result in done(results):
         timings = result.get("timings", {})
         first = next(iter(timings), "")
         for name, timing in timings.items():
-            held = megabytes(result["resident_bytes"])
+            held = said(result["resident_bytes"], megabytes)
             shown = [seconds(timing["median"]), turns(timing), said(ratio(timings, name, first), times), held]
             active.append([name, *shown, seconds(result["adding_seconds"])])
         for name, found in result.get("latency", {}).items():
             latencies.append([name, *(seconds(found[key]) for key in ("p50", "p95", "p99", "max"))])
+            bars[f"{name}, p99"] = found["p99"]
         if "largest_difference" in result:
             spent = [seconds(value) for value in result["seconds"].values()]
             equal.append([str(result["settings"]["requests"]), exponent(result["largest_difference"]), *spent])
@@ -293,7 +295,7 @@ def serve(results: Results) -> Section:
         table("Latency of the engine", ["asked", "p50", "p95", "p99", "longest"], latencies),
         table("Mixed and alone", ["requests", "largest difference", "together", "one at a time"], equal),
     ]
-    return Section(shown_tables, [])
+    return Section(shown_tables, [Chart("Latency of the engine", "bars", "seconds", "", bars=bars)])
 
 
 def totals(result: Result) -> dict[str, float]:

@@ -134,9 +134,9 @@ def beside_one(method: str) -> Callable[[Runs], float | None]:
 
 
 def attaching(runs: Runs) -> float | None:
-    """Find the seconds that attaching 100 adapters takes."""
-    found = [result["attached"] for result in done(runs.get("mixed", ()), family="minilm", shape="base")]
-    return max((sum(one) for one in found if len(one) == 100), default=None)
+    """Find the processor seconds that attaching 100 adapters takes, of the method that takes longest."""
+    found = [one for one in done(runs.get("mixed", ()), family="minilm", shape="base") if len(one["attached"]) == 100]
+    return max((one["attached_processor_seconds"] for one in found), default=None)
 
 
 def of_engine(find: Callable[[Result], float | None]) -> Callable[[Runs], float | None]:
@@ -181,8 +181,10 @@ TARGETS = (
     Target(f"inducer-tuning, {COST}", 0.05, cost("longformer", N, "inducer-tuning"), percent),
     Target(f"P-tuning v2, P = 100, {SHORT}", 0.07, cost("roberta", 128, "prefix-tuning, P = 100"), percent),
     Target(f"AoT P-tuning, fused, {SHORT}", 0.016, cost("roberta", 128, "aot-p-tuning, fused float16"), percent),
-    Target("a batch of 100 prefix-tuning adapters, beside one's", 1.2, beside_one("prefix-tuning"), times),
-    Target("attaching 100 adapters from folders", 1.0, attaching, seconds),
+    Target(
+        "a batch of 100 prefix-tuning adapters, beside one's, processor time", 1.2, beside_one("prefix-tuning"), times
+    ),
+    Target("attaching 100 adapters from folders, processor time", 1.0, attaching, seconds),
     Target("throughput of 10,000 adapters, of one's", 0.95, of_engine(many_active), whole_percent, at_least=True),
     Target(
         "mixed requests from the same one at a time",
