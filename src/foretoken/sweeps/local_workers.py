@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from foretoken.files import check_writable, make_folder
+from foretoken.machine.processor import cpu_cores
 
 log = logging.getLogger(__name__)
 WORKER = "--as-worker"  # between the parent and its workers, not for users
@@ -61,10 +62,14 @@ def _start(command: Sequence[str], number: int, size: int, output: BinaryIO) -> 
 
 
 def _share(number: int, size: int) -> Mapping[str, str]:
-    """Return the environment variables that give a worker its share of the cores, and one GPU."""
+    """Return the environment variables that give a worker its share of the cores, and one GPU.
+
+    Threads that wait for each other sleep: they would spin on cores that other workers need.
+    """
     import torch
 
-    cores = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size))}
+    cores = {"OMP_NUM_THREADS": str(max(1, (cpu_cores() or 1) // size)), "OMP_WAIT_POLICY": "PASSIVE"}
+    cores = {name: value for name, value in cores.items() if name not in os.environ}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus = [name for name in visible if name] or [str(index) for index in range(torch.cuda.device_count())]
     return cores | ({"CUDA_VISIBLE_DEVICES": gpus[(number - 1) % len(gpus)]} if len(gpus) > 1 else {})

@@ -38,7 +38,7 @@ def _rows(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping):
             yield from ((f"{name} {key}", text) for key, text in _rows(value))
         else:
-            yield name.replace("_", " "), _said(value)
+            yield name if name.isupper() else name.replace("_", " "), _said(value)
 
 
 def _said(value: Any) -> str:
