@@ -1,4 +1,4 @@
-"""The values that a search may give to one field, a list of choices or a range of numbers, and the stages of a search."""
+"""The values that a search may give to one field, a list or a range of numbers, and the stages of a search."""
 
 from __future__ import annotations
 
