@@ -92,7 +92,7 @@ def test_the_full_grid_is_the_papers():
     ("options", "message"),
     [
         ({"rank": [8]}, "--rank is for the grid; give --grid too"),
-        ({"grid": True, "family": ["gpt2"]}, "expected roberta or longformer"),
+        ({"grid": True, "family": ["gpt2"]}, "expected `roberta` or `longformer`"),
     ],
 )
 def test_options_of_the_grid_are_checked(options, message):
