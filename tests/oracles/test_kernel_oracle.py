@@ -55,7 +55,7 @@ def test_kernel_of_the_rows(family, kernel):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_features_of_performer(family):
-    """Choromanski et al. 2021, lemma 1: phi(x) = exp(W x - |x|^2 / 2) / sqrt(R) of x / K^(1/4), each apart."""
+    """Choromanski et al. 2021, lemma 1: exp(W x - |x|^2 / 2) / sqrt(R) of x / K^(1/4), one by one."""
     number, seed = 6, 3
     directions = orthogonal_features(number, HEAD_DIM, seed=seed)
 

@@ -44,10 +44,26 @@ class Options:
     lengths: Path | None = option(
         "text file with a document's length in every line (default: drawn)", None, only="padding"
     )
+    grid: bool = option("inference against prefix lengths and ranks, P-tuning v1 and v2 beside", False, only="aot")
+    prefix_length: list[int] = option(
+        "with --grid: a prefix length p; may be repeated", factory=list, at_least=1, at_most=10_000, only="aot"
+    )
+    rank: list[int] = option(
+        "with --grid: a rank r; may be repeated", factory=list, at_least=1, at_most=10_000, only="aot"
+    )
+    grid_size: list[str] = option(
+        "with --grid: documents x tokens, such as 16x128; may be repeated", factory=list, only="aot"
+    )
+    family: list[Literal["roberta", "longformer"]] = option(
+        "with --grid: the model; may be repeated", factory=list, only="aot"
+    )
 
     def __post_init__(self) -> None:
         """Refuse values of another type or out of range."""
         check_fields(self)
+        of_grid = [name for name in ("prefix_length", "rank", "grid_size", "family") if getattr(self, name)]
+        if of_grid and not self.grid:
+            raise ConfigError(f"--{of_grid[0].replace('_', '-')} is for the grid; give --grid too")
 
     def size(self, value: int) -> int:
         """Return a number of tokens in the chosen shape."""

@@ -14,8 +14,7 @@ from foretoken.options import Values
 from foretoken.sweeps.config import MOST_TRIALS
 from foretoken.sweeps.naming import candidate_name
 from foretoken.sweeps.plan import SweepPlan, Variant
-from foretoken.sweeps.space import Params, size_of
-from foretoken.sweeps.stages import number_in_stages, stage_grid, stages_of
+from foretoken.sweeps.space import Params, number_in_stages, size_of, stage_grid, stages_of
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -15,8 +15,7 @@ from foretoken.options import Errors, Values
 from foretoken.outputs import check_name
 from foretoken.sweeps.config import MOST_RUNS, Rule, SweepConfig, read_sweep_config
 from foretoken.sweeps.naming import axis_labels, candidate_name, digest, safe_name
-from foretoken.sweeps.space import FieldValues, Params, read_space, size_of
-from foretoken.sweeps.stages import field_errors, number_in_stages
+from foretoken.sweeps.space import FieldValues, Params, field_errors, number_in_stages, read_space, size_of
 from foretoken.training.recipe.reading import apply_overrides
 from foretoken.training.recipe.recipe import Recipe, build_recipe, with_method_group
 

@@ -1,9 +1,10 @@
-"""The values that a search may give to one field: a list of choices, or a range of numbers."""
+"""The values that a search may give to one field, a list or a range of numbers, and the stages of a search."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST_CHOICES = 1000
 Params = dict[str, Any]  # values of fields, by their dotted keys
+Stages = Sequence[Sequence[str]]  # fields that are searched one group after the other
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,52 @@ def size_of(space: Mapping[str, FieldValues]) -> int | None:
     return None if None in counts else math.prod(count or 0 for count in counts)
 
 
+def stages_of(space: Mapping[str, FieldValues], stages: Stages | None) -> list[list[str]]:
+    """Return the fields of every stage that a space has something for; without stages all are searched at once."""
+    if stages is None:
+        return [list(space)]
+    return [named for stage in stages if (named := [field for field in stage if field in space])]
+
+
+def stage_grid(space: Mapping[str, FieldValues], stage: Sequence[str], start: Params | None = None) -> list[Params]:
+    """Return every value of the stage's fields; the others are as in ``start``, or have their first value.
+
+    >>> stage_grid({"rate": ValueList((0.1, 0.2)), "alpha": ValueList((1, 2))}, ["rate"])
+    [{'rate': 0.1, 'alpha': 1}, {'rate': 0.2, 'alpha': 1}]
+    """
+    values = [values.grid or () if field in stage else _only(field, values, start) for field, values in space.items()]
+    return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
+
+
+def number_in_stages(space: Mapping[str, FieldValues], stages: Stages | None) -> int:
+    """Return the number of different candidates: the best of a stage is among those of the next.
+
+    >>> number_in_stages({"rate": ValueList((0.1, 0.2)), "alpha": ValueList((1, 2, 3))}, [["rate"], ["alpha"]])
+    4
+    """
+    named = stages_of(space, stages)
+    sizes = [math.prod(space[field].count or 0 for field in stage) for stage in named]
+    return sum(sizes) - len(sizes) + 1
+
+
+def stage_errors(space: Mapping[str, FieldValues], stages: Stages | None) -> Iterator[str]:
+    """Yield the searched fields that are in no stage."""
+    named = {field for stage in stages or () for field in stage}
+    yield from (f"search.stages: no stage has {field}" for field in space if stages is not None and field not in named)
+
+
+def field_errors(spaces: Sequence[Mapping[str, FieldValues]], stages: Stages | None) -> Errors:
+    """Return what is wrong with the stages of a file whose variants search these spaces."""
+    named = [field for stage in stages or () for field in stage]
+    errors = [f"search.stages: {field} is named twice" for field in dict.fromkeys(named) if named.count(field) > 1]
+    errors += [
+        f"search.stages: {field} is searched by no variant; give its values in space"
+        for field in dict.fromkeys(named)
+        if not any(field in space for space in spaces)
+    ]
+    return errors + list(dict.fromkeys(line for space in spaces for line in stage_errors(space, stages)))
+
+
 def _read(value: object, key: str, errors: Errors, strategy: str) -> FieldValues | None:
     if isinstance(value, list):
         return _choices(value, key, errors)
@@ -165,3 +213,7 @@ def _range_errors(found: ValueRange, key: str, strategy: str) -> Errors:
         "a grid needs a list of choices, or a step": strategy == "grid" and found.step is None,
     }
     return [f"{key}: {text}" for text, wrong in checks.items() if wrong]
+
+
+def _only(field: str, values: FieldValues, start: Params | None) -> tuple[object, ...]:
+    return values.ends[:1] if start is None else (start[field],)

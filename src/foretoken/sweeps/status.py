@@ -12,8 +12,7 @@ from typing import TypedDict
 from foretoken.sweeps.candidates import Outcome, Pool
 from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
 from foretoken.sweeps.run_table import BROKEN, FAILED, MEASURED, PRUNED, SCORED, UNMEASURED, WAITING, RunRow
-from foretoken.sweeps.space import Params
-from foretoken.sweeps.stages import stage_grid, stages_of
+from foretoken.sweeps.space import Params, stage_grid, stages_of
 
 ENDED = (*SCORED, PRUNED, FAILED)
 

@@ -45,6 +45,67 @@ def test_every_part_is_measured_and_shown(name):
     assert any(chart.series or chart.bars for chart in section.charts)
 
 
+GRID = Options(
+    quick=True,
+    shape="tiny",
+    rounds=1,
+    threads=1,
+    grid=True,
+    layers=2,
+    prefix_length=[4, 2],
+    rank=[3],
+    grid_size=["2x24"],
+)
+
+
+def test_the_grid_of_ahead_of_time_measures_every_length_and_rank_and_draws_them():
+    (part,) = parts("aot", GRID)
+    result = json.loads(json.dumps(measured(part)))
+    labels = [f"P-tuning {v}, p = {p}" for v in ("v1", "v2") for p in (2, 4)] + [
+        "AoT FC, r = 3",
+        "AoT Kronecker, r = 3",
+    ]
+    assert set(result["timings"]["forward"]) == {NONE, "AoT, fused", *labels}
+    assert not result["skipped"]
+    held = {name: memory["adapter"] for name, memory in result["memory"].items()}
+    assert held[NONE] == 0
+    assert held["AoT, fused"] < held["AoT FC, r = 3"]  # its table is a file
+    assert held["P-tuning v1, p = 4"] - held["P-tuning v1, p = 2"] == 2 * 32 * 4
+    assert held["P-tuning v2, p = 4"] - held["P-tuning v2, p = 2"] == 2 * 2 * 2 * 32 * 4
+    section = SECTIONS["aot"]([result])
+    assert len(section.tables[0].rows) == 2 + len(labels)
+    by_length, by_rank = section.charts[0].series, section.charts[2].series
+    assert [x for x, _ in by_length["P-tuning v2"]] == [2, 4]
+    assert {name: [x for x, _ in line] for name, line in by_rank.items()} == {
+        name: [3] for name in (NONE, "AoT, fused", "AoT FC", "AoT Kronecker")
+    }
+
+
+def test_the_full_grid_is_the_papers():
+    (first, *_) = found = parts("aot", Options(grid=True))
+    assert [(part.settings["batch"], part.settings["n"]) for part in found] == [(1, 16), (16, 128), (16, 384)]
+    assert first.settings["layers"] == 12
+    assert len(first.settings["cases"]) == 2 + 2 * 5 + 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": [8]}, "--rank is for the grid; give --grid too"),
+        ({"grid": True, "family": ["gpt2"]}, "expected `roberta` or `longformer`"),
+    ],
+)
+def test_options_of_the_grid_are_checked(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Options(**options)
+
+
+@pytest.mark.parametrize("text", ["16", "16x", "0x128", "x", "ax3"])
+def test_a_size_of_the_grid_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError, match="--grid-size: got"):
+        parts("aot", Options(grid=True, grid_size=[text]))
+
+
 @pytest.mark.slow
 def test_all_methods_are_timed_beside_no_adapter():
     (part, *_) = parts("methods")

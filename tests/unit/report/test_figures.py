@@ -124,6 +124,8 @@ def test_violins_and_points_over_seeds(tmp_path):
     heights = [body.get_paths()[0].vertices[:, 1] for body in violins if len(body.get_paths())]
     assert len(heights) == 1  # three equal scores have no distribution
     assert heights[0].mean() == pytest.approx(1, abs=0.1)
+    quartiles, median = (line.get_xdata() for line in axes.lines)
+    assert (list(quartiles), list(median)) == (pytest.approx([0.45, 0.65]), pytest.approx([0.5, 0.5]))
     assert axes.get_xlabel() == "Accuracy in %, test"
 
 

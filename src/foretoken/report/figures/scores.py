@@ -1,9 +1,11 @@
-"""Scores over seeds: violins with the single seeds as points."""
+"""Scores over seeds: violins with median and quartiles, and the single seeds as points."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from foretoken.report.figures.panels import Panel, chosen_panels
 from foretoken.report.figures.style import grid, styled, wrapped
@@ -58,6 +60,10 @@ def _draw(panel: Panel, axes: Axes) -> None:
             body.set_alpha(0.35)
     for row, (label, scores) in enumerate(values.items()):
         axes.scatter(scores, [row] * len(scores), color=colours[label], s=14, zorder=3)
+        if label in spread:
+            low, median, high = np.percentile(scores, [25, 50, 75])
+            axes.plot([low, high], [row, row], color=colours[label], linewidth=3, zorder=2, solid_capstyle="butt")
+            axes.plot([median, median], [row - 0.3, row + 0.3], color=colours[label], linewidth=1.5, zorder=2)
     axes.set(title=panel.title, ylabel="", ylim=(len(values) - 0.5, -0.5))
     axes.set_yticks(range(len(values)), [wrapped(label) for label in values])
     axes.grid(axis="y", visible=False)
