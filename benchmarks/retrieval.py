@@ -1,6 +1,6 @@
 """Questions that find the sentence which answers them: frozen MiniLM, and adapters of the queries alone, on QNLI.
 
-    FORETOKEN_DATA=... python benchmarks/retrieval.py [--steps 40] [--rates 0.1 0.3] [--seed 0]
+    FORETOKEN_DATA=... python benchmarks/retrieval.py [--rows N] [--steps 40] [--rates 0.1 0.3] [--seed 0]
 
 The question-sentence pairs of QNLI's labelled part (dev.tsv) whose sentence answers the question become train,
 validation and test, the questions of one sentence together. Every question is searched in all sentences of that file,
@@ -50,10 +50,12 @@ SPLITS = ("validation", "test")
 _SHARES = {"validation_fraction": 0.12, "test_fraction": 0.4}
 
 
-def pairs_and_sentences(path: Path) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the pairs of a question and a sentence that answers it, and all sentences."""
+def pairs_and_sentences(path: Path, most: int | None, seed: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the pairs of a question and a sentence that answers it, and all sentences, of ``most`` rows at random."""
     with path.open(encoding="utf-8", newline="") as opened:
         rows = list(csv.DictReader(opened, delimiter="\t", quoting=csv.QUOTE_NONE))
+    random.Random(seed).shuffle(rows)
+    rows = rows[:most]
     pairs = [(row["question"], row["sentence"]) for row in rows if row["label"] == "entailment"]
     return pairs, list(dict.fromkeys(row["sentence"] for row in rows))
 
@@ -91,14 +93,13 @@ def one_run(data: dict[str, Any], method: str, rate: float, steps: int, seed: in
     return Path(output) / str(recipe["name"])
 
 
-def study(tsv: Path, steps: int, factors: list[float], seed: int) -> dict[str, Any]:
+def study(tsv: Path, most: int | None, steps: int, factors: list[float], seed: int) -> dict[str, Any]:
     """Measure the pretrained model and every method."""
-    pairs, sentences = pairs_and_sentences(tsv)
+    pairs, sentences = pairs_and_sentences(tsv, most, seed)
     numbers = {sentence: number for number, sentence in enumerate(sentences)}
     frozen = load_for_inference("minilm")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pairs.jsonl"
-        random.Random(seed).shuffle(pairs)
         file.write_text("".join(json.dumps({"query": query, "passage": text}) + "\n" for query, text in pairs))
         data = {"path": str(file), "problem": "retrieval", **_SHARES}
         tables = load_data(DataOptions(**data)).splits
@@ -137,6 +138,7 @@ def main() -> None:
     """Run the study and write its file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rows", type=int, help="of QNLI, at random; default: all")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.3], help="shares of a method's default rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
@@ -146,7 +148,7 @@ def main() -> None:
     tune_malloc()
     logging.getLogger("foretoken").setLevel(logging.WARNING)
     tsv = Path(os.environ["FORETOKEN_DATA"]) / "glue" / "QNLI" / "dev.tsv"
-    write_json(chosen.output, study(tsv, chosen.steps, chosen.rates, chosen.seed))
+    write_json(chosen.output, study(tsv, chosen.rows, chosen.steps, chosen.rates, chosen.seed))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from foretoken.errors import BackboneError, quoted
 from foretoken.files import write_json
 
 Pool: TypeAlias = Literal["mean", "first", "max"]
-MODULES = "modules.json"
-_POOLING, _NORMALIZE, _LENGTH = "1_Pooling", "2_Normalize", "sentence_bert_config.json"
+MODULES, POOLING = "modules.json", "1_Pooling/config.json"
+_NORMALIZE, _LENGTH = "2_Normalize", "sentence_bert_config.json"
 _POOLS: dict[str, Pool] = {"mean": "mean", "cls": "first", "max": "max"}
 _TYPES = {
     "Transformer": "sentence_transformers.models.Transformer",
@@ -36,16 +36,16 @@ class SentenceEncoder:
     max_length: int | None = None
 
     @classmethod
-    def of(cls, source: str | Path) -> SentenceEncoder:
-        """Return what a folder or hub name says; the mean, not normalised, where it says nothing.
+    def of(cls, source: str | Path | None) -> SentenceEncoder:
+        """Return what a folder or hub name says; the mean, not normalised, where there is none, or it says nothing.
 
         That is what sentence-transformers takes such a model for.
 
         Raises:
             BackboneError: its vectors are made in a way that is not known here.
         """
-        modules = _read(source, MODULES)
-        if not isinstance(modules, list):
+        modules = _read(source, MODULES) if source else None
+        if source is None or not isinstance(modules, list):
             return cls()
         kinds = {_last(module, "type"): module for module in modules}
         if unknown := kinds.keys() - _TYPES.keys():
@@ -63,13 +63,14 @@ class SentenceEncoder:
     def write(self, folder: Path, width: int) -> None:
         """Write the files beside a model or an adapter, so that sentence-transformers loads the folder as it is."""
         mode = next(name for name, pool in _POOLS.items() if pool == self.pool)
-        places = {"Transformer": "", "Pooling": _POOLING} | ({"Normalize": _NORMALIZE} if self.normalise else {})
+        places = {"Transformer": "", "Pooling": POOLING.partition("/")[0]}
+        places |= {"Normalize": _NORMALIZE} if self.normalise else {}
         rows = [
             {"idx": index, "name": str(index), "path": path, "type": _TYPES[kind]}
             for index, (kind, path) in enumerate(places.items())
         ]
-        (folder / _POOLING).mkdir(exist_ok=True)  # the others have nothing to say
-        write_json(folder / _POOLING / "config.json", {"word_embedding_dimension": width, "pooling_mode": mode})
+        (folder / POOLING).parent.mkdir(exist_ok=True)  # the others have nothing to say
+        write_json(folder / POOLING, {"word_embedding_dimension": width, "pooling_mode": mode})
         write_json(folder / MODULES, rows)
         if self.max_length is not None:
             write_json(folder / _LENGTH, {"max_seq_length": self.max_length, "do_lower_case": False})
@@ -82,7 +83,7 @@ def is_sentence_encoder(source: str | Path) -> bool:
 
 def pooling_mode(source: str | Path) -> object:
     """Return what ``1_Pooling/config.json`` calls the pooling, in its new or old form; None where it is not there."""
-    settings = _read(source, f"{_POOLING}/config.json")
+    settings = _read(source, POOLING)
     if not isinstance(settings, dict):
         return None
     if "pooling_mode" in settings:

@@ -87,7 +87,7 @@ def test_lengthened_minilm_reads_a_passage_of_2000_tokens(tmp_path):
     folder = tmp_path / "long"
     lengthen("minilm", max_length=2048, attention_window=128, output=folder)
     filler = "The minutes of the meeting were read and nobody had anything to add. "
-    passages = [filler * 138 + end for end in ("The bridge was closed.", "The choir sang in Lima.")]
+    passages = [filler * 145 + end for end in ("The bridge was closed.", "The choir sang in Lima.")]
     predictor = load_for_inference(folder)
     found = embed(predictor, passages)
     assert all(2000 < length <= 2048 for length in found.lengths)

@@ -12,6 +12,7 @@ from foretoken.errors import AdapterError
 from foretoken.files import atomic_directory
 from foretoken.inference.predictor import adapter_folder, load_for_inference
 from foretoken.outputs import check_new_folder
+from foretoken.sentence_encoders import POOLING
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.tuner.fuse import fuse
 
@@ -28,9 +29,12 @@ def fuse_folder(source: Path, output: Path, *, dtype: torch.dtype) -> None:
     if not isinstance(model, PeftModel):
         raise AdapterError(f"{source} holds a whole model, not an adapter; there is nothing to fuse")
     with atomic_directory(output) as temporary:
-        for file in adapter_folder(source).iterdir():
+        saved = adapter_folder(source)
+        for file in (*saved.iterdir(), saved / POOLING):
             if file.is_file() and not file.name.startswith("adapter_"):
-                copyfile(file, temporary / file.name)
+                place = temporary / file.relative_to(saved)
+                place.parent.mkdir(exist_ok=True)
+                copyfile(file, place)
         fuse(model, temporary, dtype=dtype)
         with rows_alone(model):
             model.save_pretrained(str(temporary))

@@ -20,11 +20,12 @@ from huggingface_hub.errors import (
 )
 
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, cut, quoted
+from foretoken.sentence_encoders import POOLING
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
-FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")  # no pickles, and nothing that runs
+FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING)  # no pickles, and nothing that runs
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 

@@ -49,7 +49,8 @@ def push(
     """
     check_name(name)
     with prepared(source, name, base_model) as folder:
-        sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        sizes = {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
         if dry_run:
             return f"https://huggingface.co/{name}", sizes
         return upload(folder, name, private=private, message=f"Push {source.resolve().name} with foretoken"), sizes
@@ -75,7 +76,9 @@ def prepared(source: Path, name: str, base_model: str | None) -> Iterator[Path]:
     with TemporaryDirectory() as made:
         folder = Path(made)
         for file in sorted({file for pattern in FETCHED for file in saved.glob(pattern)}):
-            shutil.copyfile(file, folder / file.name)
+            place = folder / file.relative_to(saved)
+            place.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, place)
         base = _with_base(folder, base_model)
         _without_paths(folder, base)
         _write_card(source, saved, folder, name, base)

@@ -84,12 +84,12 @@ def search(queries: Vectors, passages: Vectors, how: Search = "exact", *, top: i
     """
     if how == "exact":
         return ranked(queries, passages, top=top)
-    from usearch.index import Index
+    from usearch.index import Index, Matches
 
     index = Index(ndim=passages.shape[1], metric="cos", dtype="f32", expansion_search=2 * top)
     index.add(np.arange(len(passages)), unit(passages))
     found = index.search(unit(queries), min(top, len(passages)))
-    rows = [found] if len(queries) == 1 else found
+    rows = [found] if isinstance(found, Matches) else [found[row] for row in range(len(queries))]
     return [_nearest(row.keys, 1 - row.distances) for row in rows]
 
 

@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from foretoken.metrics.texts import check_texts
+from foretoken.metrics.checks import check_texts
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -1,6 +1,8 @@
-"""What every metric of class probabilities expects of its input."""
+"""What metrics of class probabilities, and of generated texts, expect of their input."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,6 +60,27 @@ def checked_probabilities(probabilities: ArrayLike) -> NDArray[np.float64]:
     sums = scores.sum(axis=1)
     _refuse(np.abs(sums - 1) > _SUM_TOLERANCE, "does not sum to 1; give one probability per class")
     return np.ascontiguousarray(scores.clip(0, 1))  # torch warns about other layouts
+
+
+def check_texts(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    """Raise DataError unless there is one row or more, each a text and a list of one reference or more.
+
+    Empty texts are texts.
+
+    >>> check_texts(["", "b"], [["a"], ["b", "c"]])
+    >>> check_texts(["a"], ["a"])
+    Traceback (most recent call last):
+    foretoken.errors.DataError: row 0 has the references 'a'; expected a list of texts, at least one
+    """
+    if len(predictions) != len(references):
+        raise DataError(f"there are {len(predictions)} predictions for {len(references)} rows of references")
+    if len(predictions) == 0:
+        raise DataError("there are no predictions to score; expected at least one row")
+    for row, (text, known) in enumerate(zip(predictions, references, strict=True)):
+        if not isinstance(text, str):
+            raise DataError(f"row {row} has the prediction {text!r}; expected a text")
+        if isinstance(known, str) or len(known) == 0 or not all(isinstance(reference, str) for reference in known):
+            raise DataError(f"row {row} has the references {known!r}; expected a list of texts, at least one")
 
 
 def _checked_labels(labels: ArrayLike, rows: int, classes: int) -> NDArray[np.int64]:

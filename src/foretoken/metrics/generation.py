@@ -7,7 +7,7 @@ from typing import Any
 
 from foretoken.errors import ConfigError, did_you_mean
 from foretoken.metrics.answers import answer_metrics
-from foretoken.metrics.texts import check_texts
+from foretoken.metrics.checks import check_texts
 from foretoken.metrics.wordnet import wordnet
 
 Texts = Sequence[str]

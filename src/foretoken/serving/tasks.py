@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretoken.backbones.pooling import sentence_vectors
 from foretoken.data.problems import GENERATION, TOKEN_CLASSIFICATION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
@@ -148,8 +149,9 @@ class Embed:
         rows, tokens, truncated = read(adapter, document, None)
 
         def finish(results: list[Tensor]) -> Embedding:
-            mean = torch.cat(results).mean(dim=0)
-            return Embedding(torch.nn.functional.normalize(mean, dim=0).numpy(), tokens, truncated)
+            states = torch.cat(results)[None]  # (1, N, D)
+            vector = sentence_vectors(states, torch.ones(states.shape[:2], dtype=torch.bool))[0]
+            return Embedding(vector.numpy(), tokens, truncated)
 
         return Prepared(rows, tokens, finish)
 

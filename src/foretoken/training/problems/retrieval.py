@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -273,7 +273,7 @@ def passage_numbers(passages: Iterable[Sequence[str]], negatives: Iterable[Seque
     return {text: number for number, text in enumerate(texts)}
 
 
-def ranked(queries: Any, passages: Any, numbers: Sequence[int] | None = None, *, top: int = DEPTH) -> list[Ranking]:
+def ranked(queries: Any, passages: Any, numbers: ArrayLike | None = None, *, top: int = DEPTH) -> list[Ranking]:
     """Return the passages nearest to each query by cosine similarity, found by looking at all of them.
 
     Args:
@@ -297,5 +297,4 @@ def unit(vectors: Any) -> Vectors:
     """Return vectors (n, D) of length 1; one of zeros stays as it is."""
     rows = np.asarray(vectors, dtype=np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    scaled: Vectors = rows / np.where(lengths == 0, 1, lengths)
-    return scaled
+    return np.divide(rows, np.where(lengths == 0, 1, lengths), dtype=np.float32)

@@ -186,7 +186,9 @@ def _of_method(run: Run, method: Values, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_given(run: Run, key: str) -> bool:
-    """Tell whether an option has another value than its default."""
+    """Tell whether an option has another value than its default, and was not left to foretoken."""
+    if key in run.recipe.auto:
+        return False
     group, _, name = key.rpartition(".")
     options = _of(run, group) if group else run.recipe
     if options is None:

@@ -156,7 +156,7 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: S
         prepared.model.save_pretrained(str(temporary))
         prepared.tokenizer.save_pretrained(str(temporary))
         if (encoder := prepared.problem.sentence_encoder) is not None:
-            encoder.write(temporary, prepared.model.config.hidden_size)
+            replace(encoder, max_length=prepared.max_length).write(temporary, prepared.model.config.hidden_size)
 
 
 @contextmanager
