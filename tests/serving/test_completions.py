@@ -128,6 +128,20 @@ def test_requests_of_different_adapters_and_lengths_share_a_batch(gpt2, monkeypa
     assert all(item.new_tokens <= count for item, (_, _, count) in zip(alone_each, asked, strict=True))
 
 
+def test_a_long_prompt_and_a_long_text_run_out_of_no_positions(gpt2, caplog):
+    with Engine(make_store(*gpt2[1:3])) as engine:
+        asked = [("word1 " * 58, 6), ("word2", 60), ("word3 " * 30, 30)]
+
+        def ask(prompt, count):
+            return engine.submit(Request("short", [Document(prompt)], Complete(Sampling(count, temperature=0))))
+
+        alone_each = [ask(*one).result(60)[0] for one in asked]
+        engine.call(lambda: time.sleep(0.5))
+        together = [ask(*one) for one in asked]
+        assert [future.result(60)[0] for future in together] == alone_each
+    assert "one by one" not in caplog.text
+
+
 def test_stop_texts_end_a_text_and_are_left_out(server):
     whole = expected(server, "long", PROMPTS[1], 20)[0]
     words = whole.split()
@@ -218,6 +232,7 @@ def test_refusals_have_the_status_of_the_other_routes(server):
         (422, good | {"logprobs": 1}, "logprobs"),
         (422, good | {"echo": True}, "echo"),
         (422, good | {"presence_penalty": 0.5}, "presence_penalty"),
+        (422, good | {"repetition_penalty": 1.2}, "repetition_penalty"),
         (422, good | {"logit_bias": {"5": 1.0}}, "logit_bias"),
         (422, good | {"prompt": ""}, "prompt"),
         (422, good | {"temperature": -1}, "temperature"),

@@ -166,3 +166,27 @@ def test_without_ray_the_extra_is_named(adapters, tmp_path, capsys, monkeypatch,
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*(word.format(spam=adapters[1]["spam"]) for word in words), "--ray"]) == 2
     assert "pip install 'foretoken[ray]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("looks", [3, 10**6])
+def test_a_server_waits_for_its_replicas_beyond_the_minute_of_rays_own_wait(monkeypatch, caplog, looks):
+    from types import SimpleNamespace
+
+    from ray import serve
+
+    from foretoken.serving.ray import serve as server
+
+    def delete(name):
+        raise TimeoutError("Some of these applications weren't deleted after 60s")
+
+    asked = []
+
+    def status():
+        asked.append(1)
+        return SimpleNamespace(applications={server.NAME: "DELETING"} if len(asked) < looks else {})
+
+    monkeypatch.setattr(serve, "delete", delete)
+    monkeypatch.setattr(serve, "status", status)
+    server._delete(60 if looks == 3 else 0.3)
+    assert len(asked) >= 3
+    assert ("have not ended" in caplog.text) is (looks > 3)

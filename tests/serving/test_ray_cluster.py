@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 import warnings
 from pathlib import Path
 
+import httpx
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +31,14 @@ def cluster():
         patch.setenv("PYTHONPATH", str(SRC))
         import ray
 
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        for attempt in range(3):  # a node has 30 s to start, which Ray fixes, and a loaded machine takes longer
+            try:
+                ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+                break
+            except Exception:
+                ray.shutdown()
+                if attempt == 2:
+                    raise
         yield
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray does not wait for the processes that it ends
@@ -110,7 +119,8 @@ def test_replicas_answer_and_drain(adapters):
         try:
             line = server.stdout.readline()
             assert line.startswith("serving model with 2 replicas at http://127.0.0.1:"), line
-            with Client(line.split()[-1], api_key="sesame") as client:
+            address = line.split()[-1]
+            with Client(address, api_key="sesame", timeout=300) as client:
                 assert client.classify("word1 lunch", model="mail").data[0].label in ("ham", "spam")
                 with pytest.raises(ServerError, match="use the folder of --adapters") as refused:
                     client.load("new", adapters[1]["topic"])
@@ -120,10 +130,19 @@ def test_replicas_answer_and_drain(adapters):
                 def ask():
                     answers.append(client.classify(["word1 lunch " * 20] * 250, model="mail"))
 
+                def accepted():
+                    """How many documents the replica has taken that answers this time; replicas take turns."""
+                    page = httpx.get(f"{address}/metrics", headers={"authorization": "Bearer sesame"}, timeout=60).text
+                    found = re.search(r'foretoken_documents_total{adapter="mail"} (.*)', page)
+                    return float(found[1]) if found else 0.0
+
                 asking = threading.Thread(target=ask)
                 asking.start()
+                while accepted() < 250:
+                    assert asking.is_alive() or answers
                 server.send_signal(signal.SIGTERM)
                 asking.join()
+                assert [len(answer.data) for answer in answers] == [250]
             assert server.wait(180) == 0
         finally:
             server.kill()

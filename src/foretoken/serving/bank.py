@@ -20,8 +20,8 @@ from transformers import GenerationConfig
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.generation import Continuation, generate
-from foretoken.training.tokens.encode import TokenRow
+from foretoken.serving.generation import Continuation, fitting, generate
+from foretoken.training.tokens.encode import TokenRow, position_limit
 from foretoken.tuner.bank.bank import AdapterBank
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,7 @@ class MixedBank:
         if base.writes:
             self.together.model.generation_config = GenerationConfig()  # requests say how texts go on
         self.apart = GroupedBank(base)
+        self.positions = position_limit(base.config)
 
     @property
     def packs(self) -> bool:
@@ -174,9 +175,16 @@ class MixedBank:
         continuations: Sequence[Continuation],
         given_up: Sequence[Callable[[], bool]],
     ) -> list[Tensor]:
-        """Return the tokens that follow each row, all rows in one batch."""
-        run = partial(self.together.generate, adapter_names=adapter_names)
-        return generate(run, rows, continuations, given_up)
+        """Return the tokens that follow each row, in one batch where the model has positions for it."""
+        lengths = [len(row["input_ids"]) for row in rows]
+        new_tokens = [one.sampling.max_tokens for one in continuations]
+        found: dict[int, Tensor] = {}
+        for places in fitting(lengths, new_tokens, self.positions):
+            run = partial(self.together.generate, adapter_names=[adapter_names[place] for place in places])
+            own = [rows[place] for place in places]
+            wanted, over = [continuations[place] for place in places], [given_up[place] for place in places]
+            found |= dict(zip(places, generate(run, own, wanted, over), strict=True))
+        return [found[place] for place in range(len(rows))]
 
     def _divided(self, inputs: dict[str, Tensor], names: Sequence[str], together: Run, apart: Run) -> list[Tensor]:
         """Run the rows of both kinds, and return their results in order."""

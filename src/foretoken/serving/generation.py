@@ -172,6 +172,28 @@ def generate(
     return steps.results()
 
 
+def fitting(lengths: Sequence[int], new_tokens: Sequence[int], positions: int | None) -> list[list[int]]:
+    """Return the numbers of the rows that run together.
+
+    A row that is over goes on in step with the others of its batch, and must not run out of the model's positions.
+
+    >>> fitting([3, 60, 5], [50, 4, 4], 64)
+    [[1, 2], [0]]
+    """
+    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    if positions is None:
+        return [order]
+    found: list[list[int]] = []
+    for number in order:
+        for batch in found:
+            if lengths[batch[0]] + max(new_tokens[other] for other in (*batch, number)) <= positions:
+                batch.append(number)
+                break
+        else:
+            found.append([number])
+    return found
+
+
 class RowSteps:
     """What happens to the rows of a batch at every step: each chooses its token, and goes on or ends."""
 

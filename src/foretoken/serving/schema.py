@@ -60,6 +60,7 @@ class ClassifyRequest(Schema):
     input: Text | list[Text] | TokenIds | list[TokenIds] = Field(description="texts, or token numbers of texts")
     text_pair: Text | list[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
     truncate_prompt_tokens: int | None = Field(None, ge=-1, description="read no more tokens; -1: as in training")
+    use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
 
@@ -99,7 +100,8 @@ class PredictRequest(Schema):
     )
     model: str | None = Field(None, description="the adapter; may be left out where there is one")
     raw_scores: bool = Field(False, description="logits in place of probabilities")
-    truncate: bool = Field(False, description="cut what is too long; else it is refused with 413")
+    truncate: bool | None = Field(None, description="cut what is too long; else it is refused with 413")
+    truncation_direction: Literal["right", "Right"] | None = Field(None, description="ends are cut, no beginnings")
 
 
 class Score(Schema):
@@ -192,6 +194,8 @@ class CompletionRequest(Schema):
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = 0.0
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = 0.0
+    repetition_penalty: Annotated[float, Field(ge=1, le=1)] | None = 1.0
+    min_p: Annotated[float, Field(ge=0, le=0)] | None = 0.0
 
 
 class CompletionChoice(Schema):
@@ -214,6 +218,12 @@ class CompletionAnswer(Schema):
     usage: Usage | None = None
 
 
+class RerankDocument(Schema):
+    """A document's text."""
+
+    text: str
+
+
 class RerankRequest(Schema):
     """The request of Cohere and vLLM."""
 
@@ -223,15 +233,9 @@ class RerankRequest(Schema):
     )
     model: str | None = Field(None, description="an adapter that was trained on pairs of texts")
     query: Text
-    documents: list[Text] = Field(min_length=1)
+    documents: list[Text | RerankDocument] = Field(min_length=1)
     top_n: int | None = Field(None, ge=0, description="answer no more than these; 0 or null for all")
-    return_documents: bool = True
-
-
-class RerankDocument(Schema):
-    """A document's text."""
-
-    text: str
+    return_documents: bool | None = True
 
 
 class RerankItem(Schema):

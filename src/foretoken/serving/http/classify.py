@@ -43,7 +43,8 @@ async def classify(asked: ClassifyRequest, http: Request, service: ServiceOf) ->
     most = asked.truncate_prompt_tokens
     task = Classify(max_tokens=None if most is None or most < 0 else max(1, most))
     found = await service.ask(http, adapter, _documents(asked.input, asked.text_pair), task)
-    data = [_classified(number, item, threshold) for number, item in enumerate(found)]
+    raw = asked.use_activation is False
+    data = [_classified(number, item, threshold, raw=raw) for number, item in enumerate(found)]
     labels = list(adapter.labels)
     return ClassifyAnswer(model=adapter.name, labels=labels, data=data, usage=usage_of(found))
 
@@ -59,7 +60,7 @@ async def predict(
     adapter = service.adapter(asked.model)
     given = asked.inputs
     documents = [_document(item) for item in given] if isinstance(given, list) else [_document(given)]
-    found = await service.ask(http, adapter, documents, Classify(truncate=asked.truncate))
+    found = await service.ask(http, adapter, documents, Classify(truncate=bool(asked.truncate)))
     _say_truncated(answer, found)
     scores = [_scores(item, raw=asked.raw_scores) for item in found]
     return scores if isinstance(given, list) else scores[0]
@@ -91,7 +92,8 @@ async def pipeline(
 async def rerank(asked: RerankRequest, http: Request, service: ServiceOf) -> RerankAnswer:
     """Score documents by an adapter trained on pairs: its number, or the probability of its last class."""
     adapter = service.adapter(asked.model)
-    documents = [Document(asked.query, text) for text in asked.documents]
+    texts = [text if isinstance(text, str) else text.text for text in asked.documents]
+    documents = [Document(asked.query, text) for text in texts]
     found = await service.ask(http, adapter, documents, Classify())
     scores = [float(item.logits[0] if item.probabilities is None else item.probabilities[-1]) for item in found]
     order = np.argsort([-score for score in scores], kind="stable")[: asked.top_n or None]
@@ -99,7 +101,7 @@ async def rerank(asked: RerankRequest, http: Request, service: ServiceOf) -> Rer
         RerankItem(
             index=int(number),
             relevance_score=scores[number],
-            document=RerankDocument(text=asked.documents[number]) if asked.return_documents else None,
+            document=RerankDocument(text=texts[number]) if asked.return_documents else None,
             truncated=found[number].truncated,
         )
         for number in order
@@ -145,8 +147,8 @@ def _threshold(adapter: Adapter, confidence: float | None, coverage: float | Non
     return max(confidence or 0.0, 0.0 if coverage is None else adapter.threshold(coverage))
 
 
-def _classified(number: int, item: Prediction, threshold: float) -> Classified:
-    values = item.logits if item.probabilities is None else item.probabilities
+def _classified(number: int, item: Prediction, threshold: float, *, raw: bool) -> Classified:
+    values = item.logits if raw or item.probabilities is None else item.probabilities
     abstained = item.confidence < threshold
     return Classified(
         index=number,

@@ -29,7 +29,7 @@ def cluster(processes: int, *, option: str) -> Iterator[bool]:
         local = {} if address else {"num_cpus": max(processes, os.cpu_count() or 1), "include_dashboard": False}
         try:
             ray.init(log_to_driver=False, logging_level=logging.WARNING, **local)  # type: ignore[arg-type]
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # a node that is not up within Ray's 30 s is a bare Exception
             where = f"the Ray cluster at {address}" if address else "a Ray cluster of this machine"
             raise ConfigError(f"cannot use {where}: {one_line(str(error))[:200]}") from error
     try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -21,7 +24,9 @@ from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.http.watch import Watcher
 from foretoken.serving.ray.cluster import cluster
 
+log = logging.getLogger(__name__)
 NAME = "foretoken"
+_MARGIN = 60  # seconds that Ray may take to end replicas which have drained
 
 
 def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[str], None]) -> None:
@@ -54,11 +59,27 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
             say(f"serving {Path(source).name} with {replicas} replica{'s' * (replicas > 1)} at {address}")
             stop.wait()
         finally:
-            serve.delete(NAME)  # returns when the replicas have answered what they had accepted
+            _delete(settings.drain_seconds + _MARGIN)
             if is_local:
                 serve.shutdown()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _delete(seconds: float) -> None:
+    """Delete the application; return when the replicas have answered what they had accepted, or have been ended.
+
+    ``serve.delete`` waits for 60 s and then raises an error, which is as long as replicas may take to drain.
+    """
+    from ray import serve
+
+    end = time.monotonic() + seconds
+    with suppress(TimeoutError):
+        serve.delete(NAME)
+    while NAME in serve.status().applications and time.monotonic() < end:
+        time.sleep(0.2)
+    if NAME in serve.status().applications:
+        log.warning("the replicas have not ended within %d s", seconds)
 
 
 def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
