@@ -280,6 +280,7 @@ PATCHED: tuple[Patch, ...] = (
     Patch("peft.utils.constants.INCLUDE_LINEAR_LAYERS_SHORTHAND", "read", "how a LoRA names every linear map"),
     Patch("peft.utils.integrations.init_empty_weights", "read", "`low_cpu_mem_usage`"),
     Patch("peft.tuners.lora.layer.LoraLayer", "read", "a batch of several adapters, and the LoRA of a stack"),
+    Patch("peft.tuners.lora.layer.Linear", "read", "its update moves with a projection to the queries' side"),
     Patch(
         "peft.utils.other.ModulesToSaveWrapper",
         "read",

@@ -3,7 +3,7 @@
 from foretoken.attention.attend import attend, own_weights
 from foretoken.attention.columns import ExtraColumns
 from foretoken.attention.engines.dense import repeat_heads
-from foretoken.attention.engines.projected import Projected
+from foretoken.attention.engines.projected import LinearMap, Projected
 from foretoken.attention.engines.table import engines
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window, causal_mask
@@ -12,6 +12,7 @@ __all__ = [
     "Blocks",
     "DenseMask",
     "ExtraColumns",
+    "LinearMap",
     "Mask",
     "Packed",
     "Projected",

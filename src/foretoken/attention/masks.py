@@ -29,12 +29,16 @@ class Mask(ABC):
         """Return how many documents the queries (B, H, N, K) are of."""
 
     @abstractmethod
-    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Mask, Tensor, Tensor]:
-        """Return mask, keys and values (B, H_kv, M, K) in which no query sees the first ``length`` keys.
+    def without_prefix(
+        self, length: int, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Mask, Tensor | None, Tensor | None]:
+        """Return mask, keys and values (B, H_kv, M, K) in which no query sees the first ``length`` keys."""
 
-        Raises:
-            AdapterError: a prefix cannot be divided from the text in this kind of mask.
-        """
+    def prefix_keys(self, length: int, heads: int, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the first ``length`` keys and values (B, H_kv, P, K); ``heads`` are H."""
+        assert key is not None
+        assert value is not None
+        return key[:, :, :length], value[:, :, :length]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +67,11 @@ class DenseMask(Mask):
         """Return B."""
         return query.shape[0]
 
-    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[DenseMask, Tensor, Tensor]:
+    def without_prefix(
+        self, length: int, key: Tensor | None, value: Tensor | None
+    ) -> tuple[DenseMask, Tensor | None, Tensor | None]:
         """Cut off the prefix."""
-        if not length:
+        if not length or key is None or value is None:
             return self, key, value
         mask = self.mask if self.mask is None or self.mask.shape[-1] == 1 else self.mask[..., length:]
         return DenseMask(mask), key[:, :, length:], value[:, :, length:]
@@ -122,7 +128,9 @@ class Window(Mask):
         """Return B."""
         return query.shape[0]
 
-    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Window, Tensor, Tensor]:
+    def without_prefix(
+        self, length: int, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Window, Tensor | None, Tensor | None]:
         """Mask the prefix: keys and queries share their positions, so that none can be cut off.
 
         The prefix's own queries are answered as global ones, by another attention.
@@ -155,11 +163,16 @@ class Packed(Mask):
         """Return B, the documents of the run."""
         return self.batch.size
 
-    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Packed, Tensor, Tensor]:
-        """Return all as it is without a prefix."""
-        if length:
-            raise AdapterError("this family's attention cannot be divided into text and prefix: it is packed")
-        return self, key, value
+    def prefix_keys(self, length: int, heads: int, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the documents' own: the keys of the run are the text's alone."""
+        assert self.prefix_kv is not None
+        return self.prefix_kv
+
+    def without_prefix(
+        self, length: int, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Packed, Tensor | None, Tensor | None]:
+        """Leave the documents' prefixes out."""
+        return (replace(self, prefix_kv=None) if length else self), key, value
 
     def prefix_with(self, more: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | None:
         """Return the keys and values (B, H, P, K) that all of a document's tokens see, ``more`` at the end."""
@@ -200,7 +213,9 @@ class Blocks(Mask):
         """Return B."""
         return query.shape[0]
 
-    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Blocks, Tensor, Tensor]:
+    def without_prefix(
+        self, length: int, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Blocks, Tensor | None, Tensor | None]:
         """Mask the prefix: its queries still see the text."""
         if not length:
             return self, key, value

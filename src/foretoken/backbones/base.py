@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from foretoken.attention import Mask
+from foretoken.attention import LinearMap, Mask
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Keywords, ModuleValue
@@ -67,10 +67,10 @@ class AttentionAdapter(Protocol):
     def text_is_frozen(self) -> bool:
         """Whether the text that enters this attention depends on nothing that is trained, unlike the prefix."""
 
-    def idle(self, module: nn.Module) -> nn.Module | None:
-        """Return the frozen module inside the wrappers and hooks of adapters that do not act in the current pass.
+    def linear_map(self, module: nn.Module) -> LinearMap | None:
+        """Return the map that a module is with the adapters at work on it in the current pass.
 
-        None where something may change its output.
+        None where it is none, or not the same for all documents.
         """
 
     def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:
@@ -98,6 +98,17 @@ class AttentionAdapter(Protocol):
 
 
 ADAPTER = ModuleValue[AttentionAdapter]("foretoken_adapter")
+# what answers ``linear_map`` for an attention without an adapter of ours, whose projections may carry LoRA of peft's
+LINEAR_MAP = ModuleValue[Callable[[nn.Module], "LinearMap | None"]]("foretoken_linear_map")
+
+
+def plain_map(module: nn.Module) -> LinearMap | None:
+    """Return the linear map that a frozen or trained module is; None for anything else, e.g. quantised weights."""
+    if type(module) is not nn.Linear or type(module.weight) is not nn.Parameter:
+        return None
+    if not module.weight.is_floating_point() or "forward" in module.__dict__:
+        return None
+    return LinearMap(module.weight, () if module.bias is None else (module.bias,))
 
 
 def adapter_of(module: nn.Module) -> AttentionAdapter | None:

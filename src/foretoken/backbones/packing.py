@@ -8,7 +8,6 @@ Shapes: B batch, N text tokens, P prefix length, S tokens of all documents with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -115,11 +114,6 @@ def prefix_mask_of(adapter: AttentionAdapter | None) -> Tensor | None:
 def with_own_prefix(batch: PackedBatch, attention: nn.Module) -> PackedBatch:
     """Return the batch as an attention sees it: the prefix may enter before a later layer than the first."""
     return batch.with_prefix(prefix_length_of(ADAPTER.get(attention)))
-
-
-def trains(modules: Iterable[nn.Module]) -> bool:
-    """Tell whether one of these modules is trained: its gradient must be there, be it zero."""
-    return any(parameter.requires_grad for module in modules for parameter in module.parameters())
 
 
 def unpack_first_tokens(first: Tensor, prefix_length: int) -> Tensor:

@@ -26,6 +26,7 @@ import torch
 from peft import LoraConfig, PeftConfig
 from torch import Tensor, nn
 
+from foretoken.attention import LinearMap
 from foretoken.errors import AdapterError, ConfigError, quoted
 from foretoken.files import JsonObject, PathLike, refuse_pickles
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, Place, check_layers
@@ -211,6 +212,10 @@ class OutputEdit(nn.Module, ABC):
     def forward(self, output: Tensor, given: Tensor) -> Tensor:
         """Output (B, ..., D_out) and input (B, ..., D_in) of the module -> new output, in the output's type."""
 
+    def folded(self, module: LinearMap) -> LinearMap | None:
+        """Return the linear map that a linear module and this edit are together; None where they are none."""
+        return None
+
 
 class OutputShift(OutputEdit):
     """A vector added to the output of a linear map or a norm: a change of its bias."""
@@ -222,6 +227,10 @@ class OutputShift(OutputEdit):
     def forward(self, output: Tensor, given: Tensor) -> Tensor:
         """(..., size) -> (..., size)."""
         return output + self.shift.to(output.dtype)
+
+    def folded(self, module: LinearMap) -> LinearMap:
+        """Return the map with the vector as one more bias."""
+        return module.shifted(self.shift)
 
 
 class StackedEdit(OutputEdit):
@@ -236,6 +245,13 @@ class StackedEdit(OutputEdit):
         for part in self.parts:
             output = part(output, given)
         return output
+
+    def folded(self, module: LinearMap) -> LinearMap | None:
+        """Fold the edits in turn."""
+        found: LinearMap | None = module
+        for part in self.parts:
+            found = None if found is None else part.folded(found)
+        return found
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
-from foretoken.attention import Mask, Weighting, attend, own_weights
+from foretoken.attention import LinearMap, Mask, Weighting, attend, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.attention.rotary import unrotated
 from foretoken.backbones.base import ADAPTER
@@ -68,7 +68,7 @@ class AttentionProbe:
     def redeliver(self, change: Callable[[Tensor], Tensor]) -> None:
         """Change nothing."""
 
-    def idle(self, module: nn.Module) -> nn.Module | None:
+    def linear_map(self, module: nn.Module) -> LinearMap | None:
         """Return nothing: it needs keys."""
 
     def packed(self, stream: PackedBatch) -> AbstractContextManager[None]:

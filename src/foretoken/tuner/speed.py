@@ -8,9 +8,10 @@ from peft import PeftModel
 from torch import nn
 
 from foretoken.backbones import BACKBONES, find_backbone
-from foretoken.backbones.base import Backbone
+from foretoken.backbones.base import LINEAR_MAP, Backbone
 from foretoken.backbones.packing import note_head_inputs
 from foretoken.memory import tune_malloc_by_default
+from foretoken.tuner.attention.linear_map import linear_map
 from foretoken.tuner.dimensions import body_of
 from foretoken.tuner.forward.model_hooks import find_model_hooks
 from foretoken.tuner.forward.plan import FAST
@@ -49,6 +50,8 @@ def speed_up(model: Model, *, malloc: bool = True) -> Model:
     if find_model_hooks(inner) is None and FAST.get(body) is None:
         backbone.attach_attention(body, backbone.attention_modules(body))
         FAST.set(body, note_head_inputs(inner, body, backbone))
+        for attention in backbone.attention_modules(body):
+            LINEAR_MAP.set(attention, linear_map)
     return model
 
 
@@ -60,6 +63,8 @@ def undo_speed_up(model: Model) -> Model:
         return model
     for handle in handles:
         handle.remove()
+    for attention in backbone.attention_modules(body):
+        LINEAR_MAP.pop(attention)
     if find_model_hooks(inner) is None:
         backbone.detach_attention(body, backbone.attention_modules(body))
     return model

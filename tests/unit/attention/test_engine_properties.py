@@ -1,6 +1,7 @@
 """Every windowed, packed and projected engine against the definition, on drawn batches: outputs and gradients."""
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import DenseMask, ExtraColumns, Packed, Projected, Window, attend, engines
+from foretoken.attention import DenseMask, ExtraColumns, LinearMap, Packed, Projected, Window, attend, engines
 from foretoken.attention.columns import column_probabilities
 from foretoken.attention.engines import cpu_band
 from foretoken.attention.engines.cpu_band import WindowedDocuments, attend_documents
@@ -430,7 +431,8 @@ def projected_and_direct(drawn, dtype):
     inputs = [query, *hidden, key, value, key_bias, value_bias, extra, *front]
     columns = ExtraColumns(extra, drawn.num_outside, None if front[0] is None else tuple(front))
     options = {"scale": 0.5, "columns": columns}
-    source = Projected(tuple(hidden), (key, key_bias), (value, value_bias), mask)
+    maps = [LinearMap(w, () if b is None else (b,)) for w, b in ((key, key_bias), (value, value_bias))]
+    source = Projected(tuple(hidden), *maps, mask)
     got = attend(query, None, None, mask=source, **options)
 
     def projected(weight, bias):
@@ -456,13 +458,40 @@ def test_projected_attention_is_attention_to_projected_keys(drawn):
             check_equal(got, expected, atol)
 
 
+def test_low_rank_updates_and_further_biases_of_a_map_are_those_of_one_weight_and_one_bias():
+    make = partial(torch.randn, dtype=torch.float64)
+    query, prefix, text, column = make(2, 2, 3, 4), make(2, 2, 6), make(2, 5, 6), make(2, 2, 3, 1)
+    parts = [[make(8, 6), make(8), make(8), make(2, 6), make(8, 2), make(1, 6), make(8, 1)] for _ in range(2)]
+    inputs = [x.requires_grad_() for x in (query, prefix, text, column, *parts[0], *parts[1])]
+    columns, mask = ExtraColumns(column), torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    maps = [LinearMap(w, (b, c), ((d, u), (e, v))) for w, b, c, d, u, e, v in parts]
+    source = Projected((prefix, text), *maps, mask)
+    got = attend(query, None, None, mask=source, scale=0.5, columns=columns)
+    whole = torch.cat([prefix, text], dim=1)
+    keys, values = (
+        (whole @ (w + u @ d + v @ e).T + b + c).unflatten(-1, (2, 4)).transpose(1, 2) for w, b, c, d, u, e, v in parts
+    )
+    dense = DenseMask(mask[:, None, None])
+    expected = attend(query, keys, values, mask=dense, scale=0.5, columns=columns, engine="reference")
+    check_equal(with_gradients(*got, inputs), with_gradients(*expected, inputs), 1e-10)
+
+    for divided in (source, Projected((whole,), *maps, mask)):  # divided: in two tensors, and in one
+        for found, full in zip(divided.prefix_keys(2, 2, None, None), (keys, values), strict=True):
+            torch.testing.assert_close(found, full[:, :, :2])
+        of_text, _, _ = divided.without_prefix(2, None, None)
+        out, _ = attend(query, None, None, mask=of_text, scale=0.5)
+        rest = DenseMask(mask[:, None, None, 2:])
+        alone, _ = attend(query, keys[:, :, 2:], values[:, :, 2:], mask=rest, scale=0.5, engine="reference")
+        torch.testing.assert_close(out, alone)
+
+
 def test_a_key_bias_cancels_among_the_keys_but_not_against_a_column():
     query, hidden = torch.randn(1, 2, 1, 4), torch.randn(1, 9, 8)
     key, value, bias = torch.randn(8, 8), torch.randn(8, 8), 3 * torch.randn(8)
     column = torch.zeros(1, 2, 1, 1)
 
     def both(extra):
-        sources = [Projected((hidden,), (key, b), (value, None)) for b in (bias, torch.zeros(8))]
+        sources = [Projected((hidden,), LinearMap(key, (b,)), LinearMap(value)) for b in (bias, torch.zeros(8))]
         return [attend(query, None, None, mask=x, scale=0.5, columns=ExtraColumns(extra)) for x in sources]
 
     with_bias, without = both(None)

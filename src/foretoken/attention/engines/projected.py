@@ -3,14 +3,15 @@
 Longformer's global tokens have key and value projections of their own, over all N tokens. For g queries it is cheaper
 to move the maps to the queries' side: ``q (W_k x + b_k) = (q W_k) x + q b_k`` and
 ``sum_j p_j (W_v x_j + b_v) = W_v (sum_j p_j x_j) + b_v sum_j p_j``. The term ``q b_k`` is the same for all of a query's
-keys; it cancels in their softmax, but not against extra columns.
+keys; it cancels in their softmax, but not against extra columns. Low-rank updates of a map (LoRA) move with it:
+``q (W + U D) = q W + (q U) D``.
 
-Shapes: B batch, H heads, G queries, M keys, K head width, X extra columns, D model width.
+Shapes: B batch, H heads, G queries, M keys, K head width, X extra columns, D model width, R rank of an update.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,9 +20,59 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from foretoken.attention.columns import ExtraColumns, softmax_with_columns
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Mask
-from foretoken.errors import AdapterError
 
 DIRECT_FROM = 0.7  # share of G H in D from which projecting all tokens is cheaper
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """``x -> (W + sum U D) x + sum b``: a linear map with the updates that adapters give it.
+
+    Updates and biases stay apart: in low precision a small one would be lost in the sum with a large one.
+
+    Attributes:
+        weight: W (H K, D).
+        biases: (H K,) each.
+        updates: D (R, D) and U (H K, R) of each low-rank update.
+    """
+
+    weight: Tensor
+    biases: tuple[Tensor, ...] = ()
+    updates: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., H K)."""
+        out = F.linear(x, self.weight.to(x.dtype))
+        for down, up in self.updates:
+            out = out + F.linear(F.linear(x, down.to(x.dtype)), up.to(x.dtype))
+        return sum_of([out, *(bias.to(x.dtype) for bias in self.biases)])
+
+    def shifted(self, bias: Tensor) -> LinearMap:
+        """Return the map with another bias."""
+        return replace(self, biases=(*self.biases, bias))
+
+    def updated(self, down: Tensor, up: Tensor) -> LinearMap:
+        """Return the map with another update."""
+        return replace(self, updates=(*self.updates, (down, up)))
+
+    def aimed(self, query: Tensor) -> Tensor:
+        """Move the map to the queries' side: (B, H, G, K) -> (B, H, G, D)."""
+        aimed = by_head("bhgk,hkd->bhgd", query, self.weight)
+        for down, up in self.updates:
+            aimed = aimed + by_head("bhgk,hkr->bhgr", query, up) @ down.to(query.dtype)
+        return aimed
+
+    def of_means(self, means: Tensor) -> Tensor:
+        """Apply the map, without its biases, head by head: (B, H, G, D) -> (B, H, G, K)."""
+        out = by_head("bhgd,hkd->bhgk", means, self.weight)
+        for down, up in self.updates:
+            out = out + by_head("bhgr,hkr->bhgk", means @ down.to(means.dtype).T, up)
+        return out
+
+
+def by_head(equation: str, x: Tensor, weight: Tensor) -> Tensor:
+    """Multiply (B, H, G, *) by the rows (H K, *) of each head."""
+    return torch.einsum(equation, x, weight.unflatten(0, (x.shape[1], -1)).to(x.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,28 +81,40 @@ class Projected(Mask):
 
     Attributes:
         hidden: (B, M_i, D) each; their tokens one after another are the M keys.
-        key: W_k (H K, D) and b_k (H K,) or None.
-        value: W_v (H K, D) and b_v (H K,) or None.
+        key: the map to the keys.
+        value: the map to the values.
         mask: (B, M) bool, True for a key that is seen; None: all.
     """
 
     hidden: tuple[Tensor, ...]
-    key: tuple[Tensor, Tensor | None]
-    value: tuple[Tensor, Tensor | None]
+    key: LinearMap
+    value: LinearMap
     mask: Tensor | None = None
 
     def take(self, index: Tensor) -> Projected:
         """Return the keys and values of some documents."""
         mask = None if self.mask is None else self.mask.index_select(0, index)
-        return Projected(tuple(x.index_select(0, index) for x in self.hidden), self.key, self.value, mask)
+        return replace(self, hidden=tuple(x.index_select(0, index) for x in self.hidden), mask=mask)
 
     def num_documents(self, query: Tensor) -> int:
         """Return B."""
         return query.shape[0]
 
-    def without_prefix(self, length: int, key: Tensor, value: Tensor) -> tuple[Projected, Tensor, Tensor]:
-        """Raise AdapterError: what divides prefix and text asks for the keys themselves."""
-        raise AdapterError("keys that are not computed cannot be divided into text and prefix; compute them")
+    def prefix_keys(self, length: int, heads: int, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute the first keys and values; the first of the hidden states holds all of them, or them alone."""
+        first = self.hidden[0][:, :length]
+        key, value = (part(first).unflatten(-1, (heads, -1)).transpose(1, 2) for part in (self.key, self.value))
+        return key, value
+
+    def without_prefix(
+        self, length: int, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Projected, Tensor | None, Tensor | None]:
+        """Leave the first hidden states out."""
+        if not length:
+            return self, key, value
+        first, *others = self.hidden
+        hidden = tuple(others) if others and first.shape[1] == length else (first[:, length:], *others)
+        return replace(self, hidden=hidden, mask=None if self.mask is None else self.mask[:, length:]), key, value
 
 
 def pays(queries: int, heads: int, width: int) -> bool:
@@ -72,12 +135,12 @@ def attend_projected(
     """(B, H, G, K) -> out (B, H, G, K) and p_extra (B, H, G, X); there are no keys and values to hand in."""
     heads, queries, width = query.shape[1:]
     query = query * scale
-    (key_weight, key_bias), (value_weight, value_bias) = source.key, source.value
-    aimed = torch.einsum("bhgk,hkd->bhgd", query, key_weight.unflatten(0, (heads, width)).to(query.dtype)).flatten(1, 2)
+    aimed = source.key.aimed(query).flatten(1, 2)
     scores = torch.cat([aimed @ part.transpose(1, 2) for part in source.hidden], dim=-1)
     scores = scores.unflatten(1, (heads, queries))
-    if key_bias is not None and (columns.scores is not None or key_bias.requires_grad):
-        scores = scores + torch.einsum("bhgk,hk->bhg", query, key_bias.unflatten(0, (heads, width))).unsqueeze(-1)
+    for bias in source.key.biases:
+        if columns.scores is not None or bias.requires_grad:
+            scores = scores + by_head("bhgk,hk->bhg", query, bias).unsqueeze(-1)
     if source.mask is not None:
         scores = scores.masked_fill(~source.mask[:, None, None], float("-inf"))
     weights, p_extra = softmax_with_columns(scores, columns)
@@ -87,9 +150,9 @@ def attend_projected(
     parts = weights.flatten(1, 2).split([part.shape[1] for part in source.hidden], dim=-1)
     means = sum_of([part @ hidden for part, hidden in zip(parts, source.hidden, strict=True)])
     means = means.unflatten(1, (heads, queries))
-    out = torch.einsum("bhgd,hkd->bhgk", means, value_weight.unflatten(0, (heads, width)).to(query.dtype))
-    if value_bias is not None:
-        out = out + weights.sum(dim=-1, keepdim=True) * value_bias.unflatten(0, (heads, 1, width)).to(out.dtype)
+    out = source.value.of_means(means)
+    for bias in source.value.biases:
+        out = out + weights.sum(dim=-1, keepdim=True) * bias.unflatten(0, (heads, 1, width)).to(out.dtype)
     return out, p_extra
 
 

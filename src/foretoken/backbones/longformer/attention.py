@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
-from foretoken.attention import DenseMask, Mask, Projected, Weighting, Window, attend
+from foretoken.attention import DenseMask, LinearMap, Mask, Projected, Weighting, Window, attend
 from foretoken.attention.engines.projected import pays
 from foretoken.attention.tracing import is_exported
-from foretoken.backbones.base import ADAPTER, AttentionAdapter, adapter_of
+from foretoken.backbones.base import ADAPTER, LINEAR_MAP, adapter_of, plain_map
 from foretoken.backbones.masks import PrefixMask
 from foretoken.errors import BackboneError
 
@@ -132,12 +132,18 @@ class WindowedSelfAttention(LongformerSelfAttention):
         """Attend from few queries (B, H, G, K) to all of some hidden states (B, M_i, D), masked by (B, M)."""
         adapter = adapter_of(self)
         few = pays(query.shape[2], self.num_heads, hidden[0].shape[-1])
-        key_map, value_map = (plain_map(part, ADAPTER.get(self)) for part in (key, value))
-        if few and (adapter is None or not adapter.needs_keys) and key_map is not None and value_map is not None:
-            maps = (key_map.weight, key_map.bias), (value_map.weight, value_map.bias)
-            return self.attended(query, None, None, mask=Projected(hidden, *maps, mask=mask))
+        key_map, value_map = (self.linear_map(part) if few else None for part in (key, value))
+        if key_map is not None and value_map is not None and (adapter is None or not adapter.needs_keys):
+            return self.attended(query, None, None, mask=Projected(hidden, key_map, value_map, mask=mask))
         keys, values = (torch.cat([self.heads(part(x)) for x in hidden], dim=2) for part in (key, value))
         return self.attended(query, keys, values, mask=DenseMask(None if mask is None else mask[:, None, None, :]))
+
+    def linear_map(self, module: nn.Module) -> LinearMap | None:
+        """Return the map that one of the projections is, LoRA and trained biases included; None where it is none."""
+        if (adapter := ADAPTER.get(self)) is not None:
+            return adapter.linear_map(module)
+        is_hooked = module._forward_hooks or module._forward_pre_hooks
+        return None if is_hooked else (LINEAR_MAP.get(self) or plain_map)(module)
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, H, N, K)."""
@@ -154,20 +160,6 @@ def with_prefix(mask: Tensor | None, front: Tensor, prefix: PrefixMask) -> Tenso
     """(B, N) and (B, P) -> (B, P + N), once per pass for the layers that share the mask."""
     assert mask is not None  # the encoder always makes both
     return prefix.remember(mask, lambda: torch.cat([front, mask], dim=1))
-
-
-def plain_map(module: nn.Module, adapter: AttentionAdapter | None) -> nn.Linear | None:
-    """Return the linear map that a module is, and nothing else: no LoRA or edit at work, no quantised weight."""
-    inner = adapter.idle(module) if adapter is not None else module
-    if adapter is None and (module._forward_hooks or module._forward_pre_hooks):
-        return None
-    return inner if isinstance(inner, nn.Linear) and is_plain(inner) else None
-
-
-def is_plain(module: nn.Linear) -> bool:
-    """Tell whether a linear map computes what its weight says."""
-    is_parameter = type(module) is nn.Linear and type(module.weight) is nn.Parameter
-    return is_parameter and module.weight.is_floating_point() and "forward" not in module.__dict__
 
 
 def replaced(x: Tensor, values: Tensor, index: Tensor, counts: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers.models.longformer.modeling_longformer import (
     LongformerBaseModelOutput,
     LongformerEncoder,
@@ -28,7 +29,6 @@ from foretoken.backbones.packing import (
     one_document,
     prefix_length_of,
     prefix_mask_of,
-    trains,
     unpack_first_tokens,
     while_packed,
     with_own_prefix,
@@ -89,10 +89,8 @@ class PackingEncoder(LongformerEncoder):
 
     def for_last_layer(self, batch: PackedBatch, attention: WindowedSelfAttention) -> PackedBatch:
         """Return the batch with what is wanted of the last layer's states: those that the head reads."""
-        inputs, local = HEAD_INPUTS.get(self), (attention.query, attention.key, attention.value)
+        inputs = HEAD_INPUTS.get(self)
         if inputs is None or not inputs.first_token_only or not packs_natively(attention) or is_watched(self.layer[-1]):
-            return batch
-        if torch.is_grad_enabled() and trains(local):
             return batch
         wanted = batch.first_tokens()
         return batch if wanted is None else replace(batch, wanted=wanted)
@@ -127,6 +125,22 @@ def packs_natively(attention: WindowedSelfAttention) -> bool:
         return False
     dropout = attention.dropout if attention.training else 0.0
     return choose.packs_natively(attention.query.weight.device, Weighting(dropout=dropout))
+
+
+class ZeroGradients(torch.autograd.Function):
+    """Hand a tensor on, and give trained parameters that did nothing for it a gradient of zero instead of none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        """Hand x on."""
+        ctx.save_for_backward(*parameters)
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        """Hand its gradient on."""
+        return grad, *(torch.zeros_like(parameter) for parameter in ctx.saved_tensors)
 
 
 @dataclass(frozen=True)
@@ -213,7 +227,18 @@ class PackedAttention:
             queries = [make(number, prefix, text, wanted[number : number + 1]) for number in mine]
             for number, states, extra in zip(mine, *self.attended(queries, is_global=is_global), strict=True):
                 out[number], after[number] = states, extra
-        return torch.cat(out)[None], None if after[0] is None else torch.cat(after)[None]
+        states = torch.cat(out)[None]
+        if torch.is_grad_enabled():
+            states = ZeroGradients.apply(states, *self.trained())
+        return states, None if after[0] is None else torch.cat(after)[None]
+
+    def trained(self) -> list[nn.Parameter]:
+        """Return the trained parameters of the projections that all tokens would take part in."""
+        attention, documents = self.attention, self.batch.documents
+        parts = [attention.query, attention.key, attention.value]
+        if self.batch.prefix_length or any(len(document.global_index) for document in documents):
+            parts += [attention.query_global, attention.key_global, attention.value_global]
+        return [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
 
     def global_queries(self, number: int, prefix: Tensor, text: Tensor) -> DocumentQueries:
         """Return the queries of a document's prefix and global tokens, which see all of it."""

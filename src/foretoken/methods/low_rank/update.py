@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from foretoken.attention import LinearMap
 from foretoken.methods.base import OutputEdit
 from foretoken.methods.bottleneck_adapter import linear
 
@@ -24,6 +25,12 @@ class LowRankUpdate(OutputEdit):
         """(B, N, D_out) and (B, N, D_in) -> (B, N, D_out)."""
         update = linear(self.up, linear(self.down, self.dropout(given.to(output.dtype))))
         return output + self.scale * update.to(output.dtype)
+
+    def folded(self, module: LinearMap) -> LinearMap | None:
+        """Return the map with the update beside it, but for dropout."""
+        if self.dropout.p and self.dropout.training:
+            return None
+        return module.updated(self.down.weight, self.up.weight * self.scale)
 
 
 class QueryValueUpdate(OutputEdit):

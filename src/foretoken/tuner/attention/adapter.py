@@ -9,16 +9,15 @@ Shapes: B batch, N queries, M keys, P length of the prefix, H heads, K head widt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
 import torch
-from peft.tuners.lora.layer import LoraLayer
 from torch import Tensor, nn
 
-from foretoken.attention import ExtraColumns, Mask, Weighting, own_weights
+from foretoken.attention import ExtraColumns, LinearMap, Mask, Weighting, own_weights
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.masks import PrefixMask
@@ -32,6 +31,7 @@ from foretoken.tuner.attention.columns import (
     in_shared_places,
 )
 from foretoken.tuner.attention.decomposition import attend_decomposed
+from foretoken.tuner.attention.linear_map import linear_map
 from foretoken.tuner.forward.plan import Group, PassState, Phase, Plan
 from foretoken.tuner.forward.sites import NAME, AroundModule, AttentionSite
 
@@ -129,8 +129,11 @@ class TunedAttention:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether the keys and values themselves are needed: an adapter divides them into prefix and text."""
-        return self.observer is not None or bool(self.separate())
+        """Whether the keys and values themselves are needed, and the batch padded."""
+        return self.observer is not None or any(
+            group.index is not None or member.text_kernel != "exponential" or member.global_alpha is not None
+            for group, member in self.separate()
+        )
 
     @property
     def needs_documents(self) -> bool:
@@ -164,21 +167,13 @@ class TunedAttention:
         with self.pass_state.using(None if plan is None else plan.only(number)):
             yield
 
-    def idle(self, module: nn.Module) -> nn.Module | None:
-        """Return the frozen module inside the LoRA of adapters that do not act now; None where something does.
+    def linear_map(self, module: nn.Module) -> LinearMap | None:
+        """Return the map that a module is with the adapters at work on it; None where it is none.
 
-        What is frozen may be folded into cheaper products (:mod:`foretoken.attention.engines.projected`).
+        Maps may be folded into cheaper products (:mod:`foretoken.attention.engines.projected`).
         """
-        acting = {group.adapter for group in self.plan.groups} if self.plan is not None else set()
-        while True:
-            if not all(is_idle(hook, acting) for hook in hooks_of(module)):
-                return None
-            if not isinstance(module, LoraLayer):
-                return module
-            names = acting if self.mixed_size else module.active_adapters
-            if not module.disable_adapters and any(name in module.lora_A for name in names):
-                return None
-            module = module.base_layer
+        groups = () if self.plan is None else self.plan.groups
+        return linear_map(module, groups, is_mixed=self.mixed_size is not None)
 
     @property
     def text_is_frozen(self) -> bool:
@@ -238,8 +233,6 @@ class TunedAttention:
         cached, columns, separate = self.cached_prefix(plan), self.columns(), self.separate()
         weighting = Weighting(dropout=dropout)
         if separate:
-            assert key is not None
-            assert value is not None
             return attend_decomposed(
                 plan, cached, columns, separate, query, key, value, scale=scale, mask=mask, weighting=weighting
             )
@@ -274,14 +267,3 @@ class TunedAttention:
         inside = [*([] if cached is None else [cached]), *sharing]
         extra = ExtraColumns(torch.cat([one.scores(query, scale) for one in inside], dim=-1) if inside else None)
         return own_weights(query, key, scale=scale, mask=mask, columns=extra)
-
-
-def hooks_of(module: nn.Module) -> Iterable[Callable[..., object]]:
-    """Return what runs before and after a module."""
-    return (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-
-
-def is_idle(hook: Callable[..., object], adapters: Collection[str]) -> bool:
-    """Tell whether a hook is that of an edit by none of these adapters."""
-    edit = getattr(hook, "__self__", None)
-    return isinstance(edit, AroundModule) and not edit.acts(adapters)

@@ -7,14 +7,15 @@ Shapes: B batch, N queries, M keys, P length of the prefix, H heads, K head widt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from foretoken.attention import Mask, Weighting, Window, causal_mask
+from foretoken.attention import Mask, Packed, Weighting, Window, causal_mask
 from foretoken.attention.kernels import kernel_attention
+from foretoken.attention.packed import Document
 from foretoken.methods.base import SeparatePrefix
 from foretoken.tuner.attention.columns import (
     AdapterColumns,
@@ -33,8 +34,8 @@ def attend_decomposed(
     columns: Sequence[AdapterColumns],
     separate: Sequence[tuple[Group, SeparatePrefix]],
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
     *,
     scale: float,
     mask: Mask,
@@ -55,7 +56,8 @@ def attend_decomposed(
             None if cached is None else cached.of(group),
             [one.alone() for one in columns if one.group.adapter == adapter],
             [member for other, member in separate if other.adapter == adapter],
-            *(group.take(x) for x in (query, key, value)),
+            group.take(query),
+            *(None if x is None else group.take(x) for x in (key, value)),
             scale=scale,
             mask=mask if group.index is None else mask.take(group.index),
             dropout=weighting.dropout,
@@ -72,8 +74,8 @@ def attend_separately(
     columns: Sequence[BatchColumns],
     separate: Sequence[SeparatePrefix],
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
     *,
     scale: float,
     mask: Mask,
@@ -81,11 +83,11 @@ def attend_separately(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the attention to the text, with the attentions to the prefix and to global keys added."""
     of_text = Weighting(separate[0].text_kernel, dropout)
-    prefix = prefix_keys(plan, key, value) if cached is None else cached
+    prefix = prefix_keys(plan, query, key, value, mask) if cached is None else cached
     mask, key, value = mask.without_prefix(plan.prefix_here, key, value)
     lambdas = [LambdaColumn(prefix, scale) for own in separate if own.weight(query) is None]
     after: Tensor | None = None
-    if key.shape[2] or columns:
+    if key is None or key.shape[2] or columns:
         local = mask.without_globals() if separate[0].global_alpha is not None and isinstance(mask, Window) else mask
         out, after = attend_columns([*columns, *lambdas], query, key, value, scale=scale, mask=local, weighting=of_text)
     elif lambdas:  # nothing but the prefix: lambda is 1
@@ -97,19 +99,60 @@ def attend_separately(
             out = out + weight * prefix.attended(
                 query, kernel=own.kernel, scale=scale, dropout=dropout, projection=own.projection
             )
-        if own.global_alpha is not None and isinstance(mask, Window):
+        if own.global_alpha is not None and isinstance(mask, Window) and key is not None and value is not None:
             out = out + own.global_alpha * global_attention(query, key, value, mask, scale, of_text)
     return out, after
 
 
-def prefix_keys(plan: Plan, key: Tensor, value: Tensor) -> PrefixKeys:
+@dataclass(frozen=True)
+class PackedPrefixKeys(PrefixKeys):
+    """The prefixes (B, H, P, K) of documents that lie one after another in a run: queries are (1, H, T, K).
+
+    Attributes:
+        documents: where they lie.
+    """
+
+    documents: tuple[Document, ...] = ()
+
+    def each(self, query: Tensor) -> Iterator[tuple[PrefixKeys, Tensor]]:
+        """Yield every document's prefix and its queries."""
+        for number, document in enumerate(self.documents):
+            own = self.key[number : number + 1], self.value[number : number + 1]
+            yield PrefixKeys(*own, None), query[:, :, document.start : document.stop]
+
+    def scores(self, query: Tensor, scale: float) -> Tensor:
+        """(1, H, T, K) -> (1, H, T, P)."""
+        return torch.cat([own.scores(part, scale) for own, part in self.each(query)], dim=2)
+
+    def attended(
+        self, query: Tensor, *, kernel: str, scale: float, dropout: float, projection: Tensor | None = None
+    ) -> Tensor:
+        """Return the attention of each document to its prefix alone: (1, H, T, K)."""
+        parts = [
+            own.attended(part, kernel=kernel, scale=scale, dropout=dropout, projection=projection)
+            for own, part in self.each(query)
+        ]
+        return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
+
+
+def prefix_keys(plan: Plan, query: Tensor, key: Tensor | None, value: Tensor | None, mask: Mask) -> PrefixKeys:
     """Return the keys and values of a prefix that stands before the text: the first P of the sequence."""
+    here = plan.prefix_here
+    pair = mask.prefix_keys(here, query.shape[1], key, value)
+    if isinstance(mask, Packed):
+        return PackedPrefixKeys(*pair, None, documents=mask.batch.documents)
+    seen = prefix_mask(plan, query.device)
+    return PrefixKeys(*pair, seen)
+
+
+def prefix_mask(plan: Plan, device: torch.device) -> Tensor | None:
+    """Return which of the prefix's keys are seen, broadcastable to (B, 1, N, P); None for all."""
     here = plan.prefix_here
     mask = None if plan.has_whole_prefix else plan.prefix_mask()[:, None, None]
     if plan.phase is Phase.PREFIX_ONLY:
-        earlier = causal_mask(here, here, key.device)
+        earlier = causal_mask(here, here, device)
         mask = earlier if mask is None else mask & earlier
-    return PrefixKeys(key[:, :, :here], value[:, :, :here], mask)
+    return mask
 
 
 def global_attention(

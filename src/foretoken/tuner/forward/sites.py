@@ -9,7 +9,7 @@ Shapes: B batch, N text tokens, P length of the prefix, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -181,6 +181,12 @@ class AroundModule:
     def acts(self, adapters: Collection[str]) -> bool:
         """Tell whether one of these adapters edits this output."""
         return any(self.site.edit_of[name] is self for name in adapters if name in self.site)
+
+    def at_work(self, groups: Sequence[Group]) -> Iterator[tuple[Group, Any]]:
+        """Yield the edits of this output by the adapters of these groups, in turn."""
+        for group in groups:
+            if self.acts([group.adapter]):
+                yield group, self.site[group.adapter]
 
 
 def check_adapter_name(name: str) -> None:
