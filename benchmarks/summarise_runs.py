@@ -17,7 +17,7 @@ from typing import Any
 from foretoken.files import write_json, write_text
 from foretoken.training.run.record import read_record
 
-METRICS = {"accuracy": "accuracy", "F1": "f1", "F1 (macro)": "f1_macro", "Matthews": "matthews", "ECE": "ece"}
+METRICS = {"accuracy": "accuracy", "ROC AUC": "roc_auc", "F1": "f1", "F1 (macro)": "f1_macro", "Matthews": "matthews", "ECE": "ece"}
 COLUMNS = ("data", "method", "rate", "seeds", "trainable %", "adapter", "head", *METRICS, "s/step")
 KEPT = ("seed", "labels", "max_length", "parameters", "epochs", "best", "steps", "validation", "test", "scaling")
 
@@ -35,16 +35,19 @@ def summary(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def grouped(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Put runs together that differ in the seed only."""
+    """Put runs together that differ in the seed or the fold only."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
-        recipe = run["recipe"] | {"training": run["recipe"]["training"] | {"seed": None}}
+        recipe = run["recipe"] | {
+            "training": run["recipe"]["training"] | {"seed": None},
+            "data": run["recipe"]["data"] | {"fold": None},
+        }
         groups.setdefault(repr(recipe), []).append(run)
     return list(groups.values())
 
 
 def spread(runs: list[dict[str, Any]], metric: str) -> str:
-    """Mean over seeds, with the standard deviation where there are several."""
+    """Mean over seeds and folds, with the standard deviation where there are several."""
     values = [run["test"][metric] for run in runs if metric in (run["test"] or {})]
     if not values:
         return ""
@@ -61,7 +64,7 @@ def row(runs: list[dict[str, Any]]) -> list[str]:
         data.get("task") or data.get("path"),
         first["recipe"]["method"]["name"],
         "" if rate == "auto" else f"{rate:g}",  # a baseline has none
-        ", ".join(str(run["seed"]) for run in runs),
+        ", ".join(dict.fromkeys(str(run["seed"]) for run in runs)),
         f"{counted['percent']:.2f}",
         f"{counted['adapter']:,}",
         f"{counted['head']:,}",

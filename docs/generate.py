@@ -344,7 +344,7 @@ def study(name: str, task: str) -> Iterator[str]:
     by_validation = sorted(candidates.items(), key=lambda item: mean(item[1], metric))
     groups = {method: runs for (method, _), runs in by_validation}  # of several rates, the best on validation
     shown = {f"{metric}, validation": ("validation", metric), f"{metric}, test": ("test", metric)}
-    shown |= {f"{other}, test": ("test", other) for other in ("accuracy", "ece") if other != metric}
+    shown |= {f"{other}, test": ("test", other) for other in ("roc_auc", "accuracy", "ece") if other != metric}
     shown |= {"ece, temperature": ("scaled", "ece")}
     scores = {
         method: [[measured(run, *place) for run in runs] for place in shown.values()] for method, runs in groups.items()

@@ -139,8 +139,10 @@ def attend_projected(
     scores = torch.cat([aimed @ part.transpose(1, 2) for part in source.hidden], dim=-1)
     scores = scores.unflatten(1, (heads, queries))
     for bias in source.key.biases:
-        if columns.scores is not None or bias.requires_grad:
+        if columns.scores is not None:
             scores = scores + by_head("bhgk,hk->bhg", query, bias).unsqueeze(-1)
+        elif bias.requires_grad:  # it cancels in the softmax: its gradient is zero, and not None
+            scores = scores + 0 * bias.sum()
     if source.mask is not None:
         scores = scores.masked_fill(~source.mask[:, None, None], float("-inf"))
     weights, p_extra = softmax_with_columns(scores, columns)
