@@ -168,6 +168,7 @@ def test_without_ray_the_extra_is_named(adapters, tmp_path, capsys, monkeypatch,
     assert "pip install 'foretoken[ray]'" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore")  # of pydantic, while ray.serve is imported
 @pytest.mark.parametrize("looks", [3, 10**6])
 def test_a_server_waits_for_its_replicas_beyond_the_minute_of_rays_own_wait(monkeypatch, caplog, looks):
     from types import SimpleNamespace

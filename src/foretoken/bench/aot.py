@@ -18,7 +18,7 @@ from torch import nn
 
 from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, Timing, compare, prefixed
-from foretoken.bench.memory import peak_of
+from foretoken.bench.counts.memory import peak_of
 from foretoken.bench.methods import FORWARD, NONE, ROOM, all_models, aot_cases, case, groups, part_of
 from foretoken.bench.methods import measure as measure_methods
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta

@@ -182,7 +182,7 @@ def test_many_random_features_come_near_the_exponential_kernel_and_few_do_not_ov
         ]
         return sum(float((one - exact).abs().mean()) for one in found) / 4
 
-    assert error(20_000) < 0.02 < error(4)
+    assert error(20_000) < 0.05 < 0.2 < error(4)
     for size in (1e3, 1e-3):
         projection = orthogonal_features(16, 8, seed=0)
         found = kernel_attention(
