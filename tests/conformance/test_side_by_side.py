@@ -73,7 +73,8 @@ def check_mixed(model, expected, frozen, inputs):
         trio = names[first : first + 3]
         mixed = run(model, inputs, adapter_names=trio)
         for row, name in enumerate(trio):
-            torch.testing.assert_close(mixed[row], rows[name][row], atol=2e-5, rtol=2e-5)
+            # float32's rounding, which grows through a stack at every site; in float64 2e-5 holds with room
+            torch.testing.assert_close(mixed[row], rows[name][row], atol=2e-4, rtol=2e-4)
 
 
 def check_saved(model, expected, family, inputs, folder):
