@@ -17,7 +17,14 @@ from typing import Any
 from foretoken.files import write_json, write_text
 from foretoken.training.run.record import read_record
 
-METRICS = {"accuracy": "accuracy", "ROC AUC": "roc_auc", "F1": "f1", "F1 (macro)": "f1_macro", "Matthews": "matthews", "ECE": "ece"}
+METRICS = {
+    "accuracy": "accuracy",
+    "ROC AUC": "roc_auc",
+    "F1": "f1",
+    "F1 (macro)": "f1_macro",
+    "Matthews": "matthews",
+    "ECE": "ece",
+}
 COLUMNS = ("data", "method", "rate", "seeds", "trainable %", "adapter", "head", *METRICS, "s/step")
 KEPT = ("seed", "labels", "max_length", "parameters", "epochs", "best", "steps", "validation", "test", "scaling")
 

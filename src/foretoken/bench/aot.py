@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from foretoken.bench.counts.memory import peak_of
 from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, Timing, compare, prefixed
-from foretoken.bench.counts.memory import peak_of
 from foretoken.bench.methods import FORWARD, NONE, ROOM, all_models, aot_cases, case, groups, part_of
 from foretoken.bench.methods import measure as measure_methods
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta
