@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from foretoken.attention.choose import describe
-from foretoken.machine.precision import BF16, FP32, MARGIN, accelerator, product_seconds
+from foretoken.machine.precision import BF16, FP32, accelerator, faster, product_seconds
 from foretoken.machine.processor import (
     BF16_UNITS,
     INT8_UNITS,
@@ -47,7 +47,7 @@ def environment() -> Values:
         "chosen": {
             "device": device,
             "attention": describe(device),
-            "precision_auto": BF16 if seconds[BF16] * MARGIN <= seconds[FP32] else FP32,
+            "precision_auto": faster(seconds),
             "bf16_over_fp32": round(seconds[FP32] / seconds[BF16], 2),
         },
         "variables": _variables(),
