@@ -17,9 +17,8 @@ import torch
 from torch import nn
 
 from foretoken.bench.counts.memory import peak_of
-from foretoken.bench.machine import synchronise
-from foretoken.bench.measure import Effort, Timing, compare, prefixed
-from foretoken.bench.methods import FORWARD, NONE, ROOM, all_models, aot_cases, case, groups, part_of
+from foretoken.bench.measure import prefixed
+from foretoken.bench.methods import FORWARD, NONE, ROOM, all_models, aot_cases, beside_none, case, part_of
 from foretoken.bench.methods import measure as measure_methods
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta
 from foretoken.bench.plan import Options, Part
@@ -124,19 +123,7 @@ def measure_grid(part: Part, notify: Notify) -> dict[str, Any]:
     with TemporaryDirectory(prefix="foretoken-bench-") as folder:
         models, skipped = all_models(base, settings["cases"], batch, Path(folder), notify)
         calls = {label: partial(predict, model.eval(), batch) for label, (model, _) in models.items()}
-        timings, alone = dict[str, dict[str, Any]](), Timing()
-        for group in groups(calls):
-            found = compare(
-                group,
-                effort=Effort(**settings["effort"]),
-                synchronise=partial(synchronise, device),
-                notify=prefixed(notify, FORWARD),
-            )
-            unadapted = found.pop(NONE)
-            alone.samples += unadapted.samples
-            beside = unadapted.as_dict()["samples"]
-            timings |= {label: timing.as_dict() | {"beside": beside} for label, timing in found.items()}
-        timings[NONE] = alone.as_dict() | {"beside": alone.as_dict()["samples"]}
+        timings = beside_none(calls, settings, prefixed(notify, FORWARD))
         frozen = held_bytes(base)
         memory = {
             label: peak_of(call, device) | {"adapter": held_bytes(models[label][0]) - frozen}

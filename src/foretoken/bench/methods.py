@@ -150,21 +150,27 @@ def measure(part: Part, notify: Notify) -> dict[str, Any]:
                 model.train(mode == STEP)
                 if mode == FORWARD or not only_forward:
                     calls[label] = partial(run, model, batch)
-            alone = Timing()
-            timings[mode] = {NONE: {}}  # the first row of the table
-            for group in groups(calls):
-                found = compare(
-                    group,
-                    effort=Effort(**settings["effort"]),
-                    synchronise=partial(synchronise, device),
-                    notify=prefixed(notify, mode),
-                )
-                unadapted = found.pop(NONE)
-                alone.samples += unadapted.samples
-                beside = unadapted.as_dict()["samples"]
-                timings[mode] |= {label: timing.as_dict() | {"beside": beside} for label, timing in found.items()}
-            timings[mode][NONE] = alone.as_dict() | {"beside": alone.as_dict()["samples"]}
+            timings[mode] = beside_none(calls, settings, prefixed(notify, mode))
     return {"timings": timings, "skipped": skipped}
+
+
+def beside_none(calls: Mapping[str, Call], settings: Mapping[str, Any], notify: Notify) -> dict[str, dict[str, Any]]:
+    """Time a few candidates at a time, each with the times of no adapter beside it; that comes first."""
+    timings: dict[str, dict[str, Any]] = {NONE: {}}
+    alone = Timing()
+    for group in groups(calls):
+        found = compare(
+            group,
+            effort=Effort(**settings["effort"]),
+            synchronise=partial(synchronise, settings["device"]),
+            notify=notify,
+        )
+        unadapted = found.pop(NONE)
+        alone.samples += unadapted.samples
+        beside = unadapted.as_dict()["samples"]
+        timings |= {label: timing.as_dict() | {"beside": beside} for label, timing in found.items()}
+    timings[NONE] = alone.as_dict() | {"beside": alone.as_dict()["samples"]}
+    return timings
 
 
 def groups(calls: Mapping[str, Call]) -> list[dict[str, Call]]:
