@@ -17,6 +17,16 @@ settings.load_profile("same")
 
 def pytest_collection_finish():
     """Take what was imported and collected out of the garbage collector's rounds, which look at it again and again."""
+    _keep_what_is_left()
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Do the same with what each file of tests has imported: `Trainer` collects garbage several times a run."""
+    if nextitem is not None and nextitem.path != item.path:
+        _keep_what_is_left()
+
+
+def _keep_what_is_left():
     gc.collect()
     gc.freeze()
 

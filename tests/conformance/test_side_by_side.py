@@ -16,7 +16,6 @@ from support import tiny
 from support.table import EMPTY, METHODS, ROWS
 
 BASE = "__base__"
-BY_DEFAULT = (("bart", "as listed"), ("led", "reversed"))  # where two adapters may edit two outputs at one map
 
 
 def stacked(method, family):
@@ -120,13 +119,10 @@ def methods_of(family):
     return [method for method in METHODS if (method, family) not in EMPTY]
 
 
-ALL = [
-    pytest.param(family, order, marks=[] if (family, order) in BY_DEFAULT else pytest.mark.slow)
-    for family in tiny.FAMILIES
-    for order in ("as listed", "reversed")
-]
+ALL = [(family, order) for family in tiny.FAMILIES for order in ("as listed", "reversed")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Adapter a:UserWarning")  # of deleting the active one
 @pytest.mark.parametrize(("family", "order"), ALL)
 def test_all_methods_on_one_model(family, order, tmp_path):

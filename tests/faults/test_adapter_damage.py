@@ -343,7 +343,7 @@ CODE = "from pathlib import Path\nPath({trace!r}).touch()\nclass Own: pass\n"
 
 @pytest.mark.parametrize(
     ("known", "name", "file"),
-    some([False, True], ["prefix", "full"], ["config.json", "tokenizer_config.json"], every=5),
+    some([False, True], ["prefix", "full"], ["config.json", "tokenizer_config.json"], every=8),
 )
 def test_code_beside_a_model_is_never_run_nor_asked_about(runs, name, file, known, tmp_path):
     folder = copied(runs[name], tmp_path)

@@ -192,7 +192,7 @@ def predicted(runs, forked, tmp_path_factory):
     return check
 
 
-@settings(max_examples=40, derandomize=True, **quietly)
+@settings(max_examples=15, derandomize=True, **quietly)
 @given(mutation=mutations)
 def test_mutated_folders(predicted, mutation):
     predicted(mutation)

@@ -23,9 +23,9 @@ def run(code):
         "import foretoken, peft",
         pytest.param("import peft, foretoken", marks=pytest.mark.slow),
         pytest.param("import foretoken.methods.prefix", marks=pytest.mark.slow),
-        "from foretoken import PrefixPropagationConfig",
+        pytest.param("from foretoken import PrefixPropagationConfig", marks=pytest.mark.slow),
         pytest.param("import foretoken; from peft import PeftModel", marks=pytest.mark.slow),
-        "import foretoken.tuner",
+        pytest.param("import foretoken.tuner", marks=pytest.mark.slow),
     ],
 )
 def test_peft_knows_the_methods_after(imports):
