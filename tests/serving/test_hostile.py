@@ -5,6 +5,7 @@ import io
 import json
 import socket
 import stat
+import time
 import zipfile
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -334,7 +335,11 @@ def test_nothing_that_is_sent_is_in_the_log(hostile, bank, capsys):
         hostile.post("/classify", json={"model": "spam", "inputs": secret})
         hostile.post(f"/models/{secret}", json={"inputs": secret})
         hostile.post("/classify", content=b'{"input": "' + secret.encode())
-    printed = capsys.readouterr().err
+        printed = capsys.readouterr().err
+        ends = time.monotonic() + 10
+        while printed.count('"request"') < 4 and time.monotonic() < ends:  # a line may follow its answer
+            time.sleep(0.01)
+            printed += capsys.readouterr().err
     lines = [json.loads(line) for line in printed.splitlines()]
     asked = [line for line in lines if line["message"] == "request"]
     found = [(line["route"], line["status"]) for line in asked]
