@@ -228,6 +228,7 @@ PATCHED: tuple[Patch, ...] = (
         "read",
         "the gradient of the scores in one kernel; without it the same in three steps",
     ),
+    Patch("torch._int_mm", "read", "the product of whole numbers of 8 bits (`--precision int8`)"),
     Patch(
         "torch.nn.functional.scaled_dot_product_attention",
         "replaced",

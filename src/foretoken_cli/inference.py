@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
-_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
+_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32, the frozen maps in int8"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,10 @@ class ModelOptions:
         at_most=MOST_TOKENS,
         one_of="batches",
     )
-    precision: Literal["fp32", "bf16", "auto"] = option(
-        "number format; `auto`: what is faster here, measured for a second", "fp32"
+    precision: Literal["fp32", "bf16", "int8", "auto"] = option(
+        "number format; `auto`: fp32 or bf16, what is faster here, measured for a second; `int8`: frozen weights in 8 "
+        "bits, on processors with units for them",
+        "fp32",
     )
     attention_engine: str | None = option("implementation of attention (default: the fastest for the device)", None)
     packing: bool | None = option("run documents without their padding (default: where it is faster)", None)

@@ -6,6 +6,7 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
+from foretoken.inference import int8
 from foretoken_cli import main
 
 from support.tiny_run import documents, write_csv
@@ -75,6 +76,11 @@ def test_adapter_folder_run_folder_and_a_copy_elsewhere_are_the_same(finished, c
     shutil.copytree(finished / "adapter", moved)
     outputs = {cli("predict", folder, "lunch").out for folder in (finished, finished / "adapter", moved)}
     assert len(outputs) == 1
+
+
+def test_int8_needs_a_processor_with_units_for_it(finished, refused, monkeypatch):
+    monkeypatch.setattr(int8, "instructions", lambda: frozenset({"avx2"}))
+    assert "use auto, which measures fp32 and bf16" in refused("predict", finished, "lunch", "--precision", "int8")
 
 
 def test_a_very_long_text_is_cut_and_said(finished, cli):

@@ -23,6 +23,7 @@ from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
 from foretoken.files import read_object, refuse_pickles
 from foretoken.inference.hub import fetched, is_hub_name
+from foretoken.inference.int8 import hold_in_int8
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import DEMO_MODEL, resolve_source
@@ -100,13 +101,14 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
 
     Args:
         folder: where it is, or its name on the hub.
-        precision: ``fp32``; ``bf16``: computed in bfloat16, in which frozen weights are held as well; ``auto``: what is
-            faster here.
+        precision: ``fp32``; ``bf16``: computed in bfloat16, in which frozen weights are held as well; ``int8``: the
+            linear maps of the layers in 8 bits, the rest as in fp32; ``auto``: bf16 where that is faster, else fp32.
         base: the pretrained model, for an adapter that shares it with others; what the folder says of it is not read.
 
     Raises:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
         BackboneError: the adapter's base model cannot be loaded.
+        ConfigError: int8 cannot be computed here.
     """
     predictor = _load(Path(folder), base)
     if precision == AUTO:
@@ -115,6 +117,8 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
         precision = found.precision
     if precision == "bf16":
         hold_frozen(predictor.model)
+    if precision == "int8":
+        log.info("precision: %s weights are held in int8", f"{hold_in_int8(predictor.model):,}")
     return replace(predictor, precision=precision)
 
 

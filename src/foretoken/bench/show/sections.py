@@ -22,6 +22,7 @@ from foretoken.bench.show.numbers import (
 from foretoken.report.render.table import Table, words
 
 THEIRS, OURS, NONE = "transformers", "foretoken", "no adapter"
+PIPELINE, ENCODE = "transformers' pipeline", "sentence-transformers' encode"
 
 
 class Section(NamedTuple):
@@ -307,6 +308,27 @@ def exported(results: Results) -> Section:
     return Section([table("An exported encoder in onnxruntime", header, rows, note)], [chart])
 
 
+def predicted(results: Results) -> Section:
+    """Show texts per second of each candidate, and what our seconds go to."""
+    rows, parts, bars = [], [], {}
+    for result in done(results):
+        timings, count = result["timings"], result["texts"]
+        for name, timing in timings.items():
+            bars[name] = count / timing["median"]
+            beside = [said(ratio(timings, name, other), times) for other in (PIPELINE, ENCODE)]
+            rows.append([name, seconds(timing["median"]), turns(timing), f"{bars[name]:,.0f}", *beside])
+        for name, spent in result["seconds_of"].items():
+            total = sum(spent.values())
+            parts.append([name, *(f"{100 * value / total:.1f} %" for value in spent.values())])
+    note = "Texts of 12 words in the median; MiniLM. foretoken reads a file and writes one, and has an adapter."
+    header = ["candidate", "time", "clean", "texts per second", f"beside {PIPELINE}", f"beside {ENCODE}"]
+    shown_tables = [
+        table("Short texts", header, rows, note),
+        table("Where foretoken's time goes", ["precision", "reading", "tokenising", "model", "writing"], parts),
+    ]
+    return Section(shown_tables, [Chart("Short texts", "bars", "texts per second", "", bars=bars)])
+
+
 def mixed(results: Results) -> Section:
     """Show what adapters in a batch cost, and attaching them."""
     rows, attached, bars = [], [], {}
@@ -395,6 +417,7 @@ SECTIONS: dict[str, Callable[[Results], Section]] = {
     "encoder": encoder,
     "methods": methods,
     "padding": padding,
+    "predict": predicted,
     "mixed": mixed,
     "serve": serve,
     "aot": ahead_of_time,

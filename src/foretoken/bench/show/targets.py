@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from foretoken.bench.show.numbers import Result, Results, done, exponent, overhead, percent, ratio, seconds, times
-from foretoken.bench.show.sections import OURS, THEIRS, of_limit, table, totals
+from foretoken.bench.show.sections import ENCODE, OURS, PIPELINE, THEIRS, of_limit, table, totals
 from foretoken.report.render.table import Table
 
 N, LAYERS = 4096, 12
@@ -154,6 +154,25 @@ def cold_latency(result: Result) -> float | None:
     return result["latency"]["cold"]["p99"] if "latency" in result else None
 
 
+def texts_beside(other: str) -> Callable[[Runs], float | None]:
+    """Find how many times as many short texts foretoken predicts, in the faster of its precisions, as another one."""
+
+    def find(runs: Runs) -> float | None:
+        result = newest(done(runs.get("predict", ()), shape="base"))
+        if result is None or other not in result["timings"]:
+            return None
+        found = [ratio(result["timings"], name, other) for name in result["timings"] if name.startswith(OURS)]
+        return max(value for value in found if value is not None)
+
+    return find
+
+
+def int8_beside_float32(runs: Runs) -> float | None:
+    """Find how many times as many short texts int8 predicts as float32."""
+    result = newest(done(runs.get("predict", ()), shape="base"))
+    return None if result is None else ratio(result["timings"], f"{OURS}, int8", f"{OURS}, fp32")
+
+
 def whole_percent(value: float) -> str:
     """Return a share as ``80 %``."""
     return f"{100 * value:.0f} %"
@@ -193,4 +212,7 @@ TARGETS = (
         exponent,
     ),
     Target("a cold adapter's answer, p99", 0.05, of_engine(cold_latency), seconds),
+    Target(f"short texts, beside {ENCODE}", 2.0, texts_beside(ENCODE), times, at_least=True),
+    Target(f"short texts, beside {PIPELINE}", 4.0, texts_beside(PIPELINE), times, at_least=True),
+    Target("short texts in int8, beside fp32", 2.0, int8_beside_float32, times, at_least=True),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from peft import PeftModel
+from torch import nn
 from transformers import PreTrainedModel
 
 from foretoken.tuner.quantised import is_quantised
@@ -19,8 +20,7 @@ def hold_frozen(model: PreTrainedModel | PeftModel, dtype: torch.dtype = torch.b
     """
     if not isinstance(model, PeftModel):
         return 0
-    prefix = getattr(model.base_model, "prefix", "")
-    adapters = (*_TRAINED, prefix) if prefix else _TRAINED
+    adapters = adapter_parts(model)
     # also of a model that is loaded to predict and trains nothing
     kept = {id(item) for name, item in model.named_parameters() if any(part in name for part in adapters)}
     held = [
@@ -32,3 +32,9 @@ def hold_frozen(model: PreTrainedModel | PeftModel, dtype: torch.dtype = torch.b
     for parameter in held:
         parameter.data = parameter.data.to(dtype)
     return sum(parameter.numel() for parameter in held)
+
+
+def adapter_parts(model: nn.Module) -> tuple[str, ...]:
+    """Return what the names of an adapter's and a head's modules and parameters have in them."""
+    prefix = getattr(model.base_model, "prefix", "") if isinstance(model, PeftModel) else ""
+    return (*_TRAINED, prefix) if prefix else _TRAINED

@@ -1,0 +1,121 @@
+"""Frozen weights in 8 bits: processors with units for int8 multiply them several times faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from foretoken.errors import ConfigError
+from foretoken.machine.processor import INT8_UNITS, fastest_unit, instructions
+from foretoken.training.model.precision import adapter_parts
+
+X86_UNITS = {flag: unit for flag, unit in INT8_UNITS.items() if flag != "i8mm"}  # where PyTorch has a product of int8
+_LARGEST = 127
+LEAST_WIDTH = 64  # narrower maps are faster as floats
+_BLOCK = 256  # rows at a time, whose sums stay in the processor's cache
+
+
+class Int8Linear(nn.Module):
+    r"""A frozen linear map whose weights are whole numbers of 8 bits with a scale for each output.
+
+    Every row of the input is rounded to 8 bits by a scale of its own, so a result does not depend on what else is in
+    the batch: :math:`y_{ij} = s_i t_j \sum_k \lfloor x_{ik} / s_i \rceil \lfloor w_{jk} / t_j \rceil + b_j` with
+    :math:`s_i = \max_k |x_{ik}| / 127` and :math:`t_j = \max_k |w_{jk}| / 127`. The sum is exact.
+
+    Args:
+        weight: of the map, (out_features, in_features); it is not kept.
+        bias: of the map, (out_features,).
+
+    Shapes: (..., in_features) -> (..., out_features), in the type of the input.
+
+    >>> linear = nn.Linear(64, 2)
+    >>> x = torch.randn(3, 64)
+    >>> bool((Int8Linear(linear.weight, linear.bias)(x) - linear(x)).abs().max() < 0.05)
+    True
+    """
+
+    codes: Tensor
+    scale: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        codes, scale = _rounded(weight.detach().float())
+        self.register_buffer("codes", codes.t().contiguous(), persistent=False)
+        self.register_buffer("scale", scale[:, 0].contiguous(), persistent=False)
+        self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """The whole numbers, (out_features, in_features); some of transformers' layers look at their type."""
+        return self.codes.t()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the mapped rows."""
+        rows = x.reshape(-1, self.in_features)
+        out = torch.empty(len(rows), self.out_features)
+        for start in range(0, len(rows), _BLOCK):
+            codes, scale = _rounded(rows[start : start + _BLOCK].float())
+            found = out[start : start + _BLOCK]
+            torch.mul(torch._int_mm(codes, self.codes), scale, out=found)
+            if self.bias is None:
+                found *= self.scale
+            else:
+                torch.addcmul(self.bias, found, self.scale, out=found)
+        return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+
+def hold_in_int8(model: nn.Module) -> int:
+    """Replace the frozen linear maps of a model's layers; return how many weights they have.
+
+    Adapters, heads and embeddings stay as they are.
+
+    Raises:
+        ConfigError: the model is not on the processor, or this processor has no units for int8.
+    """
+    check_units()
+    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
+        raise ConfigError("precision int8 is for the processor, and the model is on a GPU; use bf16 there")
+    held = 0
+    for holder, name, weight, bias in list(_frozen_maps(model)):
+        setattr(holder, name, Int8Linear(weight, bias))
+        held += weight.numel()
+    return held
+
+
+def check_units() -> None:
+    """Raise ConfigError where this processor has no units for int8 that PyTorch uses."""
+    if fastest_unit(X86_UNITS, instructions() or ()) is None:
+        units = ", ".join(dict.fromkeys(X86_UNITS.values()))
+        raise ConfigError(f"precision int8: this processor has none of {units}; use auto, which measures fp32 and bf16")
+
+
+def _frozen_maps(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor, Tensor | None]]:
+    """Yield the linear maps of the layers: the module that holds it, its name there, its weight and bias."""
+    adapters = adapter_parts(model)
+    layers = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    for path, holder in model.named_modules():
+        if not any(path == one or path.startswith(f"{one}.") for one in layers):
+            continue
+        for name, module in holder.named_children():
+            weight = _weight_of(module)
+            is_frozen = weight is not None and not any(part in f"{path}.{name}." for part in adapters)
+            if is_frozen and weight is not None and min(weight.shape) >= LEAST_WIDTH:
+                yield holder, name, weight, module.bias  # type: ignore[misc]
+
+
+def _weight_of(module: nn.Module) -> Tensor | None:
+    """Return (out_features, in_features) of a linear map of floats, GPT-2's too; None for anything else."""
+    if type(module) is nn.Linear and module.weight.is_floating_point():
+        return module.weight
+    return module.weight.t() if type(module) is Conv1D else None
+
+
+def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return whole numbers of 8 bits and the scale of each row, (n, 1); a row of zeros has some scale."""
+    scale = rows.abs().amax(1, keepdim=True).div_(_LARGEST).clamp_(min=torch.finfo(torch.float32).tiny)
+    return torch.div(rows, scale).round_().to(torch.int8), scale
