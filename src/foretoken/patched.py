@@ -136,6 +136,7 @@ PATCHED: tuple[Patch, ...] = (
             "xlm_roberta.modeling_xlm_roberta.XLMRobertaLayer",
             "camembert.modeling_camembert.CamembertLayer",
             "electra.modeling_electra.ElectraLayer",
+            "distilbert.modeling_distilbert.TransformerBlock",
         )
     ),
     # attention of the other families

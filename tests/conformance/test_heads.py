@@ -20,7 +20,7 @@ from support.table import ROWS, adapted
 
 MODEL_TYPES = {model_type for backbone in ENCODERS for model_type in backbone.model_types}
 FAMILIES = [family for family in tiny.FAMILIES if family.split(",")[0] in MODEL_TYPES]
-PACKING = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "longformer")
+PACKING = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "longformer")
 PLAIN = ("first", "mean", "max", "attention")
 WIDTH = 32
 

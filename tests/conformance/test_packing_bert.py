@@ -15,7 +15,7 @@ from foretoken.backbones.packing import HEAD_INPUTS
 from support import tiny
 from support.table import METHODS, adapted
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
 ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
 N = 13
 
@@ -44,7 +44,7 @@ def outcome(model, inputs, packed, **options):
     hooks = [
         module.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0] * args[0].shape[1]))
         for name, module in model.named_modules()
-        if name.endswith("intermediate.dense")
+        if name.endswith(("intermediate.dense", "ffn.lin1"))
     ]
     output = model(**inputs, **options)
     output.loss.backward()

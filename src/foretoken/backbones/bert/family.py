@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from foretoken.backbones.attention_interface import (
-    attach_interface,
-    detach_interface,
-    interface_dimensions,
-    is_attached,
-)
+from foretoken.backbones.attention_interface import interface_dimensions, is_attached
 from foretoken.backbones.base import Attention, Backbone, Stack, alone, offset_after_padding
-from foretoken.backbones.bert.packed import attach_bert, detach_bert
+from foretoken.backbones.bert.packed import BERT_PARTS, DISTILBERT_PARTS, attach_packing, detach_packing
 from foretoken.backbones.masks import extend_text_mask
 
 HEADS = ("classifier", "pre_classifier", "sequence_summary", "qa_outputs")
@@ -34,8 +30,8 @@ BERT = Backbone(
     first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("query", "value"),
     dimensions=interface_dimensions,
-    attach_attention=attach_bert,
-    detach_attention=detach_bert,
+    attach_attention=partial(attach_packing, parts=BERT_PARTS),
+    detach_attention=partial(detach_packing, parts=BERT_PARTS),
     is_attached=is_attached,
 )
 
@@ -57,9 +53,10 @@ DISTILBERT = Backbone(
     ),
     heads=HEADS,
     pooled_heads=(),
+    first_token_heads=("ForSequenceClassification", "ForMultipleChoice"),
     projections=("q_lin", "v_lin"),
     dimensions=interface_dimensions,  # DistilBertConfig answers to the usual names through its attribute map
-    attach_attention=attach_interface,
-    detach_attention=detach_interface,
+    attach_attention=partial(attach_packing, parts=DISTILBERT_PARTS),
+    detach_attention=partial(detach_packing, parts=DISTILBERT_PARTS),
     is_attached=is_attached,
 )

@@ -11,13 +11,14 @@ heads, K head width, D model width.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.models.bert.modeling_bert import BertLayer
 from transformers.models.camembert.modeling_camembert import CamembertLayer
+from transformers.models.distilbert.modeling_distilbert import TransformerBlock
 from transformers.models.electra.modeling_electra import ElectraLayer
 from transformers.models.roberta.modeling_roberta import RobertaLayer
 from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaLayer
@@ -39,6 +40,38 @@ from foretoken.backbones.packing import (
 )
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Where a family has what packing needs.
+
+    Attributes:
+        encoder: path of the encoder in the body.
+        attention: path of the attention in a layer.
+        chunked: path in a layer of what has ``chunk_size_feed_forward``; empty for the layer itself.
+    """
+
+    encoder: str
+    attention: str
+    chunked: str = ""
+
+
+BERT_PARTS = Parts("encoder", "attention.self")
+DISTILBERT_PARTS = Parts("transformer", "attention", "ffn")
+
+
+def attended_first(own: Any, batch: PackedBatch, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(1, B, D) queries, (1, S, D) keys and values -> (1, B, D): what the chosen tokens attend to."""
+
+    def heads(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
+
+    dropout = own.dropout.p if own.training else 0.0
+    attended = packed_attention(
+        own, heads(query), heads(key), heads(value), batch, scaling=own.scaling, dropout=dropout
+    )
+    return attended.flatten(2)
+
+
 class FirstTokenLayer(nn.Module):
     """A layer that computes the states of one token of each document alone where the packed batch says so."""
 
@@ -51,23 +84,29 @@ class FirstTokenLayer(nn.Module):
         """(1, S, D) -> (1, S, D), or (1, B, D) where the batch wants one token of each document."""
         if not isinstance(attention_mask, PackedBatch) or attention_mask.wanted is None:
             return super().forward(hidden_states, attention_mask, *args, **kwargs)
+        return self.first_tokens(hidden_states, attention_mask, attention_mask.wanted)
+
+    def first_tokens(self, hidden_states: Tensor, mask: PackedBatch, wanted: Tensor) -> Tensor:
+        """(1, S, D) -> (1, B, D)."""
         own = self.attention.self
-        batch = with_own_prefix(attention_mask, own)
-        chosen = batch.split(hidden_states)[1].index_select(1, attention_mask.wanted)
+        batch = with_own_prefix(mask, own)
+        chosen = batch.split(hidden_states)[1].index_select(1, wanted)
+        projected = own.query(chosen), own.key(hidden_states), own.value(hidden_states)
+        attended = attended_first(own, batch, *projected)
+        return self.feed_forward_chunk(self.attention.output(attended, chosen))
 
-        def heads(x: Tensor) -> Tensor:
-            return x.unflatten(-1, (own.num_attention_heads, own.attention_head_size)).transpose(1, 2)
 
-        attended = packed_attention(
-            own,
-            heads(own.query(chosen)),
-            heads(own.key(hidden_states)),
-            heads(own.value(hidden_states)),
-            batch,
-            scaling=own.scaling,
-            dropout=own.dropout.p if own.training else 0.0,
-        )
-        return self.feed_forward_chunk(self.attention.output(attended.flatten(2), chosen))
+class PackingDistilBertLayer(FirstTokenLayer, TransformerBlock):
+    """DistilBERT's."""
+
+    def first_tokens(self, hidden_states: Tensor, mask: PackedBatch, wanted: Tensor) -> Tensor:
+        """(1, S, D) -> (1, B, D)."""
+        own = self.attention
+        batch = with_own_prefix(mask, own)
+        chosen = batch.split(hidden_states)[1].index_select(1, wanted)
+        projected = own.q_lin(chosen), own.k_lin(hidden_states), own.v_lin(hidden_states)
+        x = self.sa_layer_norm(own.out_lin(attended_first(own, batch, *projected)) + chosen)
+        return self.output_layer_norm(self.ffn(x) + x)
 
 
 class PackingBertLayer(FirstTokenLayer, BertLayer):
@@ -96,14 +135,16 @@ OURS: dict[type[nn.Module], type[nn.Module]] = {
     XLMRobertaLayer: PackingXLMRobertaLayer,
     CamembertLayer: PackingCamembertLayer,
     ElectraLayer: PackingElectraLayer,
+    TransformerBlock: PackingDistilBertLayer,
 }
 
 
 class EncoderHooks:
     """Pack what enters an encoder, and unpack what leaves it."""
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: nn.Module, parts: Parts) -> None:
         self.encoder = encoder
+        self.parts = parts
         self.batch: PackedBatch | None = None
         self.context: AbstractContextManager[None] | None = None
         last = self.layers()[-1]
@@ -118,13 +159,18 @@ class EncoderHooks:
         """Return the layers."""
         return list(self.encoder.get_submodule("layer").children())
 
+    def attention(self, layer: nn.Module) -> nn.Module:
+        """Return a layer's attention."""
+        return layer.get_submodule(self.parts.attention)
+
     def before(self, encoder: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
         """Pack the hidden states, and pass the packed batch on in the place of the mask."""
         inputs, layers = HEAD_INPUTS.get(encoder), self.layers()
-        if inputs is None or not inputs.last_layer_only or not args or layers[0].chunk_size_feed_forward:
+        hidden = args[0] if args else kwargs.get("hidden_states")
+        is_chunked = layers[0].get_submodule(self.parts.chunked).chunk_size_feed_forward
+        if inputs is None or not inputs.last_layer_only or hidden is None or is_chunked:
             return None
-        hidden, mask, own = args[0], kwargs.get("attention_mask"), layers[0].attention.self
-        adapter, last = ADAPTER.get(own), layers[-1]
+        mask, adapter, last = kwargs.get("attention_mask"), ADAPTER.get(self.attention(layers[0])), layers[-1]
         first = inputs.first_token_only and isinstance(last, FirstTokenLayer) and not is_watched(last)
         if not may_pack(encoder, adapter, hidden) or (mask is None and not first):
             return None
@@ -135,7 +181,10 @@ class EncoderHooks:
             self.batch = replace(batch, wanted=wanted)
         self.context = while_packed(adapter, batch)
         self.context.__enter__()
-        return (batch.pack(hidden), *args[1:]), {**kwargs, "attention_mask": batch}
+        kwargs = {**kwargs, "attention_mask": batch}
+        if args:
+            return (batch.pack(hidden), *args[1:]), kwargs
+        return (), {**kwargs, "hidden_states": batch.pack(hidden)}
 
     def before_last(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
         """Tell the last layer what is wanted."""
@@ -153,7 +202,7 @@ class EncoderHooks:
             context.__exit__(None, None, None)
         if batch is None or output is None:
             return output
-        batch = with_own_prefix(batch, self.layers()[-1].attention.self)
+        batch = with_own_prefix(batch, self.attention(self.layers()[-1]))
         packed = output["last_hidden_state"]
         output["last_hidden_state"] = (
             batch.unpack(packed) if batch.wanted is None else unpack_first_tokens(packed, batch.prefix_length)
@@ -178,21 +227,21 @@ def text_masks(mask: Tensor | None, hidden: Tensor, prefix_length: int) -> tuple
     return ~seen_by(mask)[:, 0, 0, prefix_length:].expand(size, -1), nowhere
 
 
-def attach_bert(body: nn.Module, attentions: list[nn.Module]) -> None:
+def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
     """Let attention ask its adapter, and the encoder pack its batches; a decoder's stays as it is."""
     attach_interface(body, attentions)
-    encoder: Any = body.get_submodule("encoder")
-    if HOOKS.get(encoder) is not None or body.config.is_decoder:  # type: ignore[union-attr]
+    encoder: Any = body.get_submodule(parts.encoder)
+    if HOOKS.get(encoder) is not None or getattr(body.config, "is_decoder", False):
         return
     for layer in encoder.layer:
         layer.__class__ = OURS.get(type(layer), type(layer))
-    HOOKS.set(encoder, EncoderHooks(encoder))
+    HOOKS.set(encoder, EncoderHooks(encoder, parts))
 
 
-def detach_bert(body: nn.Module, attentions: list[nn.Module]) -> None:
+def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
     """Let them be transformers' own again."""
     detach_interface(body, attentions)
-    encoder: Any = body.get_submodule("encoder")
+    encoder: Any = body.get_submodule(parts.encoder)
     hooks = HOOKS.pop(encoder)
     if hooks is None:
         return
