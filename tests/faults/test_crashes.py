@@ -16,7 +16,7 @@ SIGNALS = ("int", "term")
 DISKS = ("full", "readonly", "eio")
 CASES = ("train", "restart", "whole-model", "lengthen", "longformer", "fuse", "predict", "sweep")
 # how many calls of a case are disturbed: in the default suite, and in the slow one
-DEFAULT = {"train": 8, "restart": 4, "longformer": 2, "fuse": 2, "predict": 2, "sweep": 3}
+DEFAULT = {"train": 5, "restart": 3, "longformer": 1, "fuse": 1, "predict": 1, "sweep": 2}
 SLOW = {
     "train": 70,
     "restart": 50,
