@@ -139,6 +139,12 @@ PATCHED: tuple[Patch, ...] = (
             "distilbert.modeling_distilbert.TransformerBlock",
         )
     ),
+    Patch(
+        f"{MODELS}.modernbert.modeling_modernbert.ModernBertEncoderLayer",
+        "class swapped",
+        "the first layer packs a batch before gradient checkpointing notes what it is called with",
+        SPEED_UP,
+    ),
     # attention of the other families
     Patch(
         "transformers.AttentionInterface.register",

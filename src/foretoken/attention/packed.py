@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +152,25 @@ class PackedBatch:
         """(B, 1, 1, P + N) bool, True for what is real; None where everything is."""
         masked, _ = self.masks()
         return ~masked[:, None, None] if bool(masked.any()) else None
+
+    def window_mask(self, window: int) -> Tensor:
+        """(B or 1, 1, P + N, P + N) bool: what is real, text only where text is nearer than the window."""
+        if window not in self._windows:
+            places = torch.arange(self.length, device=self.index.device)
+            near = (places[:, None] - places).abs() < window
+            front = (self.prefix_length, 0, self.prefix_length, 0)
+            seen = nn.functional.pad(near, front, value=True)[None, None]
+            self._windows[window] = seen if self.key_mask is None else seen & self.key_mask
+        return self._windows[window]
+
+    @cached_property
+    def rotations(self) -> dict[int, tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]]:
+        """By the id of a cosine: cosine and sine as they were given, and those of the run's tokens."""
+        return {}
+
+    @cached_property
+    def _windows(self) -> dict[int, Tensor]:
+        return {}
 
     @property
     def is_whole(self) -> bool:

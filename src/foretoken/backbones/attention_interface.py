@@ -46,7 +46,9 @@ def adapted_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention function in transformers' calling convention, with the part of the module's adapter."""
     if isinstance(attention_mask, PackedBatch):
-        return packed_attention(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout), None
+        window = kwargs.get("sliding_window")
+        options: dict[str, Any] = {"scaling": scaling, "dropout": dropout, "window": window}
+        return packed_attention(module, query, key, value, attention_mask, **options), None
     adapter = adapter_of(module)
     has_prefix = attention_mask is not None and attention_mask.shape[-1] == key.shape[2]  # that of a packed batch
     if adapter is not None and not has_prefix and (prefix := adapter.prefix_mask) is not None:
@@ -80,6 +82,7 @@ def packed_attention(
     *,
     scaling: float | None,
     dropout: float,
+    window: int | None = None,
 ) -> Tensor:
     """Attend within each document of a packed batch, which is padded for this alone.
 
@@ -91,6 +94,7 @@ def packed_attention(
         batch: where the documents are.
         scaling: what the scores are multiplied by.
         dropout: probability of dropping an attention weight.
+        window: text sees text at less than this distance; None: all of it.
 
     Returns:
         (1, S, H, K), or (1, B, H, K).
@@ -99,7 +103,7 @@ def packed_attention(
     wrapped = config._attn_implementation.removeprefix(MARK)
     batch = with_own_prefix(batch, module)
     key, value = (batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
-    mask = batch.key_mask
+    mask = batch.key_mask if window is None else batch.window_mask(window)
     if mask is not None and wrapped == "eager":
         mask = as_mask(mask, query.dtype)
     whole = batch.wanted is None

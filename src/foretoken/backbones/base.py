@@ -248,6 +248,7 @@ class Backbone:
         position_offset: config -> how many rows of the position table stand before that of the first token.
         first_token_is_global: the encoder is told its global tokens with the inputs, and the first token is to be one.
         segments_are_tokens: token types are looked up in the table of the tokens.
+        packs_padded_batches: a batch with padding runs without it, whatever the head reads.
         attach_attention: (body, attention modules): makes the modules ask their adapter.
         detach_attention: undoes it.
         is_attached: body -> whether the modules still ask, which the user may have undone.
@@ -269,11 +270,17 @@ class Backbone:
     position_offset: Callable[[PreTrainedConfig], int] = no_offset
     first_token_is_global: bool = False
     segments_are_tokens: bool = False
+    packs_padded_batches: bool = False
 
     @property
     def is_fused(self) -> bool:
         """Whether one map yields queries, keys and values."""
         return len(self.projections) == 1
+
+    @property
+    def packs(self) -> bool:
+        """Whether batches can run without their padding."""
+        return self.packs_padded_batches or bool(self.first_token_heads)
 
     def values_of(self, attention: Attention) -> tuple[str, ...]:
         """Return the paths of an attention's value projections, by those of its queries."""

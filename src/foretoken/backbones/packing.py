@@ -72,10 +72,11 @@ class HeadInputHooks:
 def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
     """Let the encoder know what the model's head reads of it, where the family packs; return the hooks' handles."""
     stack, kind = backbone.stacks[0], type(model).__name__
-    if not backbone.first_token_heads or not has_submodule(stack.module(body), stack.end):
+    if not backbone.packs or not has_submodule(stack.module(body), stack.end):
         return []
     encoder = stack.module(body).get_submodule(stack.end)
-    first_token_only, padding = kind.endswith(backbone.first_token_heads), kind.endswith(PADDING_HEADS)
+    first_token_only = bool(backbone.first_token_heads) and kind.endswith(backbone.first_token_heads)
+    padding = kind.endswith(PADDING_HEADS)
     hooks = HeadInputHooks(body, encoder, first_token_only=first_token_only, padding=padding)
     return [
         model.register_forward_pre_hook(hooks.before, with_kwargs=True),

@@ -124,7 +124,7 @@ OPTIONS = (
     ),
     Idle(
         "training.packing",
-        lambda run: run.backbone is None or not run.backbone.first_token_heads,
+        lambda run: run.backbone is None or not run.backbone.packs,
         "models of the family {run.config.model_type} always run with padding",
     ),
     Idle(

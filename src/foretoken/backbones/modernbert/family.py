@@ -11,13 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
-from foretoken.backbones.attention_interface import (
-    attach_interface,
-    detach_interface,
-    interface_dimensions,
-    is_attached,
-)
+from foretoken.backbones.attention_interface import interface_dimensions, is_attached
 from foretoken.backbones.base import Attention, Backbone, Stack, alone
+from foretoken.backbones.modernbert.packed import attach_modernbert, detach_modernbert
 from foretoken.backbones.module_value import Keywords
 
 
@@ -29,7 +25,7 @@ def extend_rotary(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
     cosine, sine = kwargs["position_embeddings"]
     length = prefix_mask.shape[1]
     front = (0, 0, length, 0)
-    unrotated = cosine.amax().expand(cosine.shape[0], length, cosine.shape[2])
+    unrotated = cosine.amax(dim=(0, 1, 2)).expand(cosine.shape[0], length, cosine.shape[2])
     return {**kwargs, "position_embeddings": (torch.cat([unrotated, cosine], dim=1), F.pad(sine, front))}
 
 
@@ -50,7 +46,8 @@ MODERNBERT = Backbone(
     pretrained_heads=("ForMaskedLM",),
     projections=("Wqkv",),
     dimensions=interface_dimensions,
-    attach_attention=attach_interface,
-    detach_attention=detach_interface,
+    attach_attention=attach_modernbert,
+    detach_attention=detach_modernbert,
     is_attached=is_attached,
+    packs_padded_batches=True,
 )

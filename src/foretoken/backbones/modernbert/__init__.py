@@ -1,0 +1,1 @@
+"""ModernBERT: the declaration, and the packed layers."""
