@@ -145,6 +145,12 @@ PATCHED: tuple[Patch, ...] = (
         "the first layer packs a batch before gradient checkpointing notes what it is called with",
         SPEED_UP,
     ),
+    Patch(
+        f"{MODELS}.mpnet.modeling_mpnet.MPNetLayer",
+        "class swapped",
+        "the first layer packs a batch before the prefix enters",
+        SPEED_UP,
+    ),
     # attention of the other families
     Patch(
         "transformers.AttentionInterface.register",

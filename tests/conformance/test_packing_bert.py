@@ -1,4 +1,4 @@
-"""BERT-type encoders and ModernBERT: packed batches give what padded ones do, and what transformers' own do."""
+"""BERT-type encoders, MPNet and ModernBERT: packed batches give what padded ones do, and what transformers' own do."""
 
 import copy
 import pickle
@@ -15,7 +15,7 @@ from foretoken.backbones.packing import HEAD_INPUTS
 from support import tiny
 from support.table import METHODS, adapted
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert", "mpnet")
 ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
 N = 13
 
@@ -76,7 +76,7 @@ def test_packed_is_padded(family, method, task):
     rows, padded_rows = check_same(model, batch(task))
     assert rows[0] < padded_rows[0]
     late = 3 * 3 if method == "prefix-propagation, upper layers" else 0  # a prefix of 3 for each of the 3 texts
-    assert rows[-1] == (3 if task == "SEQ_CLS" and family != "modernbert" else rows[0] + late)
+    assert rows[-1] == (3 if task == "SEQ_CLS" and family not in ("modernbert", "mpnet") else rows[0] + late)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -242,7 +242,9 @@ def test_bitfit_is_a_change_of_the_biases(names, family, variant):
         assert len(shifts) == sum(name.endswith("bias") for name, _ in moved.named_parameters())
         given = {} if names is None else {"adapter_names": names}
         states = model(**inputs, **given).last_hidden_state
-        torch.testing.assert_close(states, moved(**inputs).last_hidden_state, atol=2e-5, rtol=2e-5)
+        expected = moved(**inputs).last_hidden_state
+    real = inputs["attention_mask"].bool()  # states of padding are zeros where a batch is packed
+    torch.testing.assert_close(states[real], expected[real], atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("task", ["FEATURE_EXTRACTION", "MULTIPLE_CHOICE"])
@@ -316,6 +318,7 @@ def test_compiles_without_a_graph_break(method, family, variant):
     model = tiny.shaken(adapted(bare(family, variant), method))
     torch._dynamo.reset()
     states = torch.compile(model, backend="aot_eager", fullgraph=True)(**inputs).last_hidden_state
-    torch.testing.assert_close(states, model(**inputs).last_hidden_state, atol=2e-5, rtol=2e-5)
+    real = inputs["attention_mask"].bool()  # states of padding are zeros where a batch is packed
+    torch.testing.assert_close(states[real], model(**inputs).last_hidden_state[real], atol=2e-5, rtol=2e-5)
     states.sum().backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)

@@ -9,11 +9,15 @@ global tokens of a document, D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,9 +167,15 @@ class PackedBatch:
             self._windows[window] = seen if self.key_mask is None else seen & self.key_mask
         return self._windows[window]
 
+    def remembered(self, given: Tensor, make: Callable[[Tensor], T]) -> T:
+        """Return what is made of a tensor that the layers of a pass share, made once."""
+        known = self._made.get(id(given))
+        if known is None:
+            known = self._made[id(given)] = given, make(given)  # the tensor is held, so that nothing else gets its id
+        return cast("T", known[1])
+
     @cached_property
-    def rotations(self) -> dict[int, tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]]:
-        """By the id of a cosine: cosine and sine as they were given, and those of the run's tokens."""
+    def _made(self) -> dict[int, tuple[Tensor, object]]:
         return {}
 
     @cached_property

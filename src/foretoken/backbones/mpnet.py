@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
-from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
+from transformers.models.mpnet.modeling_mpnet import MPNetLayer, MPNetSelfAttention
 
 from foretoken.attention import DenseMask
+from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import (
     Attention,
     Backbone,
@@ -23,7 +24,9 @@ from foretoken.backbones.base import (
     offset_after_padding,
     text_dimensions,
 )
-from foretoken.backbones.masks import PrefixMask, extend_late_mask
+from foretoken.backbones.masks import PrefixMask, as_mask, extend_late_mask
+from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.packing import FirstLayerPacks, with_own_prefix
 
 
 class BiasedSelfAttention(MPNetSelfAttention):
@@ -32,19 +35,18 @@ class BiasedSelfAttention(MPNetSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | PackedBatch | None = None,
         position_bias: Tensor | None = None,
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         """(B, P + N, D), a mask to add (B, 1, N, N) and a bias (B, H, N, N) -> (B, P + N, D), weights if asked for."""
+        if isinstance(attention_mask, PackedBatch):
+            return (self.packed(hidden_states, attention_mask, position_bias),)
         adapter = adapter_of(self)
         if adapter is None:
             return super().forward(hidden_states, attention_mask, position_bias, output_attentions, **kwargs)
-        query, key, value = (
-            project(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
-            for project in (self.q, self.k, self.v)
-        )
+        query, key, value = (heads(project(hidden_states), self) for project in (self.q, self.k, self.v))
         if (prefix := adapter.prefix_mask) is not None:
             attention_mask = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=query.dtype)
             position_bias = extend_bias(position_bias, prefix)
@@ -55,6 +57,62 @@ class BiasedSelfAttention(MPNetSelfAttention):
         adapter.deliver(after)
         output = self.o(out.transpose(1, 2).flatten(2))
         return (output, adapter.own_weights(query, key, scale=scale, mask=mask)) if output_attentions else (output,)
+
+    def packed(self, hidden_states: Tensor, batch: PackedBatch, position_bias: Tensor | None) -> Tensor:
+        """(1, S, D) and the bias of the padded texts (B, H, N, N) -> (1, S, D); attention runs with the padding."""
+        batch, adapter = with_own_prefix(batch, self), adapter_of(self)
+        query, key, value = (heads(batch.unpack(map_(hidden_states)), self) for map_ in (self.q, self.k, self.v))
+        mask = None if batch.key_mask is None else as_mask(batch.key_mask, query.dtype)
+        if position_bias is not None and batch.prefix_length:
+            front = (batch.prefix_length, 0, batch.prefix_length, 0)
+            position_bias = batch.remembered(position_bias, lambda bias: F.pad(bias, front))
+        scale, dropout = 1 / math.sqrt(self.attention_head_size), self.dropout.p if self.training else 0.0
+        mask = added(mask, position_bias)
+        if adapter is None:
+            out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
+        else:
+            out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=DenseMask(mask))
+            adapter.deliver(after)
+            adapter.redeliver(batch.pack)
+        projected: Tensor = self.o(batch.pack(out.transpose(1, 2)).flatten(2))
+        return projected
+
+
+class EncoderHooks(FirstLayerPacks):
+    """Pack what enters the first layer, and unpack what leaves the encoder."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__(encoder, list(encoder.layer), "attention.attn")
+        # before the tuner's hook, which removes the prefix from padded states
+        self.handles = [encoder.register_forward_hook(self.after, prepend=True, always_call=True)]
+
+    def after(self, encoder: nn.Module, args: Any, output: Any) -> Any:
+        """Unpack the last hidden states; after a failed pass there are none."""
+        if self.batch is None or output is None:
+            self.end()
+            return output
+        if isinstance(output, tuple):
+            return (self.leaving(output[0]), *output[1:])
+        output["last_hidden_state"] = self.leaving(output["last_hidden_state"])
+        return output
+
+
+HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")  # on the encoder, and on each layer
+
+
+class PackingMPNetLayer(MPNetLayer):
+    """A layer that asks the encoder's hooks what it is called with, before the prefix enters."""
+
+    def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """(B, N, D) or (1, S, D) -> the same in a tuple, or (1, S, D) from the first layer of a packed pass."""
+        if (hooks := HOOKS.get(self)) is not None:
+            hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask)
+        return super().__call__(hidden_states, attention_mask, *args, **kwargs)
+
+
+def heads(x: Tensor, attention: MPNetSelfAttention) -> Tensor:
+    """(B, N, D) -> (B, H, N, K)."""
+    return x.unflatten(-1, (attention.num_attention_heads, -1)).transpose(1, 2)
 
 
 def extend_bias(bias: Tensor | None, prefix: PrefixMask) -> Tensor | None:
@@ -75,12 +133,27 @@ def attach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let the attention modules be of our class: the same objects, names and weights, another forward."""
     for attention in attentions:
         attention.__class__ = BiasedSelfAttention
+    encoder: Any = body.get_submodule("encoder")
+    if HOOKS.get(encoder) is not None:
+        return
+    hooks = EncoderHooks(encoder)
+    for module in (encoder, *encoder.layer):
+        HOOKS.set(module, hooks)
+    for layer in encoder.layer:
+        layer.__class__ = PackingMPNetLayer
 
 
 def detach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     for attention in attentions:
         attention.__class__ = MPNetSelfAttention
+    encoder: Any = body.get_submodule("encoder")
+    hooks = HOOKS.pop(encoder)
+    if hooks is not None:
+        hooks.remove()
+    for layer in encoder.layer:
+        HOOKS.pop(layer)
+        layer.__class__ = MPNetLayer
 
 
 MPNET = Backbone(
@@ -101,4 +174,5 @@ MPNET = Backbone(
     attach_attention=attach_biased,
     detach_attention=detach_biased,
     position_offset=offset_after_padding,
+    packs_padded_batches=True,
 )

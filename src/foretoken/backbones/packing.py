@@ -12,12 +12,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.choose import packs
-from foretoken.attention.packed import PackedBatch
+from foretoken.attention.kernels import seen_by
+from foretoken.attention.packed import PackedBatch, packed_batch_of
 from foretoken.backbones.base import ADAPTER, AttentionAdapter, Backbone, has_submodule
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.pooling import POOLING
@@ -126,3 +128,68 @@ def is_watched(layer: Any) -> bool:
     """Tell whether hooks of the user's would see, or miss, that only a few of a layer's states are computed."""
     attention = layer.attention
     return bool(layer._forward_hooks or attention._forward_hooks or attention._forward_pre_hooks)
+
+
+class FirstLayerPacks:
+    """Packs a batch where an encoder runs its layers itself: before the first layer is called, until the last has run.
+
+    Args:
+        encoder: the module that knows what the head reads.
+        layers: its layers.
+        attention: path of the attention in a layer.
+    """
+
+    def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
+        self.encoder = encoder
+        self.layers = layers
+        self.path = attention
+        self.batch: PackedBatch | None = None
+        self.context: AbstractContextManager[None] | None = None
+        self.handles: list[RemovableHandle] = []
+
+    def entering(
+        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
+    ) -> tuple[Tensor, Tensor | PackedBatch | None]:
+        """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
+        if layer is self.layers[0] and isinstance(mask, Tensor) and self.begins(hidden, mask):
+            assert self.batch is not None
+            hidden = self.batch.pack_text(hidden)
+        return hidden, mask if self.batch is None else self.batch
+
+    def begins(self, hidden: Tensor, mask: Tensor) -> bool:
+        """Tell whether this pass is packed, and let the adapters know."""
+        inputs, adapter = HEAD_INPUTS.get(self.encoder), ADAPTER.get(self.layers[0].get_submodule(self.path))
+        if inputs is None or not inputs.last_layer_only or not may_pack(self.encoder, adapter, hidden):
+            return False
+        masked, length = masked_texts(mask, hidden), prefix_length_of(adapter)
+        of_prefix = prefix_mask_of(adapter)
+        self.batch = packed_batch_of(masked, torch.zeros_like(masked), prefix_length=length, prefix_mask=of_prefix)
+        self.context = while_packed(adapter, self.batch)
+        self.context.__enter__()
+        return True
+
+    def leaving(self, hidden: Tensor) -> Tensor:
+        """Unpack the hidden states that leave the last layer."""
+        assert self.batch is not None
+        batch = with_own_prefix(self.batch, self.layers[-1].get_submodule(self.path))
+        self.end()
+        return batch.unpack(hidden)
+
+    def end(self) -> None:
+        """Let the hidden states be padded again."""
+        self.batch = None
+        if self.context is not None:
+            context, self.context = self.context, None
+            context.__exit__(None, None, None)
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self.handles:
+            handle.remove()
+
+
+def masked_texts(mask: Tensor, hidden: Tensor) -> Tensor:
+    """Return the (B, N) bool mask of padding, from a layer's (B, 1, 1 or N, N) mask: every real token sees itself."""
+    seen = seen_by(mask)[:, 0]
+    own = seen[:, 0] if seen.shape[1] == 1 else seen.diagonal(dim1=1, dim2=2)
+    return ~own.expand(hidden.shape[0], -1)
