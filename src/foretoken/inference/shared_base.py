@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 
@@ -14,6 +15,7 @@ from foretoken.lengthening import resolve_source
 from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import HeadOptions
+from foretoken.training.tokens.new_tokens import add_to_tokenizer
 
 
 class SharedBase:
@@ -36,6 +38,7 @@ class SharedBase:
         with load_errors(source, "model"):
             self.config: PretrainedConfig = load_config(self.source)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.source, self.config)
+        self._tokenizers: dict[tuple[str, ...], PreTrainedTokenizerBase] = {}
         self._made: dict[tuple[object, ...], tuple[PreTrainedModel, list[str]]] = {}
         self._first: PreTrainedModel | None = None
 
@@ -57,6 +60,14 @@ class SharedBase:
         own = getattr(self.language_model().generation_config, "eos_token_id", None)
         ends = own if isinstance(own, list) else [own]
         return frozenset(int(end) for end in (*ends, self.tokenizer.eos_token_id) if end is not None)
+
+    def tokenizer_with(self, tokens: Sequence[str]) -> PreTrainedTokenizerBase:
+        """Return the tokenizer with more tokens, as training adds them for an adapter."""
+        key = tuple(tokens)
+        if key not in self._tokenizers:
+            self._tokenizers[key] = copy.deepcopy(self.tokenizer)
+            add_to_tokenizer(self._tokenizers[key], key)
+        return self._tokenizers[key] if key else self.tokenizer
 
     def with_new_head(
         self, problem: Problem | None, *, head: HeadOptions | None = None

@@ -42,6 +42,7 @@ class AdapterInfo:
         bytes: memory that it takes beside the model.
         dtype: of the parameters, as they are kept.
         writes: whether the model writes texts with it.
+        tokens: whose embeddings it has for itself.
     """
 
     labels: tuple[str, ...]
@@ -49,6 +50,7 @@ class AdapterInfo:
     bytes: int
     dtype: str = "float32"
     writes: bool = False
+    tokens: frozenset[int] = frozenset()
 
 
 class Bank(Protocol):
@@ -138,8 +140,8 @@ class MixedBank:
             if found.head == "none" or (found.head == "language-model") != is_writer:
                 self.together.remove(name)
                 raise AdapterError(f"{folder} has no trained head; train one with the adapter")
-            kept = str(self.together.dtype).removeprefix("torch.")
-            return AdapterInfo(found.labels, found.method, found.bytes, kept, is_writer)
+            kept, tokens = dtype_name(self.together.dtype), self.together.trained_tokens(name)
+            return AdapterInfo(found.labels, found.method, found.bytes, kept, is_writer, tokens)
 
         return add
 
@@ -219,7 +221,7 @@ class GroupedBank:
         predictor = load_for_inference(folder, base=self.base)
         self._loaded[name] = predictor
         method = PeftConfig.from_pretrained(str(folder)).peft_type
-        kept = str(next(predictor.model.parameters()).dtype).removeprefix("torch.")
+        kept = dtype_name(next(predictor.model.parameters()).dtype)
         method = str(getattr(method, "value", method))
         return AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept)
 
@@ -252,6 +254,15 @@ class GroupedBank:
             return self.base.with_new_head(None)[0].eval()
         model = self._loaded[name].model
         return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return what a type is called in answers.
+
+    >>> dtype_name(torch.float16)
+    'float16'
+    """
+    return str(dtype).removeprefix("torch.")
 
 
 def _places(names: Sequence[str]) -> dict[str, list[int]]:

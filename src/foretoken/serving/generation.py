@@ -209,9 +209,10 @@ class RowSteps:
     def choose(self, ids: Tensor, scores: Tensor) -> Tensor:
         """(B, V) -> (B, V) where the likeliest token is the one that the row has chosen."""
         chosen = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
-        for row, own in enumerate(scores):
+        for row, every in enumerate(scores):
             if self.is_over[row]:
                 continue
+            own = every[: own_size(every)]
             if not torch.isfinite(own.max()):
                 self.is_damaged[row] = self.is_over[row] = True
                 continue
@@ -236,6 +237,19 @@ class RowSteps:
             torch.full((1,), torch.nan) if damaged else torch.tensor(tokens)
             for tokens, damaged in zip(self.tokens, self.is_damaged, strict=True)
         ]
+
+
+def own_size(scores: Tensor) -> int:
+    """Return the size of a row's vocabulary: behind it are other adapters' new tokens, which it cannot write.
+
+    >>> own_size(torch.tensor([0.5, torch.finfo(torch.float32).min, 2.0, torch.finfo(torch.float32).min]))
+    3
+    """
+    least = torch.finfo(scores.dtype).min
+    if scores[-1] > least:
+        return len(scores)
+    written = (scores > least).nonzero()
+    return int(written[-1]) + 1 if len(written) else len(scores)
 
 
 class TokenChoice:

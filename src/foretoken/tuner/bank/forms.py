@@ -241,10 +241,8 @@ def parts_of(config: PeftConfig) -> tuple[ForetokenConfig | None, LoraConfig | N
     """Return foretoken's part of an adapter, and its LoRA.
 
     Raises:
-        AdapterError: it is another method of peft's, or trains embeddings of tokens.
+        AdapterError: it is another method of peft's.
     """
-    if getattr(config, "trainable_token_indices", None):
-        raise AdapterError("the adapter trains embeddings of tokens, which all documents share; load it with peft")
     if isinstance(config, LoraConfig):
         return None, config
     if not isinstance(config, ForetokenConfig):
