@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from foretoken.errors import AdapterError, DataError
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
 from foretoken.serving.observer import Observer
+from foretoken.serving.scheduler import Pending, Queue
 from foretoken.serving.tasks import Classify, Document
 
 from support.served import HeldBank, make_store, save_adapter
@@ -240,3 +242,61 @@ def test_the_observer_hears_of_everything(store, bank):
 def test_an_engine_that_was_not_started_says_so(store):
     with pytest.raises(NotReadyError, match="starting"):
         ask(Engine(store), "spam", "word1")
+
+
+def measured(engine, bank, clock):
+    """Let one batch take a second of the clock, so that the engine knows its speed; return the tokens of a second."""
+    first = busy(engine, bank)
+    clock.now += 1.0
+    bank.go.set()
+    first.result(60)
+    engine.call(lambda: None).result(60)  # after what follows the batch
+    bank.go.clear()
+    return engine._tokens_per_second
+
+
+def test_what_would_wait_too_long_is_refused_at_once(store, bank):
+    clock = Clock()
+    with Engine(store, limits=Limits(seconds_expected=3.0, tokens_per_batch=1), clock=clock) as engine:
+        speed = measured(engine, bank, clock)
+        running = busy(engine, bank)  # a second's work, all of it ahead
+        text = " ".join(["word1"] * (int(speed) - 2))  # as much again
+        held = [ask(engine, "spam", text) for _ in range(3)]
+        with pytest.raises(BusyError, match="overload: 3 rows are waiting") as refused:
+            ask(engine, "spam", "a")
+        assert refused.value.retry_after == 4
+        with pytest.raises(BusyError, match="overload"):
+            ask(engine, "spam", "a", timeout=3.9)
+        patient = ask(engine, "spam", "a", timeout=10)
+        clock.now += 0.9  # the batch is nearly done, but the patient one is there
+        with pytest.raises(BusyError, match="overload"):
+            ask(engine, "spam", "b")
+        bank.go.set()
+        assert all(future.result(60) for future in (running, *held, patient))
+        assert ask(engine, "spam", "a").result(60)
+
+
+def test_without_a_speed_nothing_is_expected(store, bank):
+    with Engine(store, limits=Limits(seconds_expected=0.001)) as engine:
+        running = busy(engine, bank)
+        others = [ask(engine, "spam", "word1 " * 30) for _ in range(20)]
+        bank.go.set()
+        assert all(future.result(60) for future in (running, *others))
+
+
+def test_a_queue_knows_its_tokens():
+    queue = Queue()
+    adapter = object()
+    requests = [
+        Pending(adapter, "logits", [{"input_ids": [1] * (n + 1)}] * 2, Future(), arrived=0, deadline=n)
+        for n in range(5)
+    ]
+    for request in requests:
+        queue.put(request)
+    assert queue.tokens == 30
+    taken = queue.take(6)
+    assert queue.tokens == 30 - sum(row.length for row in taken)
+    requests[4].future.set_result([])
+    queue.drop_over()
+    assert queue.tokens == sum(row.length for row in queue._rows)
+    assert queue.tokens < 30 - sum(row.length for row in taken)

@@ -42,6 +42,8 @@ class Limits:
         documents: of one request.
         characters: of one document.
         seconds_waiting: in the queue, where a request names no shorter time.
+        seconds_expected: in the queue, by the speed of the last batches; a request that would wait longer is refused
+            at once.
         new_tokens: of a text that the model writes.
     """
 
@@ -50,6 +52,7 @@ class Limits:
     documents: int = 256
     characters: int = 2_000_000
     seconds_waiting: float = 30.0
+    seconds_expected: float = 2.0
     new_tokens: int = 1024
 
 
@@ -61,7 +64,7 @@ class Request(Generic[T]):
         adapter: its name.
         documents: what it reads.
         task: what is asked.
-        timeout: seconds that the request may wait in the queue; None for the engine's limit.
+        timeout: seconds that the request may wait in the queue; None for the engine's limits.
     """
 
     adapter: str
@@ -97,6 +100,7 @@ class Engine:
         self._reserved = 0
         self._running: list[Row] = []
         self._tokens_per_second = 0.0
+        self._running_tokens, self._running_since = 0, 0.0
         self._changed = Condition()
         self._worker = Thread(target=self._work, name="foretoken-engine", daemon=True)
         self._finishing = ThreadPoolExecutor(1, "foretoken-answers")
@@ -138,7 +142,7 @@ class Engine:
         Raises:
             NotReadyError: the engine is not running.
             NoSuchAdapterError: no adapter has this name.
-            BusyError: the queue is full.
+            BusyError: the queue is full, or would take longer than the request may wait.
             TooLongError: there are too many documents, or one is too long.
             DataError: one of them is empty.
             WrongTaskError: the adapter does something else.
@@ -146,7 +150,7 @@ class Engine:
         self._check(request)
         adapter = self.store.hold(request.adapter)
         try:
-            self._reserve(len(request.documents))
+            self._reserve(len(request.documents), self._patience(request))
             try:
                 prepared = [request.task.prepare(adapter, document) for document in request.documents]
                 computed = self._put(adapter, request, prepared)
@@ -197,12 +201,20 @@ class Engine:
             reason = {"new": "is starting", "failed": "has failed"}.get(self.state, "is shutting down")
             raise NotReadyError(f"the engine {reason}; try again later")
 
-    def _reserve(self, documents: int) -> None:
-        """Keep places in the queue for documents that are being tokenised, or refuse them."""
+    def _patience(self, request: Request[T]) -> float:
+        """Return the longest that a request may be expected to wait."""
+        limit = min(self.limits.seconds_expected, self.limits.seconds_waiting)
+        return limit if request.timeout is None else min(request.timeout, self.limits.seconds_waiting)
+
+    def _reserve(self, documents: int, patience: float = math.inf) -> None:
+        """Keep places in the queue for documents that are being tokenised, or refuse them before they are."""
         with self._changed:
             waiting = len(self._queue) + self._reserved
-            if documents > 0 and waiting and waiting + documents > self.limits.rows_waiting:
-                self._refuse("queue full")
+            if documents > 0 and waiting:
+                if waiting + documents > self.limits.rows_waiting:
+                    self._refuse("queue full")
+                if self._expected_wait() > patience:
+                    self._refuse("overload")
             self._reserved += documents
 
     def _put(self, adapter: Adapter, request: Request[T], prepared: list[Prepared[T]]) -> Future[list[Tensor]]:
@@ -225,9 +237,21 @@ class Engine:
         self.observer.rejected(reason)
         raise BusyError(f"{reason}: {len(self._queue):,} rows are waiting; try again later", self._retry_after())
 
+    def _expected_wait(self) -> float:
+        """Return the seconds until all that wait have run, at the speed of the last batches; 0 where none is known.
+
+        Rows that are being tokenised count as the others do on average, and of the running batch what is left of it.
+        """
+        speed, rows = self._tokens_per_second, len(self._queue)
+        if not speed:
+            return 0.0
+        coming = self._reserved * self._queue.tokens / rows if rows else 0.0
+        running = max(0.0, self._running_tokens / speed - (self._clock() - self._running_since))
+        return (self._queue.tokens + coming) / speed + running
+
     def _retry_after(self) -> int:
         """Return the seconds that the queue takes at the speed of the last batches; 1 to 60."""
-        seconds = self._queue.tokens / self._tokens_per_second if self._tokens_per_second else 1.0
+        seconds = self._expected_wait() if self._tokens_per_second else 1.0
         return min(60, max(1, math.ceil(seconds)))
 
     def _answers(
@@ -316,8 +340,9 @@ class Engine:
         for adapter in absent:  # those that left the memory while they were asked for
             self.store.fetch(adapter, self._readers, self._wake)
         if self._running:
+            self._running_since, self._running_tokens = self._clock(), sum(row.length for row in self._running)
             self._run(self._running)
-            self._running = []
+            self._running, self._running_tokens = [], 0
 
     def _run(self, rows: list[Row]) -> None:
         start = self._clock()

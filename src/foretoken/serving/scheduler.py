@@ -78,18 +78,16 @@ class Queue:
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
+        self.tokens = 0  # of all rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
-    def tokens(self) -> int:
-        """The tokens of all rows."""
-        return sum(row.length for row in self._rows)
-
     def put(self, request: Pending) -> None:
         """Take up all rows of a request."""
-        self._rows += [Row(request, number) for number in range(len(request.rows))]
+        rows = [Row(request, number) for number in range(len(request.rows))]
+        self._rows += rows
+        self.tokens += sum(row.length for row in rows)
 
     def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = _always) -> list[Row]:
         """Take the next batch out of the queue.
@@ -121,7 +119,7 @@ class Queue:
                 break
             taken.append(row)
         gone = set(taken)
-        self._rows = [row for row in self._rows if row not in gone]
+        self._keep([row for row in self._rows if row not in gone])
         return taken
 
     def adapters(self) -> set[Adapter]:
@@ -130,7 +128,10 @@ class Queue:
 
     def drop_over(self) -> None:
         """Leave out the rows of requests that have been answered or given up."""
-        self._rows = [row for row in self._rows if not row.request.is_over]
+        self._keep([row for row in self._rows if not row.request.is_over])
+
+    def _keep(self, rows: list[Row]) -> None:
+        self._rows, self.tokens = rows, sum(row.length for row in rows)
 
     def late(self, now: float) -> list[Pending]:
         """Return the requests whose deadline has passed."""

@@ -154,6 +154,12 @@ def cold_latency(result: Result) -> float | None:
     return result["latency"]["cold"]["p99"] if "latency" in result else None
 
 
+def overloaded(result: Result) -> float | None:
+    """Return the 95th percentile of accepted requests at five times what is answered, beside that at once it."""
+    waits = {share: found["latency"] for share, found in result.get("arrivals", {}).items()}
+    return waits["5.0"]["p95"] / waits["1.0"]["p95"] if waits.get("5.0") and waits.get("1.0") else None
+
+
 def whole_percent(value: float) -> str:
     """Return a share as ``80 %``."""
     return f"{100 * value:.0f} %"
@@ -193,4 +199,5 @@ TARGETS = (
         exponent,
     ),
     Target("a cold adapter's answer, p99", 0.05, of_engine(cold_latency), seconds),
+    Target("p95 of what is accepted at 5 times what is answered, beside at once it", 1.5, of_engine(overloaded), times),
 )
