@@ -244,36 +244,63 @@ def test_an_engine_that_was_not_started_says_so(store):
         ask(Engine(store), "spam", "word1")
 
 
-def measured(engine, bank, clock):
-    """Let one batch take a second of the clock, so that the engine knows its speed; return the tokens of a second."""
-    first = busy(engine, bank)
-    clock.now += 1.0
-    bank.go.set()
-    first.result(60)
-    engine.call(lambda: None).result(60)  # after what follows the batch
-    bank.go.clear()
-    return engine._tokens_per_second
+class OneSecond(HeldBank):
+    """A bank of which every batch takes a second of a clock."""
+
+    clock = None
+
+    def __call__(self, inputs, adapter_names):
+        if self.clock is not None:
+            self.clock.now += 1.0
+        return super().__call__(inputs, adapter_names)
 
 
-def test_what_would_wait_too_long_is_refused_at_once(store, bank):
-    clock = Clock()
+@pytest.fixture
+def timed(adapters):
+    """An engine that knows that each row takes a second, with one that runs; its bank and its clock."""
+    store, clock = make_store(*adapters, bank=OneSecond), Clock()
+    bank = store.bank
     with Engine(store, limits=Limits(seconds_expected=3.0, tokens_per_batch=1), clock=clock) as engine:
-        speed = measured(engine, bank, clock)
-        running = busy(engine, bank)  # a second's work, all of it ahead
-        text = " ".join(["word1"] * (int(speed) - 2))  # as much again
-        held = [ask(engine, "spam", text) for _ in range(3)]
-        with pytest.raises(BusyError, match="overload: 3 rows are waiting") as refused:
-            ask(engine, "spam", "a")
-        assert refused.value.retry_after == 4
-        with pytest.raises(BusyError, match="overload"):
-            ask(engine, "spam", "a", timeout=3.9)
-        patient = ask(engine, "spam", "a", timeout=10)
-        clock.now += 0.9  # the batch is nearly done, but the patient one is there
-        with pytest.raises(BusyError, match="overload"):
-            ask(engine, "spam", "b")
+        bank.clock = clock
+        first = busy(engine, bank)
+        others = [ask(engine, "spam", "word1") for _ in range(8)]
         bank.go.set()
-        assert all(future.result(60) for future in (running, *held, patient))
-        assert ask(engine, "spam", "a").result(60)
+        for future in (first, *others):
+            future.result(60)
+        bank.clock = None
+        running = busy(engine, bank)
+        yield engine, bank, clock
+        bank.go.set()
+        running.result(60)
+
+
+def test_what_would_wait_too_long_is_refused_at_once(timed):
+    engine, bank, clock = timed  # the row that runs is a second's work
+    held = [ask(engine, "spam", "word1") for _ in range(3)]  # with it four seconds
+    with pytest.raises(BusyError, match="overload: 3 rows are waiting") as refused:
+        ask(engine, "spam", "word1")
+    assert refused.value.retry_after == 4
+    with pytest.raises(BusyError, match="overload"):
+        ask(engine, "spam", "word1", timeout=3.9)
+    patient = ask(engine, "spam", "word1", timeout=10)
+    clock.now += 0.9  # the row is nearly done, but the patient one is there
+    with pytest.raises(BusyError, match="overload"):
+        ask(engine, "spam", "word1")
+    patient.cancel()
+    bank.go.set()
+    assert all(future.result(60) for future in held)
+    assert ask(engine, "spam", "word1").result(60)
+
+
+def test_a_slow_machine_gets_smaller_batches(timed):
+    engine, _, _ = timed
+    assert engine._budget() == 1
+    engine.limits = Limits(seconds_expected=3.0, tokens_per_batch=8192)
+    assert engine._budget() == 512
+    engine._tokens_per_second = 1000.0
+    assert engine._budget() == 1500
+    engine._tokens_per_second = 10**6
+    assert engine._budget() == 8192
 
 
 def test_without_a_speed_nothing_is_expected(store, bank):

@@ -136,7 +136,7 @@ def adapters_in_memory(settings: Mapping[str, Any], notify: Callable[[str], obje
 PATIENT = Limits(rows_waiting=10**6, seconds_waiting=3600, seconds_expected=3600)
 
 
-def make_engine(settings: Mapping[str, Any], folder: Path, *, loaded: int, limits: Limits = PATIENT) -> Engine:
+def make_engine(settings: Mapping[str, Any], folder: Path, *, loaded: int) -> Engine:
     """Return an engine with random adapters of which this many fit into its memory."""
     model = folder / "model"
     new_model(settings).base_model.save_pretrained(model)
@@ -151,7 +151,7 @@ def make_engine(settings: Mapping[str, Any], folder: Path, *, loaded: int, limit
     for number, own in enumerate(saved_adapters(settings, folder)):
         store.add(f"a{number}", own)
     store.memory = store.loaded_bytes * loaded // len(store.names) + 1
-    return Engine(store, limits=limits, padded=not bank.packs)
+    return Engine(store, limits=PATIENT, padded=not bank.packs)
 
 
 def logits(engine: Engine, name: str, text: str) -> np.ndarray:
@@ -222,10 +222,11 @@ def overload(settings: Mapping[str, Any], notify: Callable[[str], object]) -> di
     documents = texts(200, settings)
     with tempfile.TemporaryDirectory() as folder:
         limits = Limits()
-        engine = make_engine(settings, Path(folder), loaded=settings["documents"], limits=limits)
+        engine = make_engine(settings, Path(folder), loaded=settings["documents"])
         with engine:
             names = engine.store.names
             capacity = saturated(engine, names, documents, settings["arriving_seconds"])
+            engine.limits = limits
             notify(f"{capacity:.1f} answered a second")
             found = {}
             for share in settings["shares"]:

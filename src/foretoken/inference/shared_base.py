@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
+from threading import RLock
 
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -31,10 +32,12 @@ class SharedBase:
         source: what that stands for.
         config: of the model.
         tokenizer: of the model; the adapters read documents with it.
+        making: held while modules are made: libraries change what all threads' modules are made of meanwhile.
     """
 
     def __init__(self, source: str) -> None:
         self.source = resolve_source(source)
+        self.making = RLock()
         with load_errors(source, "model"):
             self.config: PretrainedConfig = load_config(self.source)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.source, self.config)
@@ -73,16 +76,17 @@ class SharedBase:
         self, problem: Problem | None, *, head: HeadOptions | None = None
     ) -> tuple[PreTrainedModel, list[str]]:
         """Return what :func:`~foretoken.training.model.load.load_with_new_head` does, with the shared tensors."""
-        key = () if problem is None else (problem.task_type_of(self.config), repr(problem.head_options))
-        if key not in self._made:
-            self._made[key] = self._loaded(problem)
-        model, random = self._made[key]
-        tensors = chain(model.parameters(), model.buffers())
-        copied = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-        if head is None:
-            return copied, list(random)
-        info = {"missing_keys": random, "unexpected_keys": [], "mismatched_keys": []}
-        return copied, sorted(put_head(copied, head, info, ())["missing_keys"])
+        with self.making:
+            key = () if problem is None else (problem.task_type_of(self.config), repr(problem.head_options))
+            if key not in self._made:
+                self._made[key] = self._loaded(problem)
+            model, random = self._made[key]
+            tensors = chain(model.parameters(), model.buffers())
+            copied = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+            if head is None:
+                return copied, list(random)
+            info = {"missing_keys": random, "unexpected_keys": [], "mismatched_keys": []}
+            return copied, sorted(put_head(copied, head, info, ())["missing_keys"])
 
     def _loaded(self, problem: Problem | None) -> tuple[PreTrainedModel, list[str]]:
         model, random = load_with_new_head(self.source, problem)

@@ -101,6 +101,7 @@ class MixedBank:
     """
 
     def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
+        self.making = base.making
         kept = None if dtype is None else DTYPES[dtype]
         model = base.language_model() if base.writes else _body(base.with_new_head(None)[0])
         self.together = AdapterBank(model, dtype=kept)
@@ -115,7 +116,7 @@ class MixedBank:
         return self.together.packs
 
     def read(self, folder: Path) -> Add:
-        """Read an adapter's files. One that runs apart is read when it is taken up.
+        """Read an adapter's files; of one that runs apart, make the model.
 
         Raises:
             AdapterError: the folder holds none, or one of another model.
@@ -130,7 +131,8 @@ class MixedBank:
 
         def add(name: str) -> AdapterInfo:
             try:
-                self.together.add(name, saved)
+                with self.making:
+                    self.together.add(name, saved)
             except (AdapterError, BackboneError) as error:
                 if is_writer:
                     raise
@@ -214,16 +216,19 @@ class GroupedBank:
         self._loaded: dict[str, Predictor] = {}
 
     def read(self, folder: Path) -> Add:
-        """Return what loads an adapter beside the others; models are made on the thread that runs them."""
-        return partial(self._add, folder)
-
-    def _add(self, folder: Path, name: str) -> AdapterInfo:
-        predictor = load_for_inference(folder, base=self.base)
-        self._loaded[name] = predictor
+        """Load an adapter, and return what puts it beside the others."""
+        with self.base.making:
+            predictor = load_for_inference(folder, base=self.base)
         method = PeftConfig.from_pretrained(str(folder)).peft_type
         kept = dtype_name(next(predictor.model.parameters()).dtype)
         method = str(getattr(method, "value", method))
-        return AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept)
+        info = AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept)
+
+        def add(name: str) -> AdapterInfo:
+            self._loaded[name] = predictor
+            return info
+
+        return add
 
     def remove(self, name: str) -> None:
         """Give an adapter up."""

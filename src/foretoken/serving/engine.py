@@ -28,6 +28,7 @@ from foretoken.training.tokens.encode import padded
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_LEAST_TOKENS = 512  # of a batch, however slow the machine is
 _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
@@ -37,13 +38,13 @@ class Limits:
     """What the engine takes.
 
     Attributes:
-        tokens_per_batch: of one forward pass.
+        tokens_per_batch: of one forward pass, at most.
         rows_waiting: in the queue; a request that is alone may have more.
         documents: of one request.
         characters: of one document.
         seconds_waiting: in the queue, where a request names no shorter time.
-        seconds_expected: in the queue, by the speed of the last batches; a request that would wait longer is refused
-            at once.
+        seconds_expected: in the queue, by the speed of the last full batches; a request that would wait longer is
+            refused at once.
         new_tokens: of a text that the model writes.
     """
 
@@ -238,7 +239,7 @@ class Engine:
         raise BusyError(f"{reason}: {len(self._queue):,} rows are waiting; try again later", self._retry_after())
 
     def _expected_wait(self) -> float:
-        """Return the seconds until all that wait have run, at the speed of the last batches; 0 where none is known.
+        """Return the seconds until all that wait have run, at the speed of the last full batches; 0 without any.
 
         Rows that are being tokenised count as the others do on average, and of the running batch what is left of it.
         """
@@ -249,8 +250,18 @@ class Engine:
         running = max(0.0, self._running_tokens / speed - (self._clock() - self._running_since))
         return (self._queue.tokens + coming) / speed + running
 
+    def _budget(self) -> int:
+        """Return the tokens of the next batch: no more than run in half of what a request may be expected to wait.
+
+        Where the model writes, a step takes about as long for many rows as for few.
+        """
+        most = self.limits.tokens_per_batch
+        if not self._tokens_per_second or self.store.base.writes:
+            return most
+        return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 2)))
+
     def _retry_after(self) -> int:
-        """Return the seconds that the queue takes at the speed of the last batches; 1 to 60."""
+        """Return the seconds that the queue takes at the speed of the last full batches; 1 to 60."""
         seconds = self._expected_wait() if self._tokens_per_second else 1.0
         return min(60, max(1, math.ceil(seconds)))
 
@@ -334,7 +345,7 @@ class Engine:
             _settle(request.future, error=BusyError(f"waited {waited:.1f} s in the queue, which is too long", seconds))
         with self._changed:
             self._queue.drop_over()
-            budget, ready = self.limits.tokens_per_batch, self.store.is_ready
+            budget, ready = self._budget(), self.store.is_ready
             absent = [adapter for adapter in self._queue.adapters() if not ready(adapter)]
             self._running = self._queue.take(budget, padded=self._padded, ready=ready)
         for adapter in absent:  # those that left the memory while they were asked for
@@ -358,9 +369,10 @@ class Engine:
         self._compute(usable)
         seconds, tokens = self._clock() - start, sum(row.length for row in usable)
         self.observer.batch(rows=len(usable), tokens=tokens, seconds=seconds)
-        if seconds > 0:
+        # a batch with room left says little of how fast many rows are
+        if seconds > 0 and self._queue.was_cut:
             speed = tokens / seconds
-            self._tokens_per_second = 0.8 * self._tokens_per_second + 0.2 * speed if self._tokens_per_second else speed
+            self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._tokens_per_second else speed
 
     def _compute(self, rows: list[Row]) -> None:
         """Run rows together; where that fails, one by one, so that a bad one fails alone."""

@@ -79,6 +79,7 @@ class Queue:
     def __init__(self) -> None:
         self._rows: list[Row] = []
         self.tokens = 0  # of all rows
+        self.was_cut = False  # the last batch had no room for more
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -104,6 +105,7 @@ class Queue:
         >>> queue.take(100)
         []
         """
+        self.was_cut = False
         usable = {adapter for adapter in self.adapters() if ready(adapter)}
         rows = [row for row in self._rows if row.request.adapter in usable]
         if not rows:
@@ -116,6 +118,7 @@ class Queue:
         for row in others:
             longest, tokens = max(longest, row.length), tokens + row.length
             if (longest * (len(taken) + 1) if padded else tokens) > budget:
+                self.was_cut = True
                 break
             taken.append(row)
         gone = set(taken)

@@ -37,7 +37,7 @@ from foretoken.tuner.checks import check_same_backbone
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, find_model_hooks
 from foretoken.tuner.forward.plan import BASE, check_names
-from foretoken.tuner.forward.rows import RowParameters
+from foretoken.tuner.forward.rows import RowParameters, check_holds
 from foretoken.tuner.forward.sites import NAME, check_adapter_name
 from foretoken.tuner.heads import HEAD_KEY
 
@@ -204,11 +204,12 @@ class AdapterBank:
         """Look at an adapter's files for :meth:`add`, which then finds them in memory; batches go on meanwhile.
 
         Raises:
-            AdapterError: there is none, or it is damaged.
+            AdapterError: there is none, or it is damaged, or of a kind that is seen to be none for a bank.
         """
         saved = read_adapter(folder, self.prefix)
+        check_head(saved.config)
         for name in saved.state:  # mapped one after the other: they are not held, but need not come from the disk again
-            saved.state[name]
+            check_holds(saved.state[name], self.dtype)
         return saved
 
     def make_entry(self, saved: SavedAdapter, labels: tuple[str, ...] | None) -> Entry:
@@ -309,9 +310,8 @@ class AdapterBank:
 
     def head_model(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadModel:
         """Return the class of model whose head has these parameters, as a model without a body."""
+        check_head(config)
         choices = getattr(config, "head", None)
-        if choices is not None and choices.get("pool") == "prefix":
-            raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
         task = task_of(config)
         known: Mapping[Any, Any] = CLASSES.get(str(task), {})
         kind = known.get(type(self.config), None) or (type(self.model) if self.own_head is not None else None)
@@ -531,6 +531,13 @@ class AdapterBank:
         """Let the model be itself outside of the bank's own calls."""
         for site in self.hooks.sites:
             site._disable_adapters = disabled
+
+
+def check_head(config: PeftConfig) -> None:
+    """Raise AdapterError for a head that documents cannot have each for itself."""
+    choices = getattr(config, "head", None)
+    if choices is not None and choices.get("pool") == "prefix":
+        raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
 
 
 def task_of(config: PeftConfig) -> str | None:

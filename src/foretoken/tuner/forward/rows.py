@@ -35,6 +35,12 @@ def size_of(layout: Layout) -> int:
     return sum(prod(shape) for _, shape in layout.values())
 
 
+def check_holds(values: Tensor, dtype: torch.dtype) -> None:
+    """Raise AdapterError for numbers that float16 would make infinite."""
+    if dtype == torch.float16 and not bool(values.to(dtype).isfinite().all()):
+        raise AdapterError("the adapter has numbers that float16 cannot hold; keep it as bfloat16 or float32")
+
+
 @dataclass(frozen=True, eq=False)
 class RowParameters:
     """The parameters of each document's adapter.
@@ -115,8 +121,7 @@ class RowStore:
             row = self.row(slot)
             for name, (start, shape) in self.layout.items():
                 row[start : start + prod(shape)].copy_(state[name].reshape(-1))
-        if row.dtype == torch.float16 and not row.isfinite().all():
-            raise AdapterError("the adapter has numbers that float16 cannot hold; keep it as bfloat16 or float32")
+        check_holds(row, row.dtype)
         self.free.pop()
         self.version += 1
         return slot
