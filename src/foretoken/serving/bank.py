@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -20,8 +19,8 @@ from transformers import GenerationConfig
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.generation import Continuation, fitting, generate
-from foretoken.training.tokens.encode import TokenRow, position_limit
+from foretoken.serving.generation import WantedText, fitting, generate
+from foretoken.training.tokens.encode import position_limit
 from foretoken.tuner.bank.bank import AdapterBank
 
 log = logging.getLogger(__name__)
@@ -75,13 +74,7 @@ class Bank(Protocol):
     def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
         """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
 
-    def generate(
-        self,
-        rows: Sequence[TokenRow],
-        adapter_names: Sequence[str],
-        continuations: Sequence[Continuation],
-        given_up: Sequence[Callable[[], bool]],
-    ) -> list[Tensor]:
+    def generate(self, wanted: Sequence[WantedText]) -> list[Tensor]:
         """Return the tokens that follow each row, as :func:`foretoken.serving.generation.generate`."""
 
 
@@ -172,23 +165,15 @@ class MixedBank:
         )
 
     @torch.inference_mode()
-    def generate(
-        self,
-        rows: Sequence[TokenRow],
-        adapter_names: Sequence[str],
-        continuations: Sequence[Continuation],
-        given_up: Sequence[Callable[[], bool]],
-    ) -> list[Tensor]:
+    def generate(self, wanted: Sequence[WantedText]) -> list[Tensor]:
         """Return the tokens that follow each row, in one batch where the model has positions for it."""
-        lengths = [len(row["input_ids"]) for row in rows]
-        new_tokens = [one.sampling.max_tokens for one in continuations]
+        lengths = [len(one.row["input_ids"]) for one in wanted]
+        new_tokens = [one.continuation.sampling.max_tokens for one in wanted]
         found: dict[int, Tensor] = {}
         for places in fitting(lengths, new_tokens, self.positions):
-            run = partial(self.together.generate, adapter_names=[adapter_names[place] for place in places])
-            own = [rows[place] for place in places]
-            wanted, over = [continuations[place] for place in places], [given_up[place] for place in places]
-            found |= dict(zip(places, generate(run, own, wanted, over), strict=True))
-        return [found[place] for place in range(len(rows))]
+            results = generate(self.together.generate, [wanted[place] for place in places])
+            found |= dict(zip(places, results, strict=True))
+        return [found[place] for place in range(len(wanted))]
 
     def _divided(self, inputs: dict[str, Tensor], names: Sequence[str], together: Run, apart: Run) -> list[Tensor]:
         """Run the rows of both kinds, and return their results in order."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from foretoken.errors import AdapterError, ForetokenError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
+from foretoken.serving.generation import WantedText
 from foretoken.serving.observer import Observer
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
@@ -43,7 +44,7 @@ class Limits:
         documents: of one request.
         characters: of one document.
         seconds_waiting: in the queue, where a request names no shorter time.
-        seconds_expected: in the queue, by the speed of the last full batches; a request that would wait longer is
+        seconds_expected: until an answer, by the speed of the last full batches; a request that would take longer is
             refused at once.
         new_tokens: of a text that the model writes.
     """
@@ -203,7 +204,7 @@ class Engine:
             raise NotReadyError(f"the engine {reason}; try again later")
 
     def _patience(self, request: Request[T]) -> float:
-        """Return the longest that a request may be expected to wait."""
+        """Return the longest that a request may be expected to take."""
         limit = min(self.limits.seconds_expected, self.limits.seconds_waiting)
         return limit if request.timeout is None else min(request.timeout, self.limits.seconds_waiting)
 
@@ -214,7 +215,7 @@ class Engine:
             if documents > 0 and waiting:
                 if waiting + documents > self.limits.rows_waiting:
                     self._refuse("queue full")
-                if self._expected_wait() > patience:
+                if self._expected() > patience:
                     self._refuse("overload")
             self._reserved += documents
 
@@ -237,6 +238,15 @@ class Engine:
     def _refuse(self, reason: str) -> None:
         self.observer.rejected(reason)
         raise BusyError(f"{reason}: {len(self._queue):,} rows are waiting; try again later", self._retry_after())
+
+    def _expected(self) -> float:
+        """Return the seconds until a request that comes now is answered: those that wait, and the batch that it is in.
+
+        As many rows may come after it into its batch as wait before it.
+        """
+        speed = self._tokens_per_second
+        own = min(self._budget(), self._queue.tokens) / speed if speed else 0.0
+        return self._expected_wait() + own
 
     def _expected_wait(self) -> float:
         """Return the seconds until all that wait have run, at the speed of the last full batches; 0 without any.
@@ -394,9 +404,13 @@ class Engine:
     def _forward(self, rows: list[Row]) -> list[Tensor]:
         names = [row.request.adapter.key for row in rows]
         inputs = [row.inputs for row in rows]
-        continuations = [row.continuation for row in rows if row.continuation is not None]
-        if continuations:
-            return self.store.bank.generate(inputs, names, continuations, [row.request.future.done for row in rows])
+        wanted = [
+            WantedText(given, name, row.continuation, row.request.future.done)
+            for given, name, row in zip(inputs, names, rows, strict=True)
+            if row.continuation is not None
+        ]
+        if wanted:
+            return self.store.bank.generate(wanted)
         padding = int(self.store.base.tokenizer.pad_token_id)
         batch = {"input_ids": padded([row["input_ids"] for row in inputs], padding)}
         batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in inputs], 0)

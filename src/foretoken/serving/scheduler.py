@@ -1,10 +1,11 @@
-"""Which rows run together: those whose deadline is nearest, with others of like length, up to a number of tokens."""
+"""Which rows run together: those whose deadlines are nearest, of like length where padding is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
@@ -69,6 +70,12 @@ class Row:
         return found[self.number] if found else None
 
 
+def near(rows: list[Row], tokens: int) -> list[Row]:
+    """Return the first rows, up to a number of tokens: later ones that suited a batch better would overtake them."""
+    sums = accumulate(row.length for row in rows)
+    return rows[: sum(total <= tokens for total in sums)]
+
+
 def _always(_: Adapter) -> bool:
     return True
 
@@ -93,8 +100,8 @@ class Queue:
     def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = _always) -> list[Row]:
         """Take the next batch out of the queue.
 
-        Of the rows that are ready the one with the nearest deadline is always among them, so none waits forever. Those
-        nearest to it in length join it.
+        Of the rows that are ready the one with the nearest deadline is always among them, so none waits forever. The
+        next ones join it; where padding counts, of those that two batches hold the nearest to it in length.
 
         Args:
             budget: tokens of a batch; one row may have more.
@@ -113,7 +120,11 @@ class Queue:
         first = min(rows, key=lambda row: row.request.deadline)
         kind = first.request.kind
         others = [row for row in rows if row is not first and row.request.kind == kind]
-        others.sort(key=lambda row: (abs(row.length - first.length), row.request.deadline))
+        others.sort(key=lambda row: row.request.deadline)
+        if padded:
+            whole, others = len(others), near(others, 3 * budget // 2)
+            self.was_cut = len(others) < whole
+            others.sort(key=lambda row: (abs(row.length - first.length), row.request.deadline))
         taken, longest, tokens = [first], first.length, first.length
         for row in others:
             longest, tokens = max(longest, row.length), tokens + row.length

@@ -40,7 +40,7 @@ class ServeCommand:
     max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)
     queue_seconds: int = option("how long a request may wait before it is refused", 30, at_least=1, at_most=3600)
     expected_seconds: float = option(
-        "a request that would wait longer, by the speed of the last full batches, is refused",
+        "a request whose answer would take longer, by the speed of the last full batches, is refused",
         2.0,
         above=0,
         at_most=3600,
