@@ -151,7 +151,7 @@ async def open_loop(client, texts, rate, seconds):
     seen, tasks, chance, start, due = [], [], random.Random(2), time.perf_counter(), 0.0
     while not tasks or due < seconds:
         await asyncio.sleep(max(0, due - (time.perf_counter() - start)))
-        due += chance.expovariate(rate)
+        due += chance.expovariate(max(rate, 0.1))  # where nothing was answered
         tasks.append(asyncio.create_task(ask(client, chance.choice(texts), seen)))
     await asyncio.gather(*tasks)
     good = [spent for status, spent, _ in seen if status == 200]

@@ -276,12 +276,12 @@ def timed(adapters):
 
 def test_what_would_wait_too_long_is_refused_at_once(timed):
     engine, bank, clock = timed  # the row that runs is a second's work
-    held = [ask(engine, "spam", "word1") for _ in range(2)]  # with it three seconds, and one for the next row itself
+    held = [ask(engine, "spam", "word1") for _ in range(2)]  # with it three seconds, and the next row takes its own
     with pytest.raises(BusyError, match="overload: 2 rows are waiting") as refused:
         ask(engine, "spam", "word1")
     assert refused.value.retry_after == 3
     with pytest.raises(BusyError, match="overload"):
-        ask(engine, "spam", "word1", timeout=3.9)
+        ask(engine, "spam", "word1", timeout=3.2)
     patient = ask(engine, "spam", "word1", timeout=10)
     clock.now += 0.9  # the row is nearly done, but the patient one is there
     with pytest.raises(BusyError, match="overload"):
@@ -303,10 +303,14 @@ def test_a_slow_machine_gets_smaller_batches(timed):
     assert engine._budget() == 8192
 
 
-def test_without_a_speed_nothing_is_expected(store, bank):
-    with Engine(store, limits=Limits(seconds_expected=0.001)) as engine:
+def test_without_a_speed_only_what_runs_is_expected(store, bank):
+    clock = Clock()
+    with Engine(store, limits=Limits(seconds_expected=1.0), clock=clock) as engine:
         running = busy(engine, bank)
         others = [ask(engine, "spam", "word1 " * 30) for _ in range(20)]
+        clock.now += 1.1  # but that what runs takes as long again
+        with pytest.raises(BusyError, match="overload: 20 rows"):
+            ask(engine, "spam", "word1")
         bank.go.set()
         assert all(future.result(60) for future in (running, *others))
 

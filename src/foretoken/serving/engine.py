@@ -30,6 +30,7 @@ from foretoken.training.tokens.encode import padded
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _LEAST_TOKENS = 512  # of a batch, however slow the machine is
+_FIRST_TOKENS = 2048  # of a batch while the speed is not known
 _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
@@ -249,15 +250,17 @@ class Engine:
         return self._expected_wait() + own
 
     def _expected_wait(self) -> float:
-        """Return the seconds until all that wait have run, at the speed of the last full batches; 0 without any.
+        """Return the seconds until all that wait have run, at the speed of the last full batches.
 
-        Rows that are being tokenised count as the others do on average, and of the running batch what is left of it.
+        Rows that are being tokenised count as the others do on average, and of the running batch what is left of it. One
+        that is overdue, or whose speed is not known, is taken to need as long again as it has been.
         """
         speed, rows = self._tokens_per_second, len(self._queue)
+        elapsed = self._clock() - self._running_since if self._running_tokens else 0.0
         if not speed:
-            return 0.0
+            return elapsed
         coming = self._reserved * self._queue.tokens / rows if rows else 0.0
-        running = max(0.0, self._running_tokens / speed - (self._clock() - self._running_since))
+        running = abs(self._running_tokens / speed - elapsed)
         return (self._queue.tokens + coming) / speed + running
 
     def _budget(self) -> int:
@@ -266,8 +269,10 @@ class Engine:
         Where the model writes, a step takes about as long for many rows as for few.
         """
         most = self.limits.tokens_per_batch
-        if not self._tokens_per_second or self.store.base.writes:
+        if self.store.base.writes:
             return most
+        if not self._tokens_per_second:
+            return min(most, _FIRST_TOKENS)
         return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 2)))
 
     def _retry_after(self) -> int:
