@@ -252,8 +252,8 @@ class Engine:
     def _expected_wait(self) -> float:
         """Return the seconds until all that wait have run, at the speed of the last full batches.
 
-        Rows that are being tokenised count as the others do on average, and of the running batch what is left of it. One
-        that is overdue, or whose speed is not known, is taken to need as long again as it has been.
+        Rows that are being tokenised count as the others do on average, and of the running batch what is left of it.
+        One that is overdue, or whose speed is not known, is taken to need as long again as it has been.
         """
         speed, rows = self._tokens_per_second, len(self._queue)
         elapsed = self._clock() - self._running_since if self._running_tokens else 0.0
