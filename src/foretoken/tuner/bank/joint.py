@@ -265,8 +265,9 @@ def body_like(body: Any, tensors: Mapping[str, nn.Parameter]) -> nn.Module:
     share(made, tensors)
     for name, buffer in body.named_buffers():
         owner, _, last = name.rpartition(".")
-        if not is_of_head(name) and last in made.get_submodule(owner)._buffers:
-            made.get_submodule(owner)._buffers[last] = buffer
+        holder = None if is_of_head(name) else made.get_submodule(owner)
+        if holder is not None and last in dict(holder.named_buffers(recurse=False)):
+            setattr(holder, last, buffer)
     return made
 
 
