@@ -6,7 +6,7 @@ The texts have 8 to 500 words, log-normal, one a request. All servers have the p
 classification head and the same number of threads; foretoken serves it with a prefix-propagation adapter, named in
 every request. Of each server and round: requests answered a second with 64 clients that ask again at once
 (saturation), latency at 0.7 of that and at that rate, and at five times that rate. Arrivals there are open-loop:
-requests are sent when they are due, answered or not. One server runs at a time, stopped while another is asked.
+requests come by chance (Poisson), answered or not. One server runs at a time, stopped while another is asked.
 
 Infinity and vLLM are installed into environments of their own (`--environments`), which takes minutes.
 """
@@ -147,10 +147,11 @@ async def saturated(client, texts, seconds):
 
 
 async def open_loop(client, texts, rate, seconds):
-    """Send requests at a constant rate; return what became of them."""
-    seen, tasks, chance, start = [], [], random.Random(2), time.perf_counter()
-    for number in range(max(1, int(rate * seconds))):
-        await asyncio.sleep(max(0, number / rate - (time.perf_counter() - start)))
+    """Send requests by chance (Poisson) at a mean rate; return what became of them."""
+    seen, tasks, chance, start, due = [], [], random.Random(2), time.perf_counter(), 0.0
+    while not tasks or due < seconds:
+        await asyncio.sleep(max(0, due - (time.perf_counter() - start)))
+        due += chance.expovariate(max(rate, 0.1))  # where nothing was answered
         tasks.append(asyncio.create_task(ask(client, chance.choice(texts), seen)))
     await asyncio.gather(*tasks)
     good = [spent for status, spent, _ in seen if status == 200]

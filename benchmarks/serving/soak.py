@@ -10,6 +10,7 @@ extrapolation.
 import argparse
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+
+from foretoken.bench.machine import hardware, versions
+from foretoken.files import write_json
 
 WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
 
@@ -86,12 +90,16 @@ def main():
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--rate", type=float, default=20, help="requests a second, whether or not they are answered")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/serve-soak.json"))
     options = parser.parse_args()
     command = [sys.executable, "-m", "foretoken", "serve", *options.folders, "--port", "0", "--client-seconds", "10"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             address = server.stdout.readline().split()[-1]
-            print(json.dumps(asyncio.run(soak(address, server.pid, options)), indent=2))
+            found = asyncio.run(soak(address, server.pid, options))
+            found |= {"hardware": hardware(), "versions": versions(), "load": os.getloadavg()}
+            write_json(options.output, found)
+            print(json.dumps(found, indent=2))
         finally:
             server.terminate()
             print("exit code", server.wait(120), file=sys.stderr)

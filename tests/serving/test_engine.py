@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from foretoken.errors import AdapterError, DataError
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
 from foretoken.serving.observer import Observer
+from foretoken.serving.scheduler import Pending, Queue
 from foretoken.serving.tasks import Classify, Document
 
 from support.served import HeldBank, make_store, save_adapter
@@ -240,3 +242,92 @@ def test_the_observer_hears_of_everything(store, bank):
 def test_an_engine_that_was_not_started_says_so(store):
     with pytest.raises(NotReadyError, match="starting"):
         ask(Engine(store), "spam", "word1")
+
+
+class OneSecond(HeldBank):
+    """A bank of which every batch takes a second of a clock."""
+
+    clock = None
+
+    def __call__(self, inputs, adapter_names):
+        if self.clock is not None:
+            self.clock.now += 1.0
+        return super().__call__(inputs, adapter_names)
+
+
+@pytest.fixture
+def timed(adapters):
+    """An engine that knows that each row takes a second, with one that runs; its bank and its clock."""
+    store, clock = make_store(*adapters, bank=OneSecond), Clock()
+    bank = store.bank
+    with Engine(store, limits=Limits(seconds_expected=3.0, tokens_per_batch=1), clock=clock) as engine:
+        bank.clock = clock
+        first = busy(engine, bank)
+        others = [ask(engine, "spam", "word1") for _ in range(8)]
+        bank.go.set()
+        for future in (first, *others):
+            future.result(60)
+        bank.clock = None
+        running = busy(engine, bank)
+        yield engine, bank, clock
+        bank.go.set()
+        running.result(60)
+
+
+def test_what_would_wait_too_long_is_refused_at_once(timed):
+    engine, bank, clock = timed  # the row that runs is a second's work
+    held = [ask(engine, "spam", "word1") for _ in range(2)]  # with it three seconds, and the next row takes its own
+    with pytest.raises(BusyError, match="overload: 2 rows are waiting") as refused:
+        ask(engine, "spam", "word1")
+    assert refused.value.retry_after == 3
+    with pytest.raises(BusyError, match="overload"):
+        ask(engine, "spam", "word1", timeout=3.2)
+    patient = ask(engine, "spam", "word1", timeout=10)
+    clock.now += 0.9  # the row is nearly done, but the patient one is there
+    with pytest.raises(BusyError, match="overload"):
+        ask(engine, "spam", "word1")
+    patient.cancel()
+    bank.go.set()
+    assert all(future.result(60) for future in held)
+    assert ask(engine, "spam", "word1").result(60)
+
+
+def test_a_slow_machine_gets_smaller_batches(timed):
+    engine, _, _ = timed
+    assert engine._budget() == 1
+    engine.limits = Limits(seconds_expected=3.0, tokens_per_batch=8192)
+    assert engine._budget() == 512
+    engine._tokens_per_second = 1000.0
+    assert engine._budget() == 1500
+    engine._tokens_per_second = 10**6
+    assert engine._budget() == 8192
+
+
+def test_without_a_speed_only_what_runs_is_expected(store, bank):
+    clock = Clock()
+    with Engine(store, limits=Limits(seconds_expected=1.0), clock=clock) as engine:
+        running = busy(engine, bank)
+        others = [ask(engine, "spam", "word1 " * 30) for _ in range(20)]
+        clock.now += 1.1  # but that what runs takes as long again
+        with pytest.raises(BusyError, match="overload: 20 rows"):
+            ask(engine, "spam", "word1")
+        bank.go.set()
+        assert all(future.result(60) for future in (running, *others))
+
+
+def test_a_queue_knows_its_tokens():
+    queue = Queue()
+    adapter = object()
+    requests = [
+        Pending(adapter, "logits", [{"input_ids": [1] * (n + 1)}] * 2, Future(), arrived=0, deadline=n)
+        for n in range(5)
+    ]
+    for request in requests:
+        queue.put(request)
+    assert queue.tokens == 30
+    taken = queue.take(6)
+    assert queue.tokens == 30 - sum(row.length for row in taken)
+    requests[4].future.set_result([])
+    queue.drop_over()
+    assert queue.tokens == sum(row.length for row in queue._rows)
+    assert queue.tokens < 30 - sum(row.length for row in taken)

@@ -8,6 +8,6 @@ BENCHMARKS = {
     "predict": "short texts from a file to their labels, beside transformers' pipeline and sentence-transformers",
     "export": "an exported encoder in onnxruntime, beside its own forward pass",
     "mixed": "batches in which every document has an adapter of its own, beside one adapter's batch and one by one",
-    "serve": "the engine of foretoken serve: adapters in memory, mixed requests beside single ones, cold adapters",
+    "serve": "the engine of foretoken serve: adapters in memory, mixed beside single requests, cold adapters, overload",
     "aot": "ahead-of-time P-tuning: its networks and its fused table beside no adapter",
 }

@@ -10,6 +10,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,13 @@ from foretoken.memory import resident_bytes
 from foretoken.methods import make_config
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.errors import BusyError
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Classify, Document
 from foretoken.tuner.bank.bank import AdapterBank
 
 ADAPTERS, EQUAL, COLD = "adapters in memory", "equal to one at a time", "cold adapters"
+OVERLOAD = "overload"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
@@ -49,6 +53,11 @@ def plan(options: Options) -> list[Part]:
         },
         EQUAL: {"requests": 32 if options.quick else 1000, "documents": 10 if options.quick else 100},
         COLD: {"asked": 8 if options.quick else 200, "documents": 8 if options.quick else 64},
+        OVERLOAD: {
+            "arriving_seconds": 1 if options.quick else 20,
+            "documents": 8 if options.quick else 64,
+            "shares": [0.7, 1.0, 5.0],
+        },
     }
     return [
         Part(
@@ -70,7 +79,8 @@ def plan(options: Options) -> list[Part]:
 
 def measure(part: Part, notify: Callable[[str], object]) -> dict[str, Any]:
     """Measure what the part asks."""
-    run = {ADAPTERS: adapters_in_memory, EQUAL: equal_to_alone, COLD: cold_adapters}[part.settings["what"]]
+    runs = {ADAPTERS: adapters_in_memory, EQUAL: equal_to_alone, COLD: cold_adapters, OVERLOAD: overload}
+    run = runs[part.settings["what"]]
     return run(part.settings, notify)
 
 
@@ -122,6 +132,10 @@ def adapters_in_memory(settings: Mapping[str, Any], notify: Callable[[str], obje
     }
 
 
+# however slow the machine is, all are answered
+PATIENT = Limits(rows_waiting=10**6, seconds_waiting=3600, seconds_expected=3600)
+
+
 def make_engine(settings: Mapping[str, Any], folder: Path, *, loaded: int) -> Engine:
     """Return an engine with random adapters of which this many fit into its memory."""
     model = folder / "model"
@@ -137,8 +151,7 @@ def make_engine(settings: Mapping[str, Any], folder: Path, *, loaded: int) -> En
     for number, own in enumerate(saved_adapters(settings, folder)):
         store.add(f"a{number}", own)
     store.memory = store.loaded_bytes * loaded // len(store.names) + 1
-    limits = Limits(rows_waiting=10**6, seconds_waiting=3600)  # however slow the machine is, all are answered
-    return Engine(store, limits=limits, padded=not bank.packs)
+    return Engine(store, limits=PATIENT, padded=not bank.packs)
 
 
 def logits(engine: Engine, name: str, text: str) -> np.ndarray:
@@ -199,6 +212,70 @@ def cold_adapters(settings: Mapping[str, Any], notify: Callable[[str], object]) 
                 waits["cold"].append(cold())
                 notify(f"{number + 1} asked")
     return {"latency": {name: percentiles(found) for name, found in waits.items()}}
+
+
+def overload(settings: Mapping[str, Any], notify: Callable[[str], object]) -> dict[str, Any]:
+    """Let requests of one document arrive by chance (Poisson) at shares of what the engine answers; return the waits.
+
+    What it answers is measured first, with 64 requests in the queue at all times.
+    """
+    documents = texts(200, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        limits = Limits()
+        engine = make_engine(settings, Path(folder), loaded=settings["documents"])
+        with engine:
+            names = engine.store.names
+            capacity = saturated(engine, names, documents, settings["arriving_seconds"])
+            engine.limits = limits
+            notify(f"{capacity:.1f} answered a second")
+            found = {}
+            for share in settings["shares"]:
+                rate = share * capacity
+                found[str(share)] = arriving(engine, names, documents, rate, settings["arriving_seconds"])
+                notify(f"{share} of it")
+    return {"answered_per_second": capacity, "limits": asdict(limits), "arrivals": found}
+
+
+def saturated(engine: Engine, names: Sequence[str], documents: Sequence[str], seconds: float) -> float:
+    """Return the requests that an engine answers a second, with 64 of them waiting for it."""
+    chance, waiting, answered = random.Random(4), list[Future[Any]](), 0
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds or not answered:
+        asked = [Request(chance.choice(names), [Document(chance.choice(documents))], Classify()) for _ in range(64)]
+        waiting = [engine.submit(one) for one in asked[len(waiting) :]] + waiting
+        wait(waiting, return_when=FIRST_COMPLETED)
+        answered += sum(one.done() for one in waiting)
+        waiting = [one for one in waiting if not one.done()]
+    rate = answered / (time.perf_counter() - start)
+    wait(waiting)
+    return rate
+
+
+def arriving(
+    engine: Engine, names: Sequence[str], documents: Sequence[str], rate: float, seconds: float
+) -> dict[str, Any]:
+    """Ask when it is due, answered or not; return how long the answers took, and how many requests were refused."""
+    chance, waits, refused, taken = random.Random(5), list[float](), 0, list[Future[Any]]()
+
+    def note(start: float, done: Future[Any]) -> None:
+        if done.exception() is None:
+            waits.append(time.perf_counter() - start)
+
+    begin, due = time.perf_counter(), 0.0
+    while (due := due + chance.expovariate(rate)) < seconds:
+        time.sleep(max(0.0, begin + due - time.perf_counter()))
+        start = time.perf_counter()
+        try:
+            future = engine.submit(Request(chance.choice(names), [Document(chance.choice(documents))], Classify()))
+        except BusyError:
+            refused += 1
+            continue
+        future.add_done_callback(partial(note, start))
+        taken.append(future)
+    wait(taken)
+    late = sum(one.exception() is not None for one in taken)
+    latency = percentiles(waits) if waits else None
+    return {"rate": rate, "answered": len(waits), "refused": refused, "late": late, "latency": latency}
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:

@@ -472,6 +472,7 @@ class ForetokenConfig(PeftConfig, ABC):
     def form_options(self) -> JsonObject:
         """Return the options that decide what is computed from the parameters, and where."""
         left_out = {item.name for item in fields(PeftConfig)} | {"backbone", "head", "requires", *self.training_options}
+        left_out |= {"trainable_token_indices"}  # a bank has their embeddings beside the method
         names = (item.name for item in fields(self) if item.name not in left_out)
         return {"method": self.method_type} | {name: getattr(self, name) for name in names}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.errors import AdapterError, ConfigError
@@ -14,6 +16,7 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.metrics.scaling import Scaling
 from foretoken.serving.bank import BASE, AdapterInfo
 from foretoken.training.problems import Problem, make_problem
+from foretoken.training.problems.generation import TextGeneration
 from foretoken.training.run.card import read_card
 from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
 
@@ -38,6 +41,7 @@ class Adapter:
         dtype: of its parameters, as they are kept.
         waiting: requests that need it and are not answered yet.
         ends: the tokens that end the texts that it writes.
+        reads_sources: a prompt is a source text, framed as in training.
         is_owned: whether its folder goes when it is removed.
     """
 
@@ -53,6 +57,7 @@ class Adapter:
     dtype: str = ""
     waiting: int = field(default=0, compare=False)
     ends: frozenset[int] = frozenset()
+    reads_sources: bool = False
     is_owned: bool = False
 
     @property
@@ -89,19 +94,43 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         length = model_max_length(base.config, base.tokenizer)
     else:
         length = problem.max_length(card.max_length, base.config, base.tokenizer)
+    reads_sources = isinstance(problem, TextGeneration) and card.problem == GENERATION
+    tokenizer, rules, ends = base.tokenizer, token_rules(base.config), base.end_tokens if info.writes else frozenset()
+    if isinstance(problem, TextGeneration) and reads_sources:
+        tokenizer = base.tokenizer_with(problem.new_tokens)
+        problem = _posed(problem, folder, base, tokenizer, info)
+        ends = frozenset([problem.end_token])
+        rules = replace(rules, vocab_size=max(rules.vocab_size or 0, len(tokenizer)))
     return Adapter(
         name=name,
         key=key,
         folder=folder,
         problem=problem if info.writes else problem.for_model(base.config, base.tokenizer),
-        settings=EncodeSettings(base.tokenizer, length, token_rules(base.config), card.recipe.chunks),
+        settings=EncodeSettings(tokenizer, length, rules, card.recipe.chunks),
         scaling=card.scaling,
         confidences=_confidences(folder / PREDICTIONS, problem, card.scaling),
         method=info.method,
         bytes=info.bytes,
         dtype=info.dtype,
-        ends=base.end_tokens if info.writes else frozenset(),
+        ends=ends,
+        reads_sources=reads_sources,
     )
+
+
+def _posed(
+    problem: TextGeneration, folder: Path, base: SharedBase, tokenizer: PreTrainedTokenizerBase, info: AdapterInfo
+) -> TextGeneration:
+    """Return what `foretoken train` has taught an adapter to write, as its model reads it.
+
+    Raises:
+        AdapterError: it reads segments, or its new tokens are not those that it has embeddings of.
+    """
+    if problem.options.segment_embeddings:
+        raise AdapterError(f"{folder} reads segments (generation.segment_embeddings), which prompts have none of")
+    numbers: Any = tokenizer.convert_tokens_to_ids(list(problem.new_tokens))
+    if not info.tokens.issuperset(numbers):
+        raise AdapterError(f"{folder} has no embeddings of {', '.join(problem.new_tokens)}; train it again")
+    return problem.for_model(base.config, tokenizer)
 
 
 def frozen_model(base: SharedBase) -> Adapter:

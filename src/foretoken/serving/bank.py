@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -20,8 +19,8 @@ from transformers import GenerationConfig
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.generation import Continuation, fitting, generate
-from foretoken.training.tokens.encode import TokenRow, position_limit
+from foretoken.serving.generation import WantedText, fitting, generate
+from foretoken.training.tokens.encode import position_limit
 from foretoken.tuner.bank.bank import AdapterBank
 
 log = logging.getLogger(__name__)
@@ -42,6 +41,7 @@ class AdapterInfo:
         bytes: memory that it takes beside the model.
         dtype: of the parameters, as they are kept.
         writes: whether the model writes texts with it.
+        tokens: whose embeddings it has for itself.
     """
 
     labels: tuple[str, ...]
@@ -49,6 +49,7 @@ class AdapterInfo:
     bytes: int
     dtype: str = "float32"
     writes: bool = False
+    tokens: frozenset[int] = frozenset()
 
 
 class Bank(Protocol):
@@ -73,13 +74,7 @@ class Bank(Protocol):
     def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
         """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
 
-    def generate(
-        self,
-        rows: Sequence[TokenRow],
-        adapter_names: Sequence[str],
-        continuations: Sequence[Continuation],
-        given_up: Sequence[Callable[[], bool]],
-    ) -> list[Tensor]:
+    def generate(self, wanted: Sequence[WantedText]) -> list[Tensor]:
         """Return the tokens that follow each row, as :func:`foretoken.serving.generation.generate`."""
 
 
@@ -99,6 +94,7 @@ class MixedBank:
     """
 
     def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
+        self.making = base.making
         kept = None if dtype is None else DTYPES[dtype]
         model = base.language_model() if base.writes else _body(base.with_new_head(None)[0])
         self.together = AdapterBank(model, dtype=kept)
@@ -113,7 +109,7 @@ class MixedBank:
         return self.together.packs
 
     def read(self, folder: Path) -> Add:
-        """Read an adapter's files. One that runs apart is read when it is taken up.
+        """Read an adapter's files; of one that runs apart, make the model.
 
         Raises:
             AdapterError: the folder holds none, or one of another model.
@@ -128,7 +124,8 @@ class MixedBank:
 
         def add(name: str) -> AdapterInfo:
             try:
-                self.together.add(name, saved)
+                with self.making:
+                    self.together.add(name, saved)
             except (AdapterError, BackboneError) as error:
                 if is_writer:
                     raise
@@ -138,8 +135,8 @@ class MixedBank:
             if found.head == "none" or (found.head == "language-model") != is_writer:
                 self.together.remove(name)
                 raise AdapterError(f"{folder} has no trained head; train one with the adapter")
-            kept = str(self.together.dtype).removeprefix("torch.")
-            return AdapterInfo(found.labels, found.method, found.bytes, kept, is_writer)
+            kept, tokens = dtype_name(self.together.dtype), self.together.trained_tokens(name)
+            return AdapterInfo(found.labels, found.method, found.bytes, kept, is_writer, tokens)
 
         return add
 
@@ -168,23 +165,15 @@ class MixedBank:
         )
 
     @torch.inference_mode()
-    def generate(
-        self,
-        rows: Sequence[TokenRow],
-        adapter_names: Sequence[str],
-        continuations: Sequence[Continuation],
-        given_up: Sequence[Callable[[], bool]],
-    ) -> list[Tensor]:
+    def generate(self, wanted: Sequence[WantedText]) -> list[Tensor]:
         """Return the tokens that follow each row, in one batch where the model has positions for it."""
-        lengths = [len(row["input_ids"]) for row in rows]
-        new_tokens = [one.sampling.max_tokens for one in continuations]
+        lengths = [len(one.row["input_ids"]) for one in wanted]
+        new_tokens = [one.continuation.sampling.max_tokens for one in wanted]
         found: dict[int, Tensor] = {}
         for places in fitting(lengths, new_tokens, self.positions):
-            run = partial(self.together.generate, adapter_names=[adapter_names[place] for place in places])
-            own = [rows[place] for place in places]
-            wanted, over = [continuations[place] for place in places], [given_up[place] for place in places]
-            found |= dict(zip(places, generate(run, own, wanted, over), strict=True))
-        return [found[place] for place in range(len(rows))]
+            results = generate(self.together.generate, [wanted[place] for place in places])
+            found |= dict(zip(places, results, strict=True))
+        return [found[place] for place in range(len(wanted))]
 
     def _divided(self, inputs: dict[str, Tensor], names: Sequence[str], together: Run, apart: Run) -> list[Tensor]:
         """Run the rows of both kinds, and return their results in order."""
@@ -212,16 +201,19 @@ class GroupedBank:
         self._loaded: dict[str, Predictor] = {}
 
     def read(self, folder: Path) -> Add:
-        """Return what loads an adapter beside the others; models are made on the thread that runs them."""
-        return partial(self._add, folder)
-
-    def _add(self, folder: Path, name: str) -> AdapterInfo:
-        predictor = load_for_inference(folder, base=self.base)
-        self._loaded[name] = predictor
+        """Load an adapter, and return what puts it beside the others."""
+        with self.base.making:
+            predictor = load_for_inference(folder, base=self.base)
         method = PeftConfig.from_pretrained(str(folder)).peft_type
-        kept = str(next(predictor.model.parameters()).dtype).removeprefix("torch.")
+        kept = dtype_name(next(predictor.model.parameters()).dtype)
         method = str(getattr(method, "value", method))
-        return AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept)
+        info = AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept)
+
+        def add(name: str) -> AdapterInfo:
+            self._loaded[name] = predictor
+            return info
+
+        return add
 
     def remove(self, name: str) -> None:
         """Give an adapter up."""
@@ -252,6 +244,15 @@ class GroupedBank:
             return self.base.with_new_head(None)[0].eval()
         model = self._loaded[name].model
         return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return what a type is called in answers.
+
+    >>> dtype_name(torch.float16)
+    'float16'
+    """
+    return str(dtype).removeprefix("torch.")
 
 
 def _places(names: Sequence[str]) -> dict[str, list[int]]:

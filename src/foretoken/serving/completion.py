@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from foretoken.data.plain_table import PlainTable
 from foretoken.data.problems import GENERATION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
@@ -85,8 +86,16 @@ def prompt_tokens(adapter: Adapter, document: Document) -> list[int]:
     if document.pair is not None:
         raise WrongTaskError(f"{adapter.name!r} reads a prompt, not a pair of texts")
     given = document.text
-    ids: list[int] = adapter.settings.tokenizer(given)["input_ids"] if isinstance(given, str) else list(given)
+    ids = text_tokens(adapter, given) if isinstance(given, str) else list(given)
     if not ids or min(ids) < 0:
         raise DataError("the prompt has no tokens; expected some, none of them negative")
     refuse_without_embedding([ids], adapter.settings.rules)
     return ids
+
+
+def text_tokens(adapter: Adapter, text: str) -> list[int]:
+    """Return a prompt's tokens: a source and what follows it in training, or the text as the tokenizer frames it."""
+    if not adapter.reads_sources or not text.strip():
+        return list(adapter.settings.tokenizer(text)["input_ids"])
+    columns, _ = adapter.problem.encode(PlainTable({"source": [text]}), adapter.settings)
+    return list(columns["input_ids"][0])

@@ -20,6 +20,7 @@ from torch import Tensor
 from foretoken.errors import AdapterError, ForetokenError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
+from foretoken.serving.generation import WantedText
 from foretoken.serving.observer import Observer
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
@@ -28,6 +29,8 @@ from foretoken.training.tokens.encode import padded
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_LEAST_TOKENS = 512  # of a batch, however slow the machine is
+_FIRST_TOKENS = 2048  # of a batch while the speed is not known
 _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
@@ -37,11 +40,13 @@ class Limits:
     """What the engine takes.
 
     Attributes:
-        tokens_per_batch: of one forward pass.
+        tokens_per_batch: of one forward pass, at most.
         rows_waiting: in the queue; a request that is alone may have more.
         documents: of one request.
         characters: of one document.
         seconds_waiting: in the queue, where a request names no shorter time.
+        seconds_expected: until an answer, by the speed of the last full batches; a request that would take longer is
+            refused at once.
         new_tokens: of a text that the model writes.
     """
 
@@ -50,6 +55,7 @@ class Limits:
     documents: int = 256
     characters: int = 2_000_000
     seconds_waiting: float = 30.0
+    seconds_expected: float = 2.0
     new_tokens: int = 1024
 
 
@@ -61,7 +67,7 @@ class Request(Generic[T]):
         adapter: its name.
         documents: what it reads.
         task: what is asked.
-        timeout: seconds that the request may wait in the queue; None for the engine's limit.
+        timeout: seconds that the request may wait in the queue; None for the engine's limits.
     """
 
     adapter: str
@@ -97,6 +103,7 @@ class Engine:
         self._reserved = 0
         self._running: list[Row] = []
         self._tokens_per_second = 0.0
+        self._running_tokens, self._running_since = 0, 0.0
         self._changed = Condition()
         self._worker = Thread(target=self._work, name="foretoken-engine", daemon=True)
         self._finishing = ThreadPoolExecutor(1, "foretoken-answers")
@@ -138,7 +145,7 @@ class Engine:
         Raises:
             NotReadyError: the engine is not running.
             NoSuchAdapterError: no adapter has this name.
-            BusyError: the queue is full.
+            BusyError: the queue is full, or would take longer than the request may wait.
             TooLongError: there are too many documents, or one is too long.
             DataError: one of them is empty.
             WrongTaskError: the adapter does something else.
@@ -146,7 +153,7 @@ class Engine:
         self._check(request)
         adapter = self.store.hold(request.adapter)
         try:
-            self._reserve(len(request.documents))
+            self._reserve(len(request.documents), self._patience(request))
             try:
                 prepared = [request.task.prepare(adapter, document) for document in request.documents]
                 computed = self._put(adapter, request, prepared)
@@ -197,12 +204,20 @@ class Engine:
             reason = {"new": "is starting", "failed": "has failed"}.get(self.state, "is shutting down")
             raise NotReadyError(f"the engine {reason}; try again later")
 
-    def _reserve(self, documents: int) -> None:
-        """Keep places in the queue for documents that are being tokenised, or refuse them."""
+    def _patience(self, request: Request[T]) -> float:
+        """Return the longest that a request may be expected to take."""
+        limit = min(self.limits.seconds_expected, self.limits.seconds_waiting)
+        return limit if request.timeout is None else min(request.timeout, self.limits.seconds_waiting)
+
+    def _reserve(self, documents: int, patience: float = math.inf) -> None:
+        """Keep places in the queue for documents that are being tokenised, or refuse them before they are."""
         with self._changed:
             waiting = len(self._queue) + self._reserved
-            if documents > 0 and waiting and waiting + documents > self.limits.rows_waiting:
-                self._refuse("queue full")
+            if documents > 0 and waiting:
+                if waiting + documents > self.limits.rows_waiting:
+                    self._refuse("queue full")
+                if self._expected() > patience:
+                    self._refuse("overload")
             self._reserved += documents
 
     def _put(self, adapter: Adapter, request: Request[T], prepared: list[Prepared[T]]) -> Future[list[Tensor]]:
@@ -225,9 +240,44 @@ class Engine:
         self.observer.rejected(reason)
         raise BusyError(f"{reason}: {len(self._queue):,} rows are waiting; try again later", self._retry_after())
 
+    def _expected(self) -> float:
+        """Return the seconds until a request that comes now is answered: those that wait, and the batch that it is in.
+
+        As many rows may come after it into its batch as wait before it.
+        """
+        speed = self._tokens_per_second
+        own = min(self._budget(), self._queue.tokens) / speed if speed else 0.0
+        return self._expected_wait() + own
+
+    def _expected_wait(self) -> float:
+        """Return the seconds until all that wait have run, at the speed of the last full batches.
+
+        Rows that are being tokenised count as the others do on average, and of the running batch what is left of it.
+        One that is overdue, or whose speed is not known, is taken to need as long again as it has been.
+        """
+        speed, rows = self._tokens_per_second, len(self._queue)
+        elapsed = self._clock() - self._running_since if self._running_tokens else 0.0
+        if not speed:
+            return elapsed
+        coming = self._reserved * self._queue.tokens / rows if rows else 0.0
+        running = abs(self._running_tokens / speed - elapsed)
+        return (self._queue.tokens + coming) / speed + running
+
+    def _budget(self) -> int:
+        """Return the tokens of the next batch: no more than run in half of what a request may be expected to wait.
+
+        Where the model writes, a step takes about as long for many rows as for few.
+        """
+        most = self.limits.tokens_per_batch
+        if self.store.base.writes:
+            return most
+        if not self._tokens_per_second:
+            return min(most, _FIRST_TOKENS)
+        return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 2)))
+
     def _retry_after(self) -> int:
-        """Return the seconds that the queue takes at the speed of the last batches; 1 to 60."""
-        seconds = self._queue.tokens / self._tokens_per_second if self._tokens_per_second else 1.0
+        """Return the seconds that the queue takes at the speed of the last full batches; 1 to 60."""
+        seconds = self._expected_wait() if self._tokens_per_second else 1.0
         return min(60, max(1, math.ceil(seconds)))
 
     def _answers(
@@ -310,14 +360,15 @@ class Engine:
             _settle(request.future, error=BusyError(f"waited {waited:.1f} s in the queue, which is too long", seconds))
         with self._changed:
             self._queue.drop_over()
-            budget, ready = self.limits.tokens_per_batch, self.store.is_ready
+            budget, ready = self._budget(), self.store.is_ready
             absent = [adapter for adapter in self._queue.adapters() if not ready(adapter)]
             self._running = self._queue.take(budget, padded=self._padded, ready=ready)
         for adapter in absent:  # those that left the memory while they were asked for
             self.store.fetch(adapter, self._readers, self._wake)
         if self._running:
+            self._running_since, self._running_tokens = self._clock(), sum(row.length for row in self._running)
             self._run(self._running)
-            self._running = []
+            self._running, self._running_tokens = [], 0
 
     def _run(self, rows: list[Row]) -> None:
         start = self._clock()
@@ -333,9 +384,10 @@ class Engine:
         self._compute(usable)
         seconds, tokens = self._clock() - start, sum(row.length for row in usable)
         self.observer.batch(rows=len(usable), tokens=tokens, seconds=seconds)
-        if seconds > 0:
+        # a batch with room left says little of how fast many rows are
+        if seconds > 0 and self._queue.was_cut:
             speed = tokens / seconds
-            self._tokens_per_second = 0.8 * self._tokens_per_second + 0.2 * speed if self._tokens_per_second else speed
+            self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._tokens_per_second else speed
 
     def _compute(self, rows: list[Row]) -> None:
         """Run rows together; where that fails, one by one, so that a bad one fails alone."""
@@ -357,9 +409,13 @@ class Engine:
     def _forward(self, rows: list[Row]) -> list[Tensor]:
         names = [row.request.adapter.key for row in rows]
         inputs = [row.inputs for row in rows]
-        continuations = [row.continuation for row in rows if row.continuation is not None]
-        if continuations:
-            return self.store.bank.generate(inputs, names, continuations, [row.request.future.done for row in rows])
+        wanted = [
+            WantedText(given, name, row.continuation, row.request.future.done)
+            for given, name, row in zip(inputs, names, rows, strict=True)
+            if row.continuation is not None
+        ]
+        if wanted:
+            return self.store.bank.generate(wanted)
         padding = int(self.store.base.tokenizer.pad_token_id)
         batch = {"input_ids": padded([row["input_ids"] for row in inputs], padding)}
         batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in inputs], 0)

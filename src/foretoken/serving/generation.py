@@ -136,23 +136,34 @@ class GeneratedText:
         return text
 
 
-def generate(
-    run: Generate,
-    rows: Sequence[TokenRow],
-    continuations: Sequence[Continuation],
-    given_up: Sequence[Callable[[], bool]],
-) -> list[Tensor]:
+@dataclass(frozen=True)
+class WantedText:
+    """A row of a batch that is to go on.
+
+    Attributes:
+        row: the prompt.
+        adapter: with which.
+        continuation: what it is to become.
+        given_up: whether nobody waits for it any more.
+    """
+
+    row: TokenRow
+    adapter: str
+    continuation: Continuation
+    given_up: Callable[[], bool]
+
+
+def generate(run: Generate, wanted: Sequence[WantedText]) -> list[Tensor]:
     """Return the tokens that follow each of the rows; nan for a row of which the model makes no finite numbers.
 
     Args:
-        run: transformers' ``generate`` of a decoder.
-        rows: the prompts.
-        continuations: what each of them is to become.
-        given_up: whether nobody waits for a row any more.
+        run: transformers' ``generate`` of a decoder, which takes the adapters' names as well.
+        wanted: the rows.
     """
+    continuations = [one.continuation for one in wanted]
     tokenizer = continuations[0].tokenizer
-    steps = RowSteps(continuations, given_up)
-    ids = [row["input_ids"] for row in rows]
+    steps = RowSteps(continuations, [one.given_up for one in wanted])
+    ids = [one.row["input_ids"] for one in wanted]
     pad: Any = tokenizer.pad_token_id
     settings = GenerationConfig(
         do_sample=False,
@@ -165,6 +176,7 @@ def generate(
         run(
             input_ids=padded([one[::-1] for one in ids], pad).flip(1),
             attention_mask=padded([[1] * len(one) for one in ids], 0).flip(1),
+            adapter_names=[one.adapter for one in wanted],
             generation_config=settings,
             logits_processor=LogitsProcessorList([steps.chooser]),
             stopping_criteria=StoppingCriteriaList([steps.ender]),
@@ -209,9 +221,10 @@ class RowSteps:
     def choose(self, ids: Tensor, scores: Tensor) -> Tensor:
         """(B, V) -> (B, V) where the likeliest token is the one that the row has chosen."""
         chosen = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
-        for row, own in enumerate(scores):
+        for row, every in enumerate(scores):
             if self.is_over[row]:
                 continue
+            own = every[: own_size(every)]
             if not torch.isfinite(own.max()):
                 self.is_damaged[row] = self.is_over[row] = True
                 continue
@@ -236,6 +249,19 @@ class RowSteps:
             torch.full((1,), torch.nan) if damaged else torch.tensor(tokens)
             for tokens, damaged in zip(self.tokens, self.is_damaged, strict=True)
         ]
+
+
+def own_size(scores: Tensor) -> int:
+    """Return the size of a row's vocabulary: behind it are other adapters' new tokens, which it cannot write.
+
+    >>> own_size(torch.tensor([0.5, torch.finfo(torch.float32).min, 2.0, torch.finfo(torch.float32).min]))
+    3
+    """
+    least = torch.finfo(scores.dtype).min
+    if scores[-1] > least:
+        return len(scores)
+    written = (scores > least).nonzero()
+    return int(written[-1]) + 1 if len(written) else len(scores)
 
 
 class TokenChoice:

@@ -1,10 +1,11 @@
-"""Which rows run together: those whose deadline is nearest, with others of like length, up to a number of tokens."""
+"""Which rows run together: those whose deadlines are nearest, of like length where padding is computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from torch import Tensor
@@ -69,6 +70,12 @@ class Row:
         return found[self.number] if found else None
 
 
+def near(rows: list[Row], tokens: int) -> list[Row]:
+    """Return the first rows, up to a number of tokens: later ones that suited a batch better would overtake them."""
+    sums = accumulate(row.length for row in rows)
+    return rows[: sum(total <= tokens for total in sums)]
+
+
 def _always(_: Adapter) -> bool:
     return True
 
@@ -78,24 +85,23 @@ class Queue:
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
+        self.tokens = 0  # of all rows
+        self.was_cut = False  # the last batch had no room for more
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @property
-    def tokens(self) -> int:
-        """The tokens of all rows."""
-        return sum(row.length for row in self._rows)
-
     def put(self, request: Pending) -> None:
         """Take up all rows of a request."""
-        self._rows += [Row(request, number) for number in range(len(request.rows))]
+        rows = [Row(request, number) for number in range(len(request.rows))]
+        self._rows += rows
+        self.tokens += sum(row.length for row in rows)
 
     def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = _always) -> list[Row]:
         """Take the next batch out of the queue.
 
-        Of the rows that are ready the one with the nearest deadline is always among them, so none waits forever. Those
-        nearest to it in length join it.
+        Of the rows that are ready the one with the nearest deadline is always among them, so none waits forever. The
+        next ones join it; where padding counts, of those that two batches hold the nearest to it in length.
 
         Args:
             budget: tokens of a batch; one row may have more.
@@ -106,6 +112,7 @@ class Queue:
         >>> queue.take(100)
         []
         """
+        self.was_cut = False
         usable = {adapter for adapter in self.adapters() if ready(adapter)}
         rows = [row for row in self._rows if row.request.adapter in usable]
         if not rows:
@@ -113,15 +120,20 @@ class Queue:
         first = min(rows, key=lambda row: row.request.deadline)
         kind = first.request.kind
         others = [row for row in rows if row is not first and row.request.kind == kind]
-        others.sort(key=lambda row: (abs(row.length - first.length), row.request.deadline))
+        others.sort(key=lambda row: row.request.deadline)
+        if padded:
+            whole, others = len(others), near(others, 3 * budget // 2)
+            self.was_cut = len(others) < whole
+            others.sort(key=lambda row: (abs(row.length - first.length), row.request.deadline))
         taken, longest, tokens = [first], first.length, first.length
         for row in others:
             longest, tokens = max(longest, row.length), tokens + row.length
             if (longest * (len(taken) + 1) if padded else tokens) > budget:
+                self.was_cut = True
                 break
             taken.append(row)
         gone = set(taken)
-        self._rows = [row for row in self._rows if row not in gone]
+        self._keep([row for row in self._rows if row not in gone])
         return taken
 
     def adapters(self) -> set[Adapter]:
@@ -130,7 +142,10 @@ class Queue:
 
     def drop_over(self) -> None:
         """Leave out the rows of requests that have been answered or given up."""
-        self._rows = [row for row in self._rows if not row.request.is_over]
+        self._keep([row for row in self._rows if not row.request.is_over])
+
+    def _keep(self, rows: list[Row]) -> None:
+        self._rows, self.tokens = rows, sum(row.length for row in rows)
 
     def late(self, now: float) -> list[Pending]:
         """Return the requests whose deadline has passed."""

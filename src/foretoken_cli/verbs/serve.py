@@ -39,6 +39,12 @@ class ServeCommand:
     tokens_per_batch: int = option("tokens of a forward pass", 8192, at_least=1, at_most=10**8)
     max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)
     queue_seconds: int = option("how long a request may wait before it is refused", 30, at_least=1, at_most=3600)
+    expected_seconds: float = option(
+        "a request whose answer would take longer, by the speed of the last full batches, is refused",
+        2.0,
+        above=0,
+        at_most=3600,
+    )
     max_documents: int = option("documents of a request", 256, at_least=1, at_most=10**6)
     max_characters: int = option("characters of a document", 2_000_000, at_least=1, at_most=10**9)
     max_new_tokens: int = option("tokens of a text that a decoder writes", 1024, at_least=1, at_most=10**6)
@@ -83,6 +89,7 @@ def run(words: Sequence[str]) -> int:
             documents=options.max_documents,
             characters=options.max_characters,
             seconds_waiting=options.queue_seconds,
+            seconds_expected=options.expected_seconds,
             new_tokens=options.max_new_tokens,
         ),
         body_bytes=options.max_body * _MEGABYTE,

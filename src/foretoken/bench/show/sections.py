@@ -357,9 +357,10 @@ def mixed(results: Results) -> Section:
 
 def serve(results: Results) -> Section:
     """Show the engine's throughput by number of adapters, latencies of cold ones, and equality."""
-    active, latencies, equal, bars = [], [], [], {}
+    active, latencies, equal, arrivals, bars = [], [], [], [], {}
     for result in done(results):
         timings = result.get("timings", {})
+        arrivals += arrived(result)
         first = next(iter(timings), "")
         for name, timing in timings.items():
             held = said(result["resident_bytes"], megabytes)
@@ -377,8 +378,20 @@ def serve(results: Results) -> Section:
         table("Adapters in memory", header, active, note),
         table("Latency of the engine", ["asked", "p50", "p95", "p99", "longest"], latencies),
         table("Mixed and alone", ["requests", "largest difference", "together", "one at a time"], equal),
+        table("Arrivals by chance", ["of what is answered", "a second", "answered", "refused", "p50", "p95"], arrivals),
     ]
     return Section(shown_tables, [Chart("Latency of the engine", "bars", "seconds", "", bars=bars)])
+
+
+def arrived(result: Result) -> list[list[str]]:
+    """Return a row for each rate of arrivals."""
+    rows = []
+    for share, found in result.get("arrivals", {}).items():
+        latency = found["latency"] or {}
+        waits = [said(latency.get(key), seconds) for key in ("p50", "p95")]
+        counts = [f"{found['rate']:.1f}", str(found["answered"]), str(found["refused"] + found["late"])]
+        rows.append([times(float(share)), *counts, *waits])
+    return rows
 
 
 def totals(result: Result) -> dict[str, float]:

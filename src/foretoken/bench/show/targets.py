@@ -173,6 +173,12 @@ def int8_beside_float32(runs: Runs) -> float | None:
     return None if result is None else ratio(result["timings"], f"{OURS}, int8", f"{OURS}, fp32")
 
 
+def overloaded(result: Result) -> float | None:
+    """Return the 95th percentile of accepted requests at five times what is answered, beside that at once it."""
+    waits = {share: found["latency"] for share, found in result.get("arrivals", {}).items()}
+    return waits["5.0"]["p95"] / waits["1.0"]["p95"] if waits.get("5.0") and waits.get("1.0") else None
+
+
 def whole_percent(value: float) -> str:
     """Return a share as ``80 %``."""
     return f"{100 * value:.0f} %"
@@ -215,4 +221,5 @@ TARGETS = (
     Target(f"short texts, beside {ENCODE}", 2.0, texts_beside(ENCODE), times, at_least=True),
     Target(f"short texts, beside {PIPELINE}", 4.0, texts_beside(PIPELINE), times, at_least=True),
     Target("short texts in int8, beside fp32", 2.0, int8_beside_float32, times, at_least=True),
+    Target("p95 of what is accepted at 5 times what is answered, beside at once it", 1.5, of_engine(overloaded), times),
 )

@@ -38,6 +38,7 @@ from foretoken.training.tokens.cache import Content, cached
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.ingredients import of_encoding, of_source
 from foretoken.training.tokens.new_tokens import add_new_tokens
+from foretoken.training.trainer.joint import JointPass
 from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Prepared:
     base_model: str
     fingerprint: Mapping[str, str]
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
+    joint: JointPass | None = None  # where runs are trained at once
 
     @property
     def head(self) -> HeadOptions | None:
@@ -69,8 +71,7 @@ class Prepared:
 
 def prepare(recipe: Recipe) -> Prepared:
     """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
-    if recipe.training.num_threads is not None:
-        torch.set_num_threads(_threads(recipe.training.num_threads))
+    use_threads(recipe.training.num_threads)
     data, fingerprint = read_data(recipe.data)
     problem = problem_of(recipe, data)
     source = base_model_folder(recipe)
@@ -130,6 +131,12 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
     )
     _check(recipe, problem)
     return problem
+
+
+def use_threads(wanted: int | None) -> None:
+    """Let PyTorch compute with so many threads; None leaves it to PyTorch."""
+    if wanted is not None:
+        torch.set_num_threads(_threads(wanted))
 
 
 def _threads(wanted: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
@@ -32,11 +32,12 @@ from foretoken.tuner.bank.forms import (
 )
 from foretoken.tuner.bank.heads import CLASSES, HeadForm, HeadModel
 from foretoken.tuner.bank.reading import SavedAdapter, canonical, given_adapter, read_adapter
+from foretoken.tuner.bank.tokens import DELTA, BatchTokens, OwnTokens, TokenTables
 from foretoken.tuner.checks import check_same_backbone
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, find_model_hooks
 from foretoken.tuner.forward.plan import BASE, check_names
-from foretoken.tuner.forward.rows import RowParameters
+from foretoken.tuner.forward.rows import RowParameters, check_holds
 from foretoken.tuner.forward.sites import NAME, check_adapter_name
 from foretoken.tuner.heads import HEAD_KEY
 
@@ -70,6 +71,7 @@ class Entry:
     head: HeadForm | None
     head_slot: int
     info: AdapterInfo
+    tokens: OwnTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class AdapterBank:
         self.head_models: dict[tuple[object, ...], HeadModel] = {}
         self.is_plain: dict[str, bool] = {}
         self.own_head = self.find_own_head()
+        self.tokens = TokenTables(self.model)
 
     @property
     def names(self) -> list[str]:
@@ -187,15 +190,26 @@ class AdapterBank:
         with self.lock, torch.inference_mode(False):
             self.entries[name] = self.make_entry(saved, own or saved.labels)
 
+    def trained_tokens(self, name: str) -> frozenset[int]:
+        """Return the tokens whose embeddings an adapter has for itself.
+
+        Raises:
+            AdapterError: there is none of this name.
+        """
+        check_names([name], self.entries)
+        own = self.entries[name].tokens
+        return frozenset() if own is None else frozenset(own.ids.tolist())
+
     def read(self, folder: PathLike) -> SavedAdapter:
         """Look at an adapter's files for :meth:`add`, which then finds them in memory; batches go on meanwhile.
 
         Raises:
-            AdapterError: there is none, or it is damaged.
+            AdapterError: there is none, or it is damaged, or of a kind that is seen to be none for a bank.
         """
         saved = read_adapter(folder, self.prefix)
+        check_head(saved.config)
         for name in saved.state:  # mapped one after the other: they are not held, but need not come from the disk again
-            saved.state[name]
+            check_holds(saved.state[name], self.dtype)
         return saved
 
     def make_entry(self, saved: SavedAdapter, labels: tuple[str, ...] | None) -> Entry:
@@ -205,9 +219,11 @@ class AdapterBank:
         tensors: Mapping[str, Tensor] = saved.state
         shapes = dict(saved.state.shapes)
         dimensions = self.dimensions_for(saved.config)
+        tokens = self.tokens.of(saved.config, saved.state, self.dtype)
         key = form_key(config, maps, dimensions)
         if config is not None:
-            check_same_backbone(config, dimensions)
+            size = dimensions.vocab_size if tokens is None else self.tokens.new_size(tokens)
+            check_same_backbone(config, replace(dimensions, vocab_size=size))
         if config is not None and not self.is_plain.get(key, False):
             if key not in self.is_plain:
                 check_new_form(config, dimensions, self.model)
@@ -218,7 +234,8 @@ class AdapterBank:
                 shapes = {name: shape for name, shape in shapes.items() if name not in replaced}
                 shapes |= {name: tuple(tensor.shape) for name, tensor in found.items()}
                 tensors = {name: saved.state[name] for name in shapes if name not in found} | found
-        head_names = {name for name in shapes if f".{NAME}." not in name and ".lora_" not in name}
+        others = (f".{NAME}.", ".lora_", DELTA)
+        head_names = {name for name in shapes if not any(part in name for part in others)}
         head = self.find_head(saved.config, {name: shapes[name] for name in head_names})
         form = self.find_form(config, maps, dimensions, shapes)
         slot = -1 if form is None else form.add(config, maps, tensors)
@@ -230,7 +247,7 @@ class AdapterBank:
             if form is not None:
                 form.remove(slot)
             raise
-        return Entry(form, slot, head, head_slot, self.describe(saved.config, form, head, labels))
+        return Entry(form, slot, head, head_slot, self.describe(saved.config, form, head, labels, tokens), tokens)
 
     def without_shared(
         self, config: ForetokenConfig, saved: SavedAdapter
@@ -293,9 +310,8 @@ class AdapterBank:
 
     def head_model(self, config: PeftConfig, shapes: Mapping[str, tuple[int, ...]]) -> HeadModel:
         """Return the class of model whose head has these parameters, as a model without a body."""
+        check_head(config)
         choices = getattr(config, "head", None)
-        if choices is not None and choices.get("pool") == "prefix":
-            raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
         task = task_of(config)
         known: Mapping[Any, Any] = CLASSES.get(str(task), {})
         kind = known.get(type(self.config), None) or (type(self.model) if self.own_head is not None else None)
@@ -316,7 +332,12 @@ class AdapterBank:
         return model
 
     def describe(
-        self, config: PeftConfig, form: AdapterForm | None, head: HeadForm | None, labels: tuple[str, ...] | None
+        self,
+        config: PeftConfig,
+        form: AdapterForm | None,
+        head: HeadForm | None,
+        labels: tuple[str, ...] | None,
+        tokens: OwnTokens | None,
     ) -> AdapterInfo:
         """Say what an adapter is."""
         numbers = sum(store.size for store in (form and form.store, head and head.store) if store)
@@ -325,7 +346,7 @@ class AdapterBank:
         kind = "language-model" if kind is None else "regression" if kind == "classification" and count == 1 else kind
         if count is not None and (labels is None or len(labels) != count):
             labels = tuple(f"LABEL_{number}" for number in range(count))
-        size = numbers * torch.empty(0, dtype=self.dtype).element_size()
+        size = numbers * torch.empty(0, dtype=self.dtype).element_size() + (0 if tokens is None else tokens.num_bytes)
         method = getattr(config.peft_type, "value", str(config.peft_type))
         return AdapterInfo(method, kind, labels or () if count is not None else (), size)
 
@@ -379,6 +400,8 @@ class AdapterBank:
                 is_all = len(numbers) == len(heads)
                 given = [x if is_all else x[numbers] for x in (states, mask, input_ids)]
                 logits = form.logits(rows, *given)
+                if form is self.own_head and (own_tokens := BatchTokens.of(self.tokens_of(adapter_names))) is not None:
+                    logits = self.tokens.with_columns(logits, given[0], own_tokens.only(numbers))
                 for number, own, real in zip(numbers, logits, given[1], strict=True):
                     found[number] = own[real.bool()] if form.model.is_of_tokens else own
             return BankOutput(found)
@@ -438,7 +461,12 @@ class AdapterBank:
             raise AdapterError(
                 f"adapter_names has {len(names)} names for a batch of {len(input_ids)}; give one name per document"
             )
+        self.tokens.check(self.tokens_of(names), input_ids)
         return names
+
+    def tokens_of(self, names: Sequence[str]) -> list[OwnTokens | None]:
+        """Return the tokens that each document's adapter has for itself."""
+        return [None if name == BASE else self.entries[name].tokens for name in names]
 
     def run_body(
         self, input_ids: Tensor, mask: Tensor, names: Sequence[str], inputs: Mapping[str, Tensor], *, whole: bool
@@ -493,7 +521,8 @@ class AdapterBank:
         state.names = [BASE if form is None else form.name for form in forms]
         self.rest(disabled=False)
         try:
-            yield
+            with self.tokens.naming(self.tokens_of(names)):
+                yield
         finally:
             state.names, state.rows = None, {}
             self.rest()
@@ -502,6 +531,13 @@ class AdapterBank:
         """Let the model be itself outside of the bank's own calls."""
         for site in self.hooks.sites:
             site._disable_adapters = disabled
+
+
+def check_head(config: PeftConfig) -> None:
+    """Raise AdapterError for a head that documents cannot have each for itself."""
+    choices = getattr(config, "head", None)
+    if choices is not None and choices.get("pool") == "prefix":
+        raise AdapterError("the adapter's head reads the prefix (pool 'prefix'), which a bank does not have")
 
 
 def task_of(config: PeftConfig) -> str | None:

@@ -104,17 +104,10 @@ class AdapterForm:
         check_position_free(sites, hooks.backbone.stacks_of(body), hooks.dimensions)
         targets = targets_by_path(sites, hooks, {module: path for path, module in body.named_modules()})
         for path, rank in lora.ranks.items():
-            found = body.get_submodule(path)
-            given, output = widths(found)
+            given, output = widths(body.get_submodule(path))
             with torch.device("meta"):
                 update = LoraProduct(given, output, rank=rank)
-            if path not in targets:
-                targets[path] = Target(found, hooks.stack_of(found), found), update
-                continue
-            target, own = targets[path]
-            if target.output is not found or not isinstance(own, OutputEdit) or target.width not in (None, output):
-                raise ConfigError(f"the adapter's LoRA and another of its methods act at {path} in different ways")
-            targets[path] = target, StackedEdit([own, update])
+            add_update(targets, hooks, path, update)
         return targets
 
     def attach(self) -> None:
@@ -176,6 +169,22 @@ class Scaled(Mapping[str, Tensor]):
         return len(self.state)
 
 
+def add_update(targets: dict[str, tuple[Target, nn.Module]], hooks: ModelHooks, path: str, update: OutputEdit) -> None:
+    """Let a low-rank update act at a linear map of the body, beside what a stack's other methods do there.
+
+    Raises:
+        ConfigError: they edit another output.
+    """
+    found = hooks.body.get_submodule(path)
+    if path not in targets:
+        targets[path] = Target(found, hooks.stack_of(found), found), update
+        return
+    target, own = targets[path]
+    if target.output is not found or not isinstance(own, OutputEdit) or target.width not in (None, widths(found)[1]):
+        raise ConfigError(f"the adapter's LoRA and another of its methods act at {path} in different ways")
+    targets[path] = target, StackedEdit([own, update])
+
+
 def is_meta(module: nn.Module) -> bool:
     """Tell whether a module has shapes and no numbers."""
     return any(parameter.is_meta for parameter in module.parameters())
@@ -232,10 +241,8 @@ def parts_of(config: PeftConfig) -> tuple[ForetokenConfig | None, LoraConfig | N
     """Return foretoken's part of an adapter, and its LoRA.
 
     Raises:
-        AdapterError: it is another method of peft's, or trains embeddings of tokens.
+        AdapterError: it is another method of peft's.
     """
-    if getattr(config, "trainable_token_indices", None):
-        raise AdapterError("the adapter trains embeddings of tokens, which all documents share; load it with peft")
     if isinstance(config, LoraConfig):
         return None, config
     if not isinstance(config, ForetokenConfig):

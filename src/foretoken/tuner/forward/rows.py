@@ -35,6 +35,12 @@ def size_of(layout: Layout) -> int:
     return sum(prod(shape) for _, shape in layout.values())
 
 
+def check_holds(values: Tensor, dtype: torch.dtype) -> None:
+    """Raise AdapterError for numbers that float16 would make infinite."""
+    if dtype == torch.float16 and not bool(values.to(dtype).isfinite().all()):
+        raise AdapterError("the adapter has numbers that float16 cannot hold; keep it as bfloat16 or float32")
+
+
 @dataclass(frozen=True, eq=False)
 class RowParameters:
     """The parameters of each document's adapter.
@@ -115,8 +121,7 @@ class RowStore:
             row = self.row(slot)
             for name, (start, shape) in self.layout.items():
                 row[start : start + prod(shape)].copy_(state[name].reshape(-1))
-        if row.dtype == torch.float16 and not row.isfinite().all():
-            raise AdapterError("the adapter has numbers that float16 cannot hold; keep it as bfloat16 or float32")
+        check_holds(row, row.dtype)
         self.free.pop()
         self.version += 1
         return slot
@@ -168,7 +173,11 @@ class RowStore:
         """Return a (b, T) copy of rows."""
         if len(self.blocks) == 1:
             return self.blocks[0][torch.tensor(slots)]
+        wanted, first = torch.tensor(slots), 0
         found = self.blocks[0].new_empty(len(slots), self.size)
-        for number, slot in enumerate(slots):
-            found[number] = self.row(slot)
+        for block in self.blocks:  # as many as the logarithm of the adapters
+            here = ((wanted >= first) & (wanted < first + len(block))).nonzero()[:, 0]
+            if len(here):
+                found[here] = block[wanted[here] - first]
+            first += len(block)
         return found
