@@ -113,6 +113,25 @@ class RetrievalOptions:
 
 
 @dataclass(frozen=True)
+class QuestionOptions:
+    """How answers are looked for in long contexts."""
+
+    overlap: int | None = option(
+        "tokens of a context that neighbouring windows share at least; default: 128, or half of the room for it",
+        None,
+        at_least=0,
+        at_most=LONGEST_DOCUMENT,
+    )
+    max_answer_tokens: int = option("tokens of an answer at most", 30, at_least=1, at_most=10_000)
+    no_answer_threshold: float = option(
+        "where questions may have none: there is no answer if its score is above the best answer's by more than this",
+        0.0,
+        at_least=-1e6,
+        at_most=1e6,
+    )
+
+
+@dataclass(frozen=True)
 class TrainingOptions:
     """How the trained parameters are found."""
 
@@ -235,6 +254,9 @@ class Recipe:
     )
     generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
     retrieval: RetrievalOptions | None = option("how queries are trained; for data with queries and passages", None)
+    question_answering: QuestionOptions | None = option(
+        "how answers are looked for; for data with questions about contexts", None
+    )
     calibration: Literal["temperature", "vector"] | None = option(
         "scale the probabilities, fitted on validation; `predict` applies it", None
     )

@@ -29,7 +29,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import SaveError
 from foretoken.files import JsonObject
@@ -329,6 +329,18 @@ class RecipeTrainer(Trainer):
                 groups += [group | {"params": others}, group | {"params": of_head, "lr": rate}]
             made.param_groups[:] = [group for group in groups if group["params"]]
         return made
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """Take a linear course for a polynomial one whose warmup is all there is: it divides by the steps after it."""
+        wanted = self.args.lr_scheduler_type
+        if wanted == SchedulerType.POLYNOMIAL and self.args.get_warmup_steps(num_training_steps) >= num_training_steps:
+            self.args.lr_scheduler_type = SchedulerType.LINEAR
+        try:
+            return super().create_scheduler(num_training_steps, optimizer)
+        finally:
+            self.args.lr_scheduler_type = wanted
 
     @property
     def checkpoints(self) -> Path:
