@@ -214,7 +214,9 @@ class TrainingOptions:
     )
     num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1, at_most=MOST_THREADS)
     report_to: Literal["none", "wandb", "tensorboard", "mlflow"] = option(
-        "where losses and metrics are also sent, through transformers; its package has to be installed", "none"
+        "where losses and metrics are also sent, through transformers; its package has to be installed. TensorBoard's "
+        "files are in `tensorboard/<run>` of `output`, unless $TENSORBOARD_LOGGING_DIR names a folder",
+        "none",
     )
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
 _GROUPS = (GenerationOptions, QuestionOptions, RetrievalOptions, SentenceEncoder)  # among a problem's fields
+_REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
 _SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
 
@@ -160,6 +162,11 @@ def _check(recipe: Recipe, problem: Problem) -> None:
     if recipe.training.label_smoothing and problem.name not in _SMOOTHED:
         raise ConfigError(
             f"training.label_smoothing is for {', '.join(_SMOOTHED)}, got data for {problem.name}; leave it out"
+        )
+    packages = _REPORTERS.get(recipe.training.report_to, ())
+    if packages and not any(map(find_spec, packages)):
+        raise ConfigError(
+            f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
         )
     if isinstance(problem, Retrieval):
         _check_adapter(str(recipe.method["name"]), problem)

@@ -28,6 +28,7 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
@@ -81,7 +82,20 @@ def make_trainer(
     )
     trainer.remove_callback(ProgressCallback)  # ours draws on stderr and leaves stdout to results
     trainer.remove_callback(PrinterCallback)
+    _arrange_reporters(trainer, checkpoints)
     return trainer
+
+
+def _arrange_reporters(trainer: Trainer, checkpoints: Path) -> None:
+    """Let what is added to the log be added before it is sent, and keep TensorBoard's files when the checkpoints go."""
+    handler = trainer.callback_handler
+    added = next(item for item in handler.callbacks if isinstance(item, AuxiliaryLossCallback))
+    handler.callbacks.remove(added)
+    handler.callbacks.insert(0, added)
+    run = checkpoints.parent
+    for item in handler.callbacks:
+        if isinstance(item, TensorBoardCallback) and item.logging_dir is None:  # $TENSORBOARD_LOGGING_DIR names none
+            item.logging_dir = str(run.parent / "tensorboard" / run.name)
 
 
 def training_arguments(options: TrainingOptions, checkpoints: Path, *, searching: bool = False) -> TrainingArguments:

@@ -105,7 +105,7 @@ def words_in_question(task: Format, row: Row, number: int) -> Iterator[Document]
     where, values = row
     word, first, second = _texts(where, values, "word", "sentence1", "sentence2")
     text = f"{first} {second} Does {word} have the same meaning in both sentences?"
-    yield _document(task, where, number, text, None, values["label"])
+    yield replace(_document(task, where, number, text, "", values["label"]), text_pair=None)
 
 
 def marked_pronoun(task: Format, row: Row, number: int) -> Iterator[Document]:
