@@ -90,6 +90,11 @@ class GenerationOptions:
     no_repeat_ngram_size: int = option(
         "no run of so many tokens is generated twice; 0: any may be", 0, at_least=0, at_most=1000
     )
+    source_prefix: str = option(
+        "text before every source, its blank included, as T5 was pretrained: `summarize: `, `translate English to "
+        "German: `",
+        "",
+    )
     markers: list[str] | None = option(
         "new tokens that the sources hold, the one that begins them first; default: those of the task", None
     )
