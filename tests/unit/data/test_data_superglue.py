@@ -239,7 +239,7 @@ def test_hub_copies_that_are_flat(hub, tmp_path):
 
 HERE = [
     name
-    for name in ("copa", "superglue-rte", "wic", "wsc", "cb", "multirc")
+    for name in ("copa", "superglue-rte", "wic", "wic-question", "wsc", "cb", "multirc")
     if (RAW.parent / TASKS[name].place).is_dir()
 ]
 
