@@ -56,3 +56,18 @@ def test_smoothed_labels_are_a_mean_with_the_even_distribution():
     wanted = 0.7 * functional.cross_entropy(logits, labels) - 0.3 * chances.mean()
     torch.testing.assert_close(found, (wanted, wanted))
     assert functional.cross_entropy(logits, labels) != wanted
+
+
+def test_the_trainer_smooths_in_training_alone(tmp_path):
+    options = TrainingOptions(metric="loss", learning_rate=0.1, label_smoothing=0.3)
+    model, batch = tiny.model("bert"), tiny.batch("bert")
+    trainer = RecipeTrainer(
+        options,
+        make_problem("classification", ("a", "b", "c")),
+        model=model,
+        args=training_arguments(options, tmp_path, searching=True),
+    )
+    for training, smoothing in ((True, 0.3), (False, 0.0)):
+        loss, outputs = trainer.compute_loss(model.train(training), dict(batch), return_outputs=True)
+        wanted = functional.cross_entropy(outputs["logits"], batch["labels"], label_smoothing=smoothing)
+        torch.testing.assert_close(loss, wanted)
