@@ -55,7 +55,7 @@ def tables(*rows):
 def asker(family="bert", max_length=64, *, no_answer=True, tokenizer=None, **options):
     problem = make_problem(QUESTION_ANSWERING, (), question_answering=QuestionOptions(**options), no_answer=no_answer)
     model = tiny.model(family, "QUESTION_ANS").eval()
-    return problem, model, reading(model, tokenizer or speller(STYLE[family]), max_length)
+    return problem, model, reading(model, tokenizer or speller(STYLE.get(family, "bert")), max_length)
 
 
 def batch_of(problem, model, rows, how):
@@ -174,8 +174,13 @@ def test_longformer_sees_the_question_from_everywhere_as_transformers_has_it():
     assert found[0].tolist() == pytest.approx([*best_by_hand(scores, 30), sum(first)], abs=1e-4)
 
 
-@pytest.mark.parametrize("family", ["bert", "longformer"])
-@pytest.mark.parametrize("mentions", [False, True])
+@pytest.mark.parametrize(
+    ("family", "mentions"),
+    [
+        *(("bert", mentions) for mentions in (False, True)),
+        *((family, False) for family in ("longformer", "distilbert", "deberta-v2", "modernbert", "big_bird")),
+    ],
+)
 def test_questions_of_any_length_are_the_same_together_and_alone(family, mentions):
     problem, model, how = asker(family, 32)
     model = attach(model, {"name": "prefix-propagation", "num_virtual_tokens": 3}, problem.task_type).eval()
