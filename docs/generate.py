@@ -327,6 +327,28 @@ def ablation(task: str, metric: str) -> Iterator[str]:
     return table(("variant", "seeds", f"`{metric}`, validation", f"`{metric}`, test"), rows)
 
 
+def aot_grid() -> Iterator[str]:
+    """Return what `foretoken bench aot --grid` measured: a row a candidate, two columns a size."""
+    from foretoken.bench.show.numbers import overhead, percent
+    from foretoken.bench.show.sections import working_memory
+
+    file = FOLDER.parent / "benchmarks" / "results" / "bench-aot-grid.json"
+    results = json.loads(file.read_text(encoding="utf-8"))["results"]
+    sizes = [f"{part['settings']['batch']} x {part['settings']['n']}" for part in results]
+    names = list(results[0]["memory"])
+    rows = (
+        (
+            name,
+            *(percent(overhead(part["timings"]["forward"], name) or 0.0) for part in results),
+            f"{results[0]['memory'][name]['adapter'] / 1e6:.1f} MB",
+            f"{(working_memory(results[-1]['memory'][name]) or 0) / 1e6:.0f} MB",
+        )
+        for name in names
+    )
+    header = ("candidate", *(f"time, {size}" for size in sizes), "tensors", f"during a pass, {sizes[-1]}")
+    return table(header, rows)
+
+
 def study(name: str, task: str) -> Iterator[str]:
     """Return a study's results on one task: the runs whose test was measured, a row a method, from their records."""
     from foretoken import METHODS
@@ -424,6 +446,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "tasks": data_tasks,
     "study": study,
     "ablation": ablation,
+    "aot-grid": aot_grid,
     "patched": patched,
 }
 

@@ -11,6 +11,7 @@ from foretoken.errors import ConfigError, SaveError, quoted
 from foretoken.files import PathLike, check_writable, is_stream, os_errors_as_save_error
 
 LONGEST_NAME = 150  # characters, counted as bytes of UTF-8: file systems end at 255, and files beside it add to a name
+SWEEP_RECORD = "sweep.json"  # in a sweep's folder
 _FORBIDDEN = '<>:"/\\|?*'
 _OF_WINDOWS = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # devices, whatever they end in
 

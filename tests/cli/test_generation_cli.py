@@ -25,7 +25,9 @@ def without_wordnet(monkeypatch, tmp_path):
 def run(tmp_path, cli, record):
     """Train a tiny model to copy; return the outcome and where it is."""
 
-    def start(family, method="prefix-propagation", *, training=None, generation=None, data=None, **changes):
+    def start(
+        family, method="prefix-propagation", *, training=None, generation=None, data=None, data_options=None, **changes
+    ):
         model = tmp_path / "model"
         if not model.exists():
             save_model(model, family, **changes)
@@ -34,7 +36,7 @@ def run(tmp_path, cli, record):
         options = {"num_threads": 1, "max_steps": 4, "eval_every": 2, "batch_size": 4, "learning_rate": 0.01}
         values = {
             "model": str(model),
-            "data": {"path": str(file), "problem": "generation"},
+            "data": {"path": str(file), "problem": "generation"} | (data_options or {}),
             "method": method,
             "generation": OPTIONS | (generation or {}),
             "training": options | {"metric": "loss"} | (training or {}),
@@ -115,9 +117,10 @@ def test_plain_peft_generates_the_same(run):
 
 
 def test_a_text_metric_is_measured_at_every_evaluation(run, record):
-    done = run("bart", training={"metric": "bleu"}, generation={"num_beams": 2})
+    done = run("bart", training={"metric": "bleu"}, generation={"num_beams": 2}, data_options={"test_fraction": 0.2})
     assert done.result.code == 0, done.result.err
     values = record(done.folder)
+    assert values["documents"]["test"]["documents"] > values["documents"]["validation"]["documents"]
     assert {"loss", "bleu", "chrf"} <= values["epochs"][0]["validation"].keys()
     assert values["best"]["value"] == pytest.approx(values["validation"]["bleu"])
 

@@ -32,6 +32,8 @@ from transformers import (
     LongformerConfig,
     LongformerModel,
     PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from foretoken import METHODS
@@ -51,6 +53,7 @@ RUN = ("python", "bash", "console")
 BERTS = ("google-bert/bert-base-uncased", "minilm")
 LONGFORMERS = ("allenai/longformer-base-4096",)
 GPT2S = ("openai-community/gpt2",)
+T5S = ("google-t5/t5-small",)
 SIGNS = {"ham": ("lunch", "meeting"), "spam": ("prize", "winner")}
 FILLER = [f"word{number}" for number in range(30)]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -101,7 +104,11 @@ def pretrained(tmp_path_factory):
     for name, model in made.items():
         model.save_pretrained(root / name)
         fast.save_pretrained(root / name)
-    names = {"bert": BERTS, "longformer": LONGFORMERS, "gpt2": GPT2S}
+    config = T5Config(vocab_size=size, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0)
+    T5ForConditionalGeneration(config).save_pretrained(root / "t5")
+    fast.eos_token = "[SEP]"  # T5 ends its texts
+    fast.save_pretrained(root / "t5")
+    names = {"bert": BERTS, "longformer": LONGFORMERS, "gpt2": GPT2S, "t5": T5S}
     return {name: root / folder for folder, known in names.items() for name in known}
 
 
@@ -172,7 +179,18 @@ def examples(page):
 
 
 # pages whose examples train several times; their verbs have default tests of their own
-LONG = ("sweeps", "report", "learning-rate", "analysis", "problems", "recipes", "data", "export", "retrieval")
+LONG = (
+    "sweeps",
+    "report",
+    "learning-rate",
+    "analysis",
+    "problems",
+    "recipes",
+    "data",
+    "export",
+    "retrieval",
+    "generation",
+)
 RUNNABLE = [
     pytest.param(page, id=page.stem, marks=pytest.mark.slow if page.stem in LONG else ())
     for page in PAGES

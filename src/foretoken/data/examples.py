@@ -110,3 +110,25 @@ class RetrievalExample(Unstratified):
     def content(self) -> str:
         """The query, by which two examples are the same."""
         return self.query
+
+
+@dataclass(frozen=True)
+class QuestionExample(Unstratified):
+    """A question about a context; an answer is the first character of the context that is of it, and the one after it.
+
+    Without answers the context does not say. ``mentions`` are the only parts that can be answers; None: any part can.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[tuple[int, int], ...]
+    where: str
+    mentions: tuple[tuple[int, int], ...] | None = None
+    group: str | None = None
+    part: str | None = None
+
+    @property
+    def content(self) -> str:
+        """All text."""
+        return f"{self.question}\n{self.context}"

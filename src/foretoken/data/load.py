@@ -21,7 +21,14 @@ from foretoken.data.oddities import (
     warn_of_thin_splits,
 )
 from foretoken.data.options import CLEAN, DataOptions
-from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, RETRIEVAL, TOKEN_CLASSIFICATION
+from foretoken.data.problems import (
+    CLASSIFICATION,
+    GENERATION,
+    QUESTION_ANSWERING,
+    REGRESSION,
+    RETRIEVAL,
+    TOKEN_CLASSIFICATION,
+)
 from foretoken.data.readers.conll import join
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
@@ -120,6 +127,7 @@ _UNLABELLED = {  # the table of which problem, without which column
     TOKEN_CLASSIFICATION: (TOKEN_CLASSIFICATION, "labels", [OUTSIDE]),
     GENERATION: (GENERATION, "references", []),
     RETRIEVAL: (RETRIEVAL, ["passages", "negatives"], []),
+    QUESTION_ANSWERING: (QUESTION_ANSWERING, "answers", []),
 }
 
 

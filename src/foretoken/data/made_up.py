@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from foretoken.data.examples import (
     CandidateExample,
     ChoiceExample,
     GenerationExample,
+    QuestionExample,
     RetrievalExample,
     TaggedExample,
 )
@@ -20,6 +22,7 @@ from foretoken.data.problems import (
     CLASSIFICATION,
     GENERATION,
     MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
     REGRESSION,
     RETRIEVAL,
     TOKEN_CLASSIFICATION,
@@ -92,6 +95,12 @@ def _retrieved(name: str, index: int, words: Iterator[str], task: Task, labels: 
     return RetrievalExample(name, next(words), (next(words),), (), _WHERE)
 
 
+def _asked(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> QuestionExample:
+    context = f"{next(words)} {next(words)}"
+    spans = [found.span() for found in re.finditer(r"\w+", context)]
+    return QuestionExample(name, next(words), context, (spans[index % len(spans)],), _WHERE)
+
+
 _MAKERS: dict[str, Callable[..., Any]] = {
     CLASSIFICATION: _labelled,
     REGRESSION: _valued,
@@ -100,4 +109,5 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     CANDIDATES: _candidate,
     GENERATION: _generated,
     RETRIEVAL: _retrieved,
+    QUESTION_ANSWERING: _asked,
 }

@@ -10,6 +10,7 @@ from foretoken.data.problems import (
     CLASSIFICATION,
     MULTIPLE_CHOICE,
     PROBLEMS,
+    QUESTION_ANSWERING,
     REGRESSION,
     RETRIEVAL,
     TOKEN_CLASSIFICATION,
@@ -182,7 +183,7 @@ def _unused(options: DataOptions) -> list[str]:
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
     problems = []
-    if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES, RETRIEVAL):
+    if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES, RETRIEVAL, QUESTION_ANSWERING):
         columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
         problems = [
             f"{name} has no use with problem {quoted(options.problem)}, whose columns have names of their own"

@@ -9,6 +9,7 @@ TOKEN_CLASSIFICATION = "token-classification"
 CANDIDATES = "candidates"
 GENERATION = "generation"
 RETRIEVAL = "retrieval"
+QUESTION_ANSWERING = "question-answering"
 
 PROBLEMS: dict[str, str] = {
     CLASSIFICATION: "one class per text, or per pair of texts",
@@ -18,4 +19,5 @@ PROBLEMS: dict[str, str] = {
     CANDIDATES: "one of the candidate answers to a question about several documents",
     GENERATION: "a text",
     RETRIEVAL: "the passages that answer a query, among all passages",
+    QUESTION_ANSWERING: "the part of a context that answers a question, or that there is none",
 }

@@ -6,12 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import Document
-from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample, RetrievalExample, TaggedExample
+from foretoken.data.examples import (
+    CandidateExample,
+    ChoiceExample,
+    GenerationExample,
+    QuestionExample,
+    RetrievalExample,
+    TaggedExample,
+)
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
     GENERATION,
     MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
     REGRESSION,
     RETRIEVAL,
     TOKEN_CLASSIFICATION,
@@ -30,7 +38,8 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     Its columns are ``id``, ``part`` and ``group`` where any example has one, and those of the problem:
     classification, regression: text, text_pair (where there are any), label (ClassLabel or float);
     multiple-choice: text, choices, label; token-classification: words, labels; candidates: question, candidates,
-    supports, label; generation: source, references; retrieval: query, passages, negatives.
+    supports, label; generation: source, references; retrieval: query, passages, negatives; question-answering:
+    question, context, answers (first character and the one after the last), mentions (where there are any).
     """
     import datasets
 
@@ -38,6 +47,7 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     features = datasets.Features(
         {"id": datasets.Value("string")}
         | {name: datasets.Value("string") for name in ("part", "group", "text_pair") if name in columns}
+        | ({"mentions": datasets.List(datasets.List(datasets.Value("int64")))} if "mentions" in columns else {})
         | _features(problem, names)
     )
     return datasets.Dataset.from_dict(columns, features=features)
@@ -108,6 +118,17 @@ def _retrieved(examples: Sequence[RetrievalExample], _: Sequence[str]) -> _Colum
     }
 
 
+def _asked(examples: Sequence[QuestionExample], _: Sequence[str]) -> _Columns:
+    columns: _Columns = {
+        "question": [example.question for example in examples],
+        "context": [example.context for example in examples],
+        "answers": [[list(answer) for answer in example.answers] for example in examples],
+    }
+    if any(example.mentions is not None for example in examples):
+        columns["mentions"] = [[list(mention) for mention in example.mentions or ()] for example in examples]
+    return columns
+
+
 _COLUMNS: dict[str, Callable[[Sequence[Any], Sequence[str]], _Columns]] = {
     CLASSIFICATION: _classified,
     REGRESSION: _valued,
@@ -116,6 +137,7 @@ _COLUMNS: dict[str, Callable[[Sequence[Any], Sequence[str]], _Columns]] = {
     CANDIDATES: _candidates,
     GENERATION: _generated,
     RETRIEVAL: _retrieved,
+    QUESTION_ANSWERING: _asked,
 }
 
 
@@ -135,4 +157,5 @@ def _features(problem: str, names: Sequence[str]) -> dict[str, object]:
         CANDIDATES: lambda: {"question": text, "candidates": texts, "supports": texts, "label": whole},
         GENERATION: lambda: {"source": text, "references": texts},
         RETRIEVAL: lambda: {"query": text, "passages": texts, "negatives": texts},
+        QUESTION_ANSWERING: lambda: {"question": text, "context": text, "answers": datasets.List(datasets.List(whole))},
     }[problem]()

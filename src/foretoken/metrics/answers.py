@@ -35,6 +35,32 @@ def answer_metrics(
     }
 
 
+def span_metrics(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return ``exact_match`` and ``token_f1`` of answers that were found in a context, as SQuAD 2.0's script has them.
+
+    An empty text is the answer that there is none, and a row without references has none; references that
+    :func:`normalise_answer` leaves nothing of do not count. Where rows with and without an answer are among them,
+    ``has_answer_exact_match``, ``has_answer_token_f1`` and ``no_answer_exact_match`` (which is its F1 too) are of each.
+    SQuAD 1.1's script has the same values, but for answers that are nothing but articles and punctuation.
+
+    Raises :class:`~foretoken.errors.DataError` for unequal lengths, and no rows.
+
+    >>> scores = span_metrics(["the cat", "a dog", ""], [["cat"], [], []])
+    >>> {name: round(value, 2) for name, value in scores.items()}  # doctest: +NORMALIZE_WHITESPACE
+    {'exact_match': 0.67, 'token_f1': 0.67, 'has_answer_exact_match': 1.0, 'has_answer_token_f1': 1.0,
+     'no_answer_exact_match': 0.5}
+    """
+    known = [[text for text in texts if normalise_answer(text)] or [""] for texts in references]
+    values = answer_metrics(predictions, known)
+    rows = list(zip(predictions, known, strict=True))
+    answered = [row for row, texts in zip(rows, references, strict=True) if texts]
+    others = [row for row, texts in zip(rows, references, strict=True) if not texts]
+    if answered and others:
+        values |= {f"has_answer_{name}": value for name, value in answer_metrics(*zip(*answered, strict=True)).items()}
+        values["no_answer_exact_match"] = answer_metrics(*zip(*others, strict=True))["exact_match"]
+    return values
+
+
 def normalise_answer(text: str) -> str:
     """Return ``text`` in lower case, without ASCII punctuation and English articles, with single spaces.
 

@@ -13,8 +13,9 @@ _TAGS = ("token-classification",)
 _NUMBERS = ("regression",)
 _TEXTS = ("generation",)
 _SEARCH = ("retrieval",)
+_ANSWERS = ("question-answering",)
 
-PROBLEMS = (*_CLASSES, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_SEARCH)
+PROBLEMS = (*_CLASSES, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_SEARCH, *_ANSWERS)
 
 
 class Metric(NamedTuple):
@@ -40,7 +41,7 @@ METRICS: dict[str, Metric] = {
     "roc_auc": Metric("Area under the ROC curve", True, _CLASSES),
     # In classification the next two are extras of a task: MRPC and QQP; MultiRC.
     "accuracy_f1": Metric("Mean of accuracy and F1", True, ()),
-    "exact_match": Metric("Exact match", True, _TEXTS),
+    "exact_match": Metric("Exact match", True, (*_TEXTS, *_ANSWERS)),
     "ece": Metric("Expected calibration error", False, (*_CLASSES, *_CHOICES)),
     "ece_mass": Metric("Expected calibration error (equal mass)", False, _CLASSES),
     "ece_upper_edge": Metric("Expected calibration error (upper edges)", False, _CLASSES),
@@ -60,7 +61,11 @@ METRICS: dict[str, Metric] = {
     "rouge2": Metric("ROUGE-2", True, _TEXTS),
     "rougeL": Metric("ROUGE-L", True, _TEXTS),
     "meteor": Metric("METEOR", True, _TEXTS),
-    "token_f1": Metric("F1 (words)", True, _TEXTS),
+    "token_f1": Metric("F1 (words)", True, (*_TEXTS, *_ANSWERS)),
+    # Of questions some of which have no answer in their context.
+    "has_answer_exact_match": Metric("Exact match, answerable", True, ()),
+    "has_answer_token_f1": Metric("F1 (words), answerable", True, ()),
+    "no_answer_exact_match": Metric("Exact match, unanswerable", True, ()),
     "ndcg_at_10": Metric("nDCG@10", True, _SEARCH),
     "mrr_at_10": Metric("MRR@10", True, _SEARCH),
     "recall_at_1": Metric("Recall@1", True, _SEARCH),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -9,13 +10,14 @@ from pathlib import Path
 
 from foretoken.errors import DataError, SaveError, cut
 from foretoken.files import atomic_directory, check_writable
+from foretoken.outputs import SWEEP_RECORD
 from foretoken.report.account import counted
 from foretoken.report.content import Report, compose, tables_for_latex
 from foretoken.report.render.drawing import Drawn, draw_all
 from foretoken.report.render.latex import document
 from foretoken.report.render.page import GENERATOR, html, markdown_page
 from foretoken.report.runs.compare import compare
-from foretoken.report.runs.groups import MEAN, Results, collect
+from foretoken.report.runs.groups import MEAN, MEDIAN, Results, collect
 from foretoken.report.runs.records import UNREADABLE, Run, find_runs
 from foretoken.report.tables.sheets import groups_csv, runs_csv
 
@@ -26,11 +28,12 @@ _TEXTS = (PAGE, "results.csv", "groups.csv", "results.md", "results.tex")
 
 
 def write_report(
-    folders: Iterable[str | os.PathLike[str]], output: str | os.PathLike[str], *, average: str = MEAN
+    folders: Iterable[str | os.PathLike[str]], output: str | os.PathLike[str], *, average: str | None = None
 ) -> Report:
     """Write the report of the runs in these folders, and return what it says; an older report is replaced.
 
-    ``average`` is what the tables of scores show of the seeds: ``mean`` or ``median``.
+    ``average`` is what the tables of scores show of the seeds: ``mean`` or ``median``; None: what the sweeps say whose
+    folders these are, and the mean of others.
 
     Raises:
         DataError: a folder does not exist, or there is no run in any of them that can be read.
@@ -38,16 +41,31 @@ def write_report(
     """
     target = Path(output)
     _refuse_other_content(target)
+    folders = list(folders)
     runs = find_runs(folders)
     _name_damaged(runs)
     check_writable(target.parent)
-    results = collect(runs, average=average)
+    results = collect(runs, average=average or _average(folders))
     _name_predictions(results.finished)
     log.info("%d runs found, %d counted", len(runs), len(results.finished))
     drawn = draw_all(results.by_seed) if results.by_seed else []
     report = compose(results, compare(results), drawn)
     _write(target, report, results, drawn)
     return report
+
+
+def _average(folders: Iterable[str | os.PathLike[str]]) -> str:
+    """Return what the sweeps show of the seeds whose folders these are; the mean where not all say the same."""
+    said = {_said(Path(folder) / SWEEP_RECORD) for folder in folders}
+    return said.pop() if len(said) == 1 else MEAN
+
+
+def _said(record: Path) -> str:
+    try:
+        values = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no sweep's folder, or the record is damaged: the runs are what is reported
+        return MEAN
+    return MEDIAN if isinstance(values, dict) and values.get("average") == MEDIAN else MEAN
 
 
 def _name_damaged(runs: Sequence[Run]) -> None:

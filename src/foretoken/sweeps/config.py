@@ -105,6 +105,7 @@ class SweepConfig:
         "with data.folds: which candidates get every fold; selected: the search has the first fold alone", "all"
     )
     metric: str | None = option("validation metric that chooses; default: the recipe's training.metric", None)
+    average: Literal["mean", "median"] = option("what tables of scores show of the seeds, beside ±", "mean")
     prune: PruneOptions | None = option("end hopeless runs early; default: never", None)
     storage: StorageOptions | str | None = option("the database; default: SQLite in the sweep's folder", None)
 

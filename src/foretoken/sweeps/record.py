@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from foretoken.files import write_json
 from foretoken.options import to_dict
-from foretoken.outputs import refuse_foreign
+from foretoken.outputs import SWEEP_RECORD, refuse_foreign
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import Repeat, SweepPlan
 from foretoken.sweeps.run_table import WAITING, RunRow
 from foretoken.sweeps.status import Candidate, VariantStatus, broken, deviation, is_over, measured_metrics, total_counts
 
-FILE = "sweep.json"
+FILE = SWEEP_RECORD
 
 
 class Record:
@@ -50,6 +50,7 @@ def sweep_record(plan: SweepPlan, place: str, statuses: Sequence[VariantStatus])
         "search": to_dict(config.search),
         "prune": None if config.prune is None else to_dict(config.prune),
         "seeds_for": config.seeds_for,
+        "average": config.average,
         "counts": total_counts(statuses),
         "contestants": [_variant(item) for item in statuses],
         "failures": [{"run": row.run, "state": row.state, "error": row.error} for row in broken(statuses)],

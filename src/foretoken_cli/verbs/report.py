@@ -18,7 +18,9 @@ class ReportCommand:
 
     folders: list[Path] = option("folders that hold runs, at any depth")
     output: Path = option("folder to write", Path("report"), short="-o")
-    average: Literal["mean", "median"] = option("what the tables of scores show of the seeds, beside ±", "mean")
+    average: Literal["mean", "median"] | None = option(
+        "what the tables of scores show of the seeds, beside ± (default: what a sweep's file says, else the mean)", None
+    )
 
 
 def run(words: Sequence[str]) -> int:

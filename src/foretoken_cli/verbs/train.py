@@ -25,6 +25,7 @@ _SHOWN = {
     "candidates": ("accuracy", "ece", "nll"),
     "generation": ("bleu", "rougeL", "loss"),
     "retrieval": ("ndcg_at_10", "mrr_at_10", "recall_at_10"),
+    "question-answering": ("exact_match", "token_f1", "loss"),
 }
 _SHORT = {
     "f1_macro": "F1 (macro)",
@@ -37,6 +38,8 @@ _SHORT = {
     "ndcg_at_10": "nDCG@10",
     "mrr_at_10": "MRR@10",
     "recall_at_10": "Recall@10",
+    "exact_match": "exact match",
+    "token_f1": "F1 (words)",
 }
 _KEYS = """
 Any key of a recipe can be set after the recipes, and wins over the file; a run needs no file where the flags name

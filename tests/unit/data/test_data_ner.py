@@ -247,3 +247,80 @@ def test_a_hub_that_fails_is_one_line(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(DataError, match=r"'leondz/wnut_17' .* was not loaded \(ValueError: no route\)"):
         BY_NAME["wnut17"].read_hub(NONE)
+
+
+CONLL2012 = """#begin document (bc/cctv/00/cctv_0000); part 000
+bc/cctv/00/cctv_0000   0   0       Ada   NNP  (TOP(S(NP*  -  -  -  Speaker#1  (PERSON*  (ARG0*  (0
+bc/cctv/00/cctv_0000   0   1  Lovelace   NNP          *)  -  -  -  Speaker#1         *)      *)  0)
+bc/cctv/00/cctv_0000   0   2       saw   VBD       (VP*  see 01  1  Speaker#1          *    (V*)   -
+bc/cctv/00/cctv_0000   0   3    London   NNP        (NP*  -  -  -  Speaker#1      (GPE)       *    -
+
+bc/cctv/00/cctv_0000   0   0        /.     .   (TOP*))  -  -  -  Speaker#1          *       *    -
+
+#end document
+#begin document (pt/nt/40/nt_4001); part 000
+pt/nt/40/nt_4001   0   0   Abraham   NNP  (TOP*)  -  -  -  -  *  *  -
+#end document
+#begin document (bc/cctv/00/cctv_0000); part 001
+bc/cctv/00/cctv_0000   1   0       two    CD    (TOP(NP*  -  -  -  Speaker#1  (CARDINAL)  *  -
+bc/cctv/00/cctv_0000   1   1     years   NNS        *))  -  -  -  Speaker#1     (DATE*  *  -
+bc/cctv/00/cctv_0000   1   2       ago    RB        *))  -  -  -  Speaker#1          *)  *  -
+"""
+
+
+def ontonotes(root, text=CONLL2012):
+    for split in ("train", "development", "test"):
+        for language in ("english", "chinese"):
+            folder = root / "v4" / "data" / split / "data" / language / "annotations" / "bc" / "cctv" / "00"
+            folder.mkdir(parents=True)
+            (folder / "cctv_0000.v4_gold_conll").write_text(text if language == "english" else "broken")
+            (folder / "cctv_0000.v4_gold_skel").write_text("of no concern")
+    return DataOptions(task="ontonotes", path=str(root))
+
+
+def tags_of(loaded, split="train"):
+    return [[loaded.labels[number] for number in row["labels"]] for row in loaded.splits[split]]
+
+
+def test_ontonotes_in_the_folders_of_the_shared_task(tmp_path):
+    data = load_data(ontonotes(tmp_path))
+    assert data.splits["train"]["words"][:] == [["Ada", "Lovelace", "saw", "London"], ["/."], ["two", "years", "ago"]]
+    assert tags_of(data) == [["B-PERSON", "I-PERSON", "O", "B-GPE"], ["O"], ["B-CARDINAL", "B-DATE", "I-DATE"]]
+    assert data.splits["test"]["group"][:] == ["bc/cctv/00/cctv_0000/000"] * 2 + ["bc/cctv/00/cctv_0000/001"]
+    assert len(load_data(DataOptions(task="ontonotes", path=str(tmp_path), join_documents=True)).splits["test"]) == 2
+    assert len(BY_NAME["ontonotes"].labels) == 1 + 2 * 18
+
+
+@pytest.mark.parametrize("suffix", ["sd.conllx", "txt"])
+def test_ontonotes_in_columns(tmp_path, suffix):
+    first = "1\t" if suffix == "sd.conllx" else ""
+    text = f"{first}Ada\t_\tNNP\tB-PERSON\n{first}Lovelace\t_\tNNP\tI-PERSON\n\n{first}saw\t_\tVBD\tO\n"
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.{suffix}").write_text(text)
+    data = load_data(DataOptions(task="ontonotes", path=str(tmp_path)))
+    assert data.splits["validation"]["words"][:] == [["Ada", "Lovelace"], ["saw"]]
+    assert tags_of(data, "validation") == [["B-PERSON", "I-PERSON"], ["O"]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("(GPE)", "(GPE", 5, "the sentence ends inside of a name of type 'GPE'"),
+        ("(GPE)", "GPE)", 5, "column 11 is 'GPE)'"),
+        ("         *)      *)", "   (GPE)      *)", 3, "column 11 is '(GPE)'"),
+        ("(CARDINAL)  *  -", "", 14, "the line has 10 columns, expected at least 11 of CoNLL-2012"),
+    ],
+)
+def test_a_malformed_line_of_ontonotes_is_named(tmp_path, old, new, line, message):
+    assert old in CONLL2012
+    with pytest.raises(DataError) as caught:
+        load_data(ontonotes(tmp_path, CONLL2012.replace(old, new, 1)))
+    assert f"gold_conll:{line}: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_split_that_ontonotes_lacks_is_named(tmp_path):
+    options = ontonotes(tmp_path)
+    (tmp_path / "v4" / "data" / "test").rename(tmp_path / "v4" / "data" / "exam")
+    with pytest.raises(DataError, match=r"no folder test with files \*gold_conll beside"):
+        load_data(options)

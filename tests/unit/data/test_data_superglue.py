@@ -93,6 +93,12 @@ def test_the_word_of_wic_stands_before_both_sentences(tmp_path):
     assert (row["text"], row["text_pair"], row["label"]) == ("place: val 1 places", "place: no place", 1)
 
 
+def test_wic_may_be_asked_as_a_question(tmp_path):
+    row = from_task("wic-question", made(tmp_path, wic)).splits["test"][1]
+    asked = "val 1 places no place Does place have the same meaning in both sentences?"
+    assert (row["text"], "text_pair" in row, row["label"]) == (asked, False, 1)
+
+
 def test_rte_and_cb(tmp_path):
     data = from_task("superglue-rte", made(tmp_path / "rte", rte))
     assert data.labels == ["not_entailment", "entailment"]
@@ -233,7 +239,7 @@ def test_hub_copies_that_are_flat(hub, tmp_path):
 
 HERE = [
     name
-    for name in ("copa", "superglue-rte", "wic", "wsc", "cb", "multirc")
+    for name in ("copa", "superglue-rte", "wic", "wic-question", "wsc", "cb", "multirc")
     if (RAW.parent / TASKS[name].place).is_dir()
 ]
 

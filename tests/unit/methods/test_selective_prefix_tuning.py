@@ -64,6 +64,24 @@ def test_the_mask_weights_each_score_as_in_equation_6(shape, alpha):
         assert weights[b, h, i].tolist() == pytest.approx(expected, abs=1e-12)
 
 
+def test_dropped_scores_are_those_of_no_likeness_and_the_mask_sees_them():
+    """In training the mask is given 0 or ``s / (1 - p)``; elsewhere ``s``."""
+    _, sites = built((AttentionShape(4, 4, 8),), alpha=2.0, score_dropout=0.25)
+    columns = sites.attention[0]
+    query = torch.randn(2, 4, 50, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    plain = columns.unmasked_scores(query, 0.3).detach()
+
+    def masked(scores):
+        return scores - torch.log1p(torch.exp(-2.0 * scores))
+
+    torch.manual_seed(0)
+    found = columns.train().scores(query, 0.3).detach()
+    dropped = (found - math.log(0.5)).abs() < 1e-12
+    assert 0.2 < dropped.double().mean() < 0.3
+    torch.testing.assert_close(found[~dropped], masked(plain[~dropped] / 0.75))
+    torch.testing.assert_close(columns.eval().scores(query, 0.3).detach(), masked(plain))
+
+
 def test_a_steep_mask_removes_tokens_that_point_away():
     """Appendix B: a negative score is ignored almost wholly, a large positive one stays as it is."""
     _, sites = built((AttentionShape(1, 1, 1),), alpha=16.0, num_virtual_tokens=2)

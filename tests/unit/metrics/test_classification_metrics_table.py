@@ -14,6 +14,7 @@ EXPECTED = {
         *("bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "meteor"),
         *("exact_match", "token_f1"),
     },
+    "question-answering": {"exact_match", "token_f1"},
     "retrieval": {"ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100"},
 }
 LOWER = {

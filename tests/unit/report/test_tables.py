@@ -25,6 +25,7 @@ from foretoken.report.tables.task import (
     seeds_table,
     untested,
 )
+from foretoken.report.write import write_report
 
 from support.made_runs import make_run, recipe, scores
 
@@ -309,3 +310,23 @@ def test_a_protocol_is_said_once_for_the_runs_that_share_it_and_parts_no_group(t
     found = results(tmp_path)
     assert len(found.groups) == 1
     assert protocol_lines(found) == ["Protocol of mail: On dev."]
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "shown"),
+    [
+        ('{"average": "median"}', None, "Median"),
+        ('{"average": "median"}', "mean", "Mean"),
+        ('{"average": "mean"}', None, "Mean"),
+        ("{", None, "Mean"),
+        (None, None, "Mean"),
+        (None, "median", "Median"),
+    ],
+)
+def test_a_report_of_a_sweep_shows_what_its_file_says(tmp_path, said, given, shown):
+    for seed in range(3):
+        make_run(tmp_path / "sweep" / f"run-{seed}", seed=seed)
+    if said is not None:
+        (tmp_path / "sweep" / "sweep.json").write_text(said)
+    write_report([tmp_path / "sweep"], tmp_path / "report", average=given)
+    assert f"{shown} ± standard deviation" in (tmp_path / "report" / "results.md").read_text()

@@ -13,6 +13,7 @@ from foretoken.data.problems import (
     CLASSIFICATION,
     GENERATION,
     MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
     REGRESSION,
     RETRIEVAL,
     TOKEN_CLASSIFICATION,
@@ -20,6 +21,7 @@ from foretoken.data.problems import (
 from foretoken.data.readers.conll import read_tagged, read_words
 from foretoken.data.readers.files import local_path, read_text
 from foretoken.data.readers.json_files import stream_objects
+from foretoken.data.readers.questions import questions_from_rows, read_questions
 from foretoken.data.readers.retrieval import retrieval_from_rows
 from foretoken.data.readers.rows import (
     CHOICES,
@@ -234,11 +236,13 @@ _TABLES: dict[str, _Table] = {
     REGRESSION: documents_from_rows,
     MULTIPLE_CHOICE: _choices_from_rows,
     RETRIEVAL: retrieval_from_rows,
+    QUESTION_ANSWERING: questions_from_rows,
 }
 _FILES: dict[str, _File] = {
     TOKEN_CLASSIFICATION: lambda path, _: read_tagged(path),
     CANDIDATES: lambda path, _: read_candidates(path),
     GENERATION: lambda path, columns: read_generation(path, columns.text, str(columns.label)),
+    QUESTION_ANSWERING: read_questions,
 }
 _INPUTS: dict[str, _File] = {
     CLASSIFICATION: _documents,
@@ -246,4 +250,5 @@ _INPUTS: dict[str, _File] = {
     GENERATION: _sources,
     TOKEN_CLASSIFICATION: lambda path, _: read_words(path),
     CANDIDATES: lambda path, _: read_candidates(path, labelled=False),
+    QUESTION_ANSWERING: read_questions,
 }

@@ -1,16 +1,20 @@
-"""Named entities: CoNLL-2003, CoNLL-2004 and WNUT-17."""
+"""Named entities: CoNLL-2003, CoNLL-2004, OntoNotes 5.0 and WNUT-17."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
+from foretoken.data.documents import Splits
 from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.options import DataOptions
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.conll import read_tagged, to_iob2
+from foretoken.data.readers.conll2012 import conll2012_folder, read_conll2012
 from foretoken.data.readers.hub import PARQUET
 from foretoken.data.readers.rows import Row
-from foretoken.data.tasks.base import Task, from_files, from_hub
+from foretoken.data.tasks.base import Task, from_files, from_hub, raw_folder
 from foretoken.errors import DataError
 
 _HUB_COLUMNS = ("tokens", "ner_tags")  # the tags are names or class numbers
@@ -30,6 +34,35 @@ def _example(number: int, row: Row) -> TaggedExample:
 
 def _tags(*types: str) -> tuple[str, ...]:
     return (OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI"))
+
+
+_ONTONOTES = {  # folders of the shared task
+    "train": ("train",),
+    "validation": ("development", "dev"),
+    "test": ("conll-2012-test", "test"),
+}
+_CONLLX = {  # one file per split, of words and tags behind numbers of words
+    "train": ("train.sd.conllx",),
+    "validation": ("dev.sd.conllx",),
+    "test": ("test.sd.conllx",),
+}
+_COLUMNS = {"train": ("train.txt",), "validation": ("dev.txt", "valid.txt"), "test": ("test.txt",)}
+
+
+def _read_ontonotes(path: Path, options: DataOptions) -> Splits:
+    """Return the splits of folders of the CoNLL-2012 shared task, of ``*.sd.conllx`` files or of files of columns."""
+    folders = {split: conll2012_folder(path, names) for split, names in _ONTONOTES.items()}
+    found = {split: folder for split, folder in folders.items() if folder is not None}
+    if len(found) == len(_ONTONOTES):
+        return {split: read_conll2012(folder) for split, folder in found.items()}
+    if found:
+        missing = ", ".join(_ONTONOTES[split][-1] for split in _ONTONOTES if split not in found)
+        raise DataError(
+            f"{path}: no folder {missing} with files *gold_conll beside {', '.join(map(str, found.values()))}"
+        )
+    if any(raw_folder(path).glob("*.sd.conllx")):
+        return from_files("ontonotes", _CONLLX, partial(read_tagged, word_column=1))(path, options)
+    return from_files("ontonotes", _COLUMNS, read_tagged)(path, options)
 
 
 TASKS: tuple[Task, ...] = (
@@ -72,6 +105,23 @@ TASKS: tuple[Task, ...] = (
         ),
         problem=TOKEN_CLASSIFICATION,
         sizes="910 / 243 / 288",
+    ),
+    Task(
+        name="ontonotes",
+        title="OntoNotes 5.0 (entities)",
+        summary="English news, broadcasts, conversations, the web and magazines: eighteen types of entities, in the "
+        "splits of CoNLL-2012. Parts of documents are kept together.",
+        metric="f1",
+        labels=_tags(
+            *("CARDINAL", "DATE", "EVENT", "FAC", "GPE", "LANGUAGE", "LAW", "LOC", "MONEY"),
+            *("NORP", "ORDINAL", "ORG", "PERCENT", "PERSON", "PRODUCT", "QUANTITY", "TIME", "WORK_OF_ART"),
+        ),
+        source="the folders train, development and test of the CoNLL-2012 shared task with their gold_conll files, "
+        "from LDC2013T19, https://catalog.ldc.upenn.edu/LDC2013T19",
+        licence="LDC user agreement",
+        reader=_read_ontonotes,
+        problem=TOKEN_CLASSIFICATION,
+        sizes="59,924 / 8,528 / 8,262",
     ),
     Task(
         name="wnut17",

@@ -9,7 +9,7 @@ from pathlib import Path
 from foretoken.data.options import CLEAN, given_options
 from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.files import is_there, local_path
-from foretoken.data.tasks import arxiv, coqa, e2e, hyperpartisan, ner, newsgroups, qangaroo, squality, webnlg
+from foretoken.data.tasks import arxiv, coqa, e2e, hyperpartisan, ner, newsgroups, qangaroo, squad, squality, webnlg
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.glue import tasks as glue
 from foretoken.data.tasks.pydocs import task as pydocs
@@ -31,6 +31,7 @@ _TASKS: tuple[Task, ...] = (
     e2e.TASK,
     coqa.TASK,
     squality.TASK,
+    *squad.TASKS,
 )
 TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 

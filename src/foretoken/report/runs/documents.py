@@ -43,6 +43,10 @@ def _words_right(references: Sequence[str], prediction: str) -> float:
     return max(token_f1(prediction, reference) for reference in references)
 
 
+def _answer_right(references: Sequence[str], prediction: str) -> float:
+    return _words_right(references or [""], prediction)
+
+
 def _ndcg(relevant: Sequence[int], ranking: Sequence[int]) -> float:
     return float(per_query([ranking], [relevant])["ndcg_at_10"][0])
 
@@ -55,6 +59,7 @@ MEASURES: dict[str, Measure] = {
     "token-classification": Measure("share of tags right in a document", _tags_right),
     "generation": Measure("F1 of the words of a text", _words_right),
     "retrieval": Measure("nDCG@10 of a query", _ndcg),
+    "question-answering": Measure("F1 of the words of an answer", _answer_right),
 }
 
 

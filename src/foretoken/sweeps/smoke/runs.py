@@ -60,7 +60,7 @@ def smoke(plan: SweepPlan, told: Callable[[Tried], object] = lambda _: None) -> 
             tried.append(Tried(variant.name, name, error))
             told(tried[-1])
     if any(item.error is None for item in tried):
-        write_report([folder / "runs"], folder / "report")
+        write_report([folder / "runs"], folder / "report", average=plan.config.average)
     return tried
 
 

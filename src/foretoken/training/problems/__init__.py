@@ -10,6 +10,7 @@ from foretoken.data.problems import (
     CLASSIFICATION,
     GENERATION,
     MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
     REGRESSION,
     RETRIEVAL,
     TOKEN_CLASSIFICATION,
@@ -20,9 +21,10 @@ from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
 from foretoken.training.problems.classification import Classification, Regression, TextProblem
 from foretoken.training.problems.generation import TextGeneration
+from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.problems.tagging import TokenClassification
-from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, RetrievalOptions
+from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, QuestionOptions, RetrievalOptions
 
 __all__ = ["PROBLEMS", "Collator", "Inputs", "Problem", "make_problem"]
 
@@ -34,6 +36,7 @@ PROBLEMS: dict[str, type[Problem]] = {
     CANDIDATES: CandidateChoice,
     GENERATION: TextGeneration,
     RETRIEVAL: Retrieval,
+    QUESTION_ANSWERING: QuestionAnswering,
 }
 
 
@@ -47,9 +50,13 @@ def make_problem(
     chunks: ChunkOptions | None = None,
     generation: GenerationOptions | None = None,
     retrieval: RetrievalOptions | None = None,
+    question_answering: QuestionOptions | None = None,
+    no_answer: bool = False,
     task: str | None = None,
 ) -> Problem:
     """Return the problem of a run; ``task`` names the built-in task that it is, if it is one.
+
+    ``no_answer`` says that questions about contexts may have none there.
 
     Raises:
         ConfigError: chunks, where documents of this problem are not read in chunks; options of another problem.
@@ -64,6 +71,10 @@ def make_problem(
         given["options"] = retrieval or RetrievalOptions()
     elif retrieval is not None:
         raise ConfigError(f"retrieval is for data with queries and passages, got data for {name}; leave it out")
+    if issubclass(kind, QuestionAnswering):
+        given |= {"options": question_answering or QuestionOptions(), "no_answer": no_answer}
+    elif question_answering is not None:
+        raise ConfigError(f"question_answering is for questions about contexts, got data for {name}; leave it out")
     if chunks is None:
         return kind(**given)
     if not issubclass(kind, TextProblem | CandidateChoice):

@@ -134,7 +134,8 @@ class TextGeneration(Problem):
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``input_ids`` of the sources and, where there are references, those and the first as ``labels``."""
         frame = self._frame(settings)
-        texts = list(split["source" if "source" in split.column_names else "text"])
+        sources = split["source" if "source" in split.column_names else "text"]
+        texts = [f"{self.options.source_prefix}{text}" for text in sources]
         columns, truncation = encode_sources(texts, settings, frame, segments=self.options.segment_embeddings)
         columns["length"] = [len(ids) for ids in columns["input_ids"]]
         if "references" in split.column_names:

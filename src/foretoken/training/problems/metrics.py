@@ -12,6 +12,7 @@ from foretoken.data.problems import (
     CLASSIFICATION,
     GENERATION,
     MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
     REGRESSION,
     RETRIEVAL,
     TOKEN_CLASSIFICATION,
@@ -29,6 +30,7 @@ _DEFAULTS = {
     CANDIDATES: "accuracy",
     GENERATION: "loss",
     RETRIEVAL: "ndcg_at_10",
+    QUESTION_ANSWERING: "token_f1",
 }
 
 

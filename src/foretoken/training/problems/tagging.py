@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import TOKEN_CLASSIFICATION
-from foretoken.errors import BackboneError, ConfigError, DataError
+from foretoken.errors import ConfigError, DataError
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem, head_of
 from foretoken.training.tokens.encode import (
     EncodeSettings,
@@ -25,9 +25,8 @@ from foretoken.training.tokens.encode import (
     Truncation,
     count_lengths,
     padded,
-    refuse_without_embedding,
 )
-from foretoken.training.tokens.texts import special_frame
+from foretoken.training.tokens.texts import special_frame, with_offsets
 from foretoken.training.tokens.windows import NO_TOKEN, Windows, first_tokens
 
 if TYPE_CHECKING:
@@ -61,7 +60,9 @@ class TokenClassification(Problem):
             DataError: a text has no words.
         """
         documents = _words(split)
-        tokens = [_tokens(words, settings) for words in documents]
+        # as the text that they are: word by word, byte-level tokenizers would give them tokens without a blank before
+        # them, which seldom occur in the texts that their models have read
+        tokens = [with_offsets(" ".join(words), settings) for words in documents]
         frame = special_frame(settings, _some_text(documents, tokens))
         special = sum(map(len, frame))
         size = settings.max_length - special
@@ -174,23 +175,6 @@ def _words(split: Table) -> list[list[str]]:
     if empty is not None:
         raise DataError(f"document {empty} of {len(found)} is empty; expected some text")
     return found
-
-
-def _tokens(words: Sequence[str], settings: EncodeSettings) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the tokens of words, and where each begins and ends in the words joined by blanks.
-
-    The words go to the tokenizer as the text that they are. Word by word, byte-level tokenizers would give
-    them tokens without a blank before them, which seldom occur in the texts that their models have read.
-    """
-    if not settings.tokenizer.is_fast:
-        raise BackboneError(
-            f"{type(settings.tokenizer).__name__} does not tell where its tokens are in a text, which token "
-            "classification needs; take a model with a fast tokenizer (one with a tokenizer.json)"
-        )
-    given = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
-    found = settings.tokenizer(" ".join(words), return_offsets_mapping=True, **given)
-    refuse_without_embedding([found["input_ids"]], settings.rules)
-    return list(found["input_ids"]), list(found["offset_mapping"])
 
 
 def _some_text(documents: Sequence[Sequence[str]], tokens: Sequence[tuple[list[int], Any]]) -> str:

@@ -90,6 +90,11 @@ class GenerationOptions:
     no_repeat_ngram_size: int = option(
         "no run of so many tokens is generated twice; 0: any may be", 0, at_least=0, at_most=1000
     )
+    source_prefix: str = option(
+        "text before every source, its blank included, as T5 was pretrained: `summarize: `, `translate English to "
+        "German: `",
+        "",
+    )
     markers: list[str] | None = option(
         "new tokens that the sources hold, the one that begins them first; default: those of the task", None
     )
@@ -109,6 +114,25 @@ class RetrievalOptions:
     )
     scale: float = option(
         "of the cosine similarities in the loss, one over its temperature", 20.0, above=0, at_most=1e6
+    )
+
+
+@dataclass(frozen=True)
+class QuestionOptions:
+    """How answers are looked for in long contexts."""
+
+    overlap: int | None = option(
+        "tokens of a context that neighbouring windows share at least; default: 128, or half of the room for it",
+        None,
+        at_least=0,
+        at_most=LONGEST_DOCUMENT,
+    )
+    max_answer_tokens: int = option("tokens of an answer at most", 30, at_least=1, at_most=10_000)
+    no_answer_threshold: float = option(
+        "where questions may have none: there is no answer if its score is above the best answer's by more than this",
+        0.0,
+        at_least=-1e6,
+        at_most=1e6,
     )
 
 
@@ -195,7 +219,9 @@ class TrainingOptions:
     )
     num_threads: int | None = option("CPU threads; default: torch's choice", None, at_least=1, at_most=MOST_THREADS)
     report_to: Literal["none", "wandb", "tensorboard", "mlflow"] = option(
-        "where losses and metrics are also sent, through transformers; its package has to be installed", "none"
+        "where losses and metrics are also sent, through transformers; its package has to be installed. TensorBoard's "
+        "files are in `tensorboard/<run>` of `output`, unless $TENSORBOARD_LOGGING_DIR names a folder",
+        "none",
     )
 
     def __post_init__(self) -> None:
@@ -235,6 +261,9 @@ class Recipe:
     )
     generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
     retrieval: RetrievalOptions | None = option("how queries are trained; for data with queries and passages", None)
+    question_answering: QuestionOptions | None = option(
+        "how answers are looked for; for data with questions about contexts", None
+    )
     calibration: Literal["temperature", "vector"] | None = option(
         "scale the probabilities, fitted on validation; `predict` applies it", None
     )

@@ -15,11 +15,13 @@ from foretoken.files import JsonObject, read_object
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
+from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.recipe.recipe import (
     ChunkOptions,
     GenerationOptions,
     HeadOptions,
     LengthenOptions,
+    QuestionOptions,
     Recipe,
     RetrievalOptions,
 )
@@ -38,6 +40,7 @@ class CardRecipe:
     head: HeadOptions | None = option("the head in the place of transformers' own", None)
     generation: GenerationOptions | None = option("how texts are generated", None)
     retrieval: RetrievalOptions | None = option("which texts the adapter reads", None)
+    question_answering: QuestionOptions | None = option("how answers are looked for", None)
 
     def __post_init__(self) -> None:
         """Refuse names that are no texts."""
@@ -59,6 +62,7 @@ class Card:
     problem: str = option("what is predicted", CLASSIFICATION)
     labels: list[str] = option("classes or tags, in the order of the model's outputs", factory=list)
     pairs: bool = option("whether every text comes with a second one", False)
+    no_answer: bool = option("whether questions may have no answer in their context", False)
     max_length: int | None = option("tokens per document", None, at_least=1, at_most=2**31)
     scaling: Scaling | None = option("of the probabilities", None)
     recipe: CardRecipe = option("the recipe of the run", factory=CardRecipe)
@@ -86,6 +90,8 @@ class Card:
             chunks=self.recipe.chunks,
             generation=self.recipe.generation,
             retrieval=self.recipe.retrieval,
+            question_answering=self.recipe.question_answering,
+            no_answer=self.no_answer,
             task=self.recipe.data.get("task"),
         )
 
@@ -108,6 +114,8 @@ def card_values(
         "base_model": base_model,
         "recipe": to_dict(recipe),
     }
+    if isinstance(problem, QuestionAnswering):
+        values["no_answer"] = problem.no_answer
     return values if scaling is None else values | {"scaling": scaling.to_dict()}
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from foretoken.data.documents import SPLITS
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION, GENERATION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, GENERATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
 from foretoken.lengthening import resolve_source
@@ -32,7 +33,14 @@ from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.frozen_passages import with_passage_vectors
 from foretoken.training.problems.retrieval import Retrieval
-from foretoken.training.recipe.recipe import AUTO, GenerationOptions, HeadOptions, Recipe, RetrievalOptions
+from foretoken.training.recipe.recipe import (
+    AUTO,
+    GenerationOptions,
+    HeadOptions,
+    QuestionOptions,
+    Recipe,
+    RetrievalOptions,
+)
 from foretoken.training.run.fingerprint import of_data, of_model
 from foretoken.training.tokens.cache import Content, cached
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
@@ -44,7 +52,8 @@ from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_t
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
-_GROUPS = (GenerationOptions, RetrievalOptions, SentenceEncoder)  # among a problem's fields
+_GROUPS = (GenerationOptions, QuestionOptions, RetrievalOptions, SentenceEncoder)  # among a problem's fields
+_REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
 _SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
 
@@ -127,6 +136,8 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
         chunks=recipe.chunks,
         generation=recipe.generation,
         retrieval=recipe.retrieval,
+        question_answering=recipe.question_answering,
+        no_answer=data.problem == QUESTION_ANSWERING and not all(data.splits["train"]["answers"]),
         task=recipe.data.task,
     )
     _check(recipe, problem)
@@ -158,6 +169,11 @@ def _check(recipe: Recipe, problem: Problem) -> None:
     if recipe.training.label_smoothing and problem.name not in _SMOOTHED:
         raise ConfigError(
             f"training.label_smoothing is for {', '.join(_SMOOTHED)}, got data for {problem.name}; leave it out"
+        )
+    packages = _REPORTERS.get(recipe.training.report_to, ())
+    if packages and not any(map(find_spec, packages)):
+        raise ConfigError(
+            f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
         )
     if isinstance(problem, Retrieval):
         _check_adapter(str(recipe.method["name"]), problem)

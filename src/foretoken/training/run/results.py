@@ -96,7 +96,11 @@ def _taken(values: Any, order: Sequence[int]) -> Any:
 
 def predict_split(trainer: RecipeTrainer, table: Dataset) -> Prediction:
     """Predict a split that is sorted by length, and put the rows back into their order."""
-    output = trainer.predict(table)
+    measure, trainer.compute_metrics = trainer.compute_metrics, None  # it has the labels of validation
+    try:
+        output = trainer.predict(table)
+    finally:
+        trainer.compute_metrics = measure
     outputs, labels = trainer.problem.decode(np.asarray(output.predictions), np.asarray(output.label_ids))
     labels = trainer.problem.labels_of(table) if labels is None else labels
     return prediction_of(trainer.problem, table, outputs, labels, (output.metrics or {})["test_runtime"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foretoken.errors import ConfigError
+from foretoken.errors import BackboneError, ConfigError
 from foretoken.training.tokens.beginnings import Beginnings, beginnings
 from foretoken.training.tokens.chunks import spans
 from foretoken.training.tokens.encode import (
@@ -15,6 +15,7 @@ from foretoken.training.tokens.encode import (
     count_lengths,
     encode,
     pair_sequences,
+    refuse_without_embedding,
     token_sequences,
 )
 
@@ -85,6 +86,23 @@ def _in_chunks(
         "length": [sum(len(chunk["input_ids"]) for chunk in row) for row in sequences],
     }
     return columns, count_lengths([len(ids) + special for ids in bare], most, len(begun.cut))
+
+
+def with_offsets(text: str, settings: EncodeSettings) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the tokens of a text, without special ones, and where each begins and ends in it.
+
+    Raises:
+        BackboneError: the tokenizer does not tell where its tokens are, or makes tokens without an embedding.
+    """
+    if not settings.tokenizer.is_fast:
+        raise BackboneError(
+            f"{type(settings.tokenizer).__name__} does not tell where its tokens are in a text, by which words and "
+            "answers are found; take a model with a fast tokenizer (one with a tokenizer.json)"
+        )
+    given = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
+    found = settings.tokenizer(text, return_offsets_mapping=True, **given)
+    refuse_without_embedding([found["input_ids"]], settings.rules)
+    return list(found["input_ids"]), list(found["offset_mapping"])
 
 
 def special_frame(settings: EncodeSettings, text: str) -> tuple[list[int], list[int]]:

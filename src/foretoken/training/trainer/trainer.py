@@ -28,8 +28,9 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import SaveError
 from foretoken.files import JsonObject
@@ -82,7 +83,20 @@ def make_trainer(
     )
     trainer.remove_callback(ProgressCallback)  # ours draws on stderr and leaves stdout to results
     trainer.remove_callback(PrinterCallback)
+    _arrange_reporters(trainer, checkpoints)
     return trainer
+
+
+def _arrange_reporters(trainer: Trainer, checkpoints: Path) -> None:
+    """Let what is added to the log be added before it is sent, and keep TensorBoard's files when the checkpoints go."""
+    handler = trainer.callback_handler
+    added = next(item for item in handler.callbacks if isinstance(item, AuxiliaryLossCallback))
+    handler.callbacks.remove(added)
+    handler.callbacks.insert(0, added)
+    run = checkpoints.parent
+    for item in handler.callbacks:
+        if isinstance(item, TensorBoardCallback) and item.logging_dir is None:  # $TENSORBOARD_LOGGING_DIR names none
+            item.logging_dir = str(run.parent / "tensorboard" / run.name)
 
 
 def training_arguments(options: TrainingOptions, checkpoints: Path, *, searching: bool = False) -> TrainingArguments:
@@ -337,6 +351,18 @@ class RecipeTrainer(Trainer):
                 groups += [group | {"params": others}, group | {"params": of_head, "lr": rate}]
             made.param_groups[:] = [group for group in groups if group["params"]]
         return made
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """Take a linear course for a polynomial one whose warmup is all there is: it divides by the steps after it."""
+        wanted = self.args.lr_scheduler_type
+        if wanted == SchedulerType.POLYNOMIAL and self.args.get_warmup_steps(num_training_steps) >= num_training_steps:
+            self.args.lr_scheduler_type = SchedulerType.LINEAR
+        try:
+            return super().create_scheduler(num_training_steps, optimizer)
+        finally:
+            self.args.lr_scheduler_type = wanted
 
     @property
     def checkpoints(self) -> Path:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foretoken.data.documents import Document, Example, Splits, refuse_empty
-from foretoken.data.examples import ChoiceExample
+from foretoken.data.examples import ChoiceExample, QuestionExample
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.hub import PARQUET
-from foretoken.data.readers.rows import Row, check_columns, text_value
+from foretoken.data.readers.questions import Span
+from foretoken.data.readers.rows import Row, check_columns, filled, text_value
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.splits import split_off
 from foretoken.data.tasks.base import HubSource, Reader, from_files, from_hub
@@ -104,7 +105,7 @@ def words_in_question(task: Format, row: Row, number: int) -> Iterator[Document]
     where, values = row
     word, first, second = _texts(where, values, "word", "sentence1", "sentence2")
     text = f"{first} {second} Does {word} have the same meaning in both sentences?"
-    yield _document(task, where, number, text, None, values["label"])
+    yield replace(_document(task, where, number, text, "", values["label"]), text_pair=None)
 
 
 def marked_pronoun(task: Format, row: Row, number: int) -> Iterator[Document]:
@@ -135,6 +136,58 @@ def answer_of_multirc(task: Format, row: Row, _: int) -> Iterator[Document]:
     numbers = tuple(values["idx"][name] for name in ("paragraph", "question", "answer"))
     answer = {"text": values["answer"], "label": values["label"]}
     yield _answer(task, where, numbers, values["paragraph"], values["question"], answer)
+
+
+def entities_of_record(task: Format, row: Row, _: int) -> Iterator[QuestionExample]:
+    """Yield every query about a passage, whose answers are among the marked entities of the passage.
+
+    The ends in the files are those of last characters. The passage is the group.
+    """
+    where, values = row
+    passage = values["passage"]
+    check_columns(where, passage, ("text", "entities"))
+    text = filled(where, passage["text"], "text")
+    mentions = tuple(sorted({_mention(where, text, one) for one in passage["entities"]}))
+    for query in values["qas"]:
+        check_columns(where, query, ("query", "answers", "idx"))
+        answers = tuple(dict.fromkeys(_mention(where, text, one) for one in query["answers"]))
+        yield _query(where, f"{values['idx']}/{query['idx']}", query["query"], text, mentions, answers)
+
+
+def entities_of_hub_record(task: Format, row: Row, _: int) -> Iterator[QuestionExample]:
+    """Yield the one query that a row of the hub holds; answers are the mentions that read as one of its answers."""
+    where, values = row
+    text, spans = filled(where, values["passage"], "passage"), values["entity_spans"]
+    check_columns(where, spans, ("text", "start"))
+    places = zip(spans["start"], spans["text"], strict=True)
+    mentions = tuple(sorted({(start, start + len(name)) for start, name in places}))
+    answers = tuple(span for span in mentions if text[slice(*span)] in values["answers"])
+    name = f"{values['idx']['passage']}/{values['idx']['query']}"
+    yield _query(where, name, values["query"], text, mentions, answers)
+
+
+def _query(
+    where: str, name: str, query: object, text: str, mentions: tuple[Span, ...], answers: tuple[Span, ...]
+) -> QuestionExample:
+    if not answers or not mentions:
+        raise DataError(
+            f"{where}: query {name!r} has {len(answers)} answers and {len(mentions)} marked entities; records without "
+            "any can be neither trained on nor scored"
+        )
+    asked = filled(where, query, "query").strip()
+    return QuestionExample(name, asked, text, answers, where, mentions=mentions, group=name.partition("/")[0])
+
+
+def _mention(where: str, text: str, span: Mapping[str, Any]) -> Span:
+    """Return the first character of a mention and the one after its last."""
+    check_columns(where, span, ("start", "end"))
+    begin, end = span["start"], span["end"]
+    name = span.get("text")
+    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end < len(text)):
+        raise DataError(f"{where}: an entity goes from character {begin!r} to {end!r} of {len(text)}")
+    if name is not None and text[begin : end + 1] != name:
+        raise DataError(f"{where}: characters {begin} to {end} are {text[begin : end + 1]!r}, and not {name!r}")
+    return begin, end + 1
 
 
 def _answer(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretoken.data.problems import MULTIPLE_CHOICE
+from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING
 from foretoken.data.tasks.base import CLEAN, OFFICIAL, Task
 from foretoken.data.tasks.superglue.reading import (
     Format,
@@ -10,6 +10,8 @@ from foretoken.data.tasks.superglue.reading import (
     answers_of_multirc,
     by_paragraph,
     choices_of_copa,
+    entities_of_hub_record,
+    entities_of_record,
     hub_of,
     marked_pronoun,
     pair,
@@ -163,5 +165,24 @@ TASKS: tuple[Task, ...] = (
         folder="MultiRC",
         licence=_RESEARCH,
         grouped=True,
+    ),
+    _task(
+        Format(
+            "record",
+            "record",
+            ("idx", "passage", "qas"),
+            {},
+            entities_of_record,
+            hub_columns=("passage", "query", "entity_spans", "answers", "idx"),
+            convert_hub=entities_of_hub_record,
+            problem=QUESTION_ANSWERING,
+        ),
+        title="Reading Comprehension with Commonsense Reasoning",
+        summary="Which entity of a news passage does @placeholder stand for in a sentence about it? Answers are among "
+        "the marked entities. Officially scored by F1 and exact match.",
+        metric="token_f1",
+        sizes="100,730 (validation taken from them) / 10,000",
+        folder="ReCoRD",
+        licence=_RESEARCH,
     ),
 )

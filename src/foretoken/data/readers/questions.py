@@ -1,0 +1,188 @@
+"""Questions about contexts that hold their answers: files in SQuAD's format, and tables of a row per question."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from foretoken.data.documents import refuse_repeated_ids
+from foretoken.data.examples import QuestionExample
+from foretoken.data.readers.files import read_text
+from foretoken.data.readers.json_files import DECODER, read_json
+from foretoken.data.readers.rows import ANSWERS, CONTEXT, QUESTION, ColumnNames, Row, field_of, filled, row_id
+from foretoken.data.readers.tables import read_rows
+from foretoken.errors import DataError
+
+_log = logging.getLogger(__name__)
+_field = partial(field_of, record="SQuAD v1.1 or v2.0")
+Span = tuple[int, int]
+
+
+def read_questions(path: Path, columns: ColumnNames) -> list[QuestionExample]:
+    """Return the questions of one file: a .json file that is one object is in SQuAD's format, others are tables.
+
+    Raises:
+        DataError: the file, a record or a value is not usable; the message names the place.
+    """
+    if path.suffix.lower() == ".json" and _is_one_object(path):
+        return read_squad(path, labelled=columns.label is not None)
+    return questions_from_rows(path, read_rows(path, columns.needed), columns)
+
+
+def _is_one_object(path: Path) -> bool:
+    """Tell one JSON object from a list, and from one object per line."""
+    text = read_text(path).strip()
+    if not text.startswith("{"):
+        return False
+    try:
+        DECODER.decode(text.partition("\n")[0])
+    except (ValueError, RecursionError):
+        return True  # it goes on in the next line
+    return "\n" not in text
+
+
+def read_squad(path: Path, *, labelled: bool = True) -> list[QuestionExample]:
+    """Return the questions of a file in SQuAD's format, v1.1 or v2.0; those of an article form a group.
+
+    A question with ``is_impossible: true`` has no answer. Without ``labelled`` answers are not read.
+
+    Raises:
+        DataError: the file or a record is malformed, or an answer is not in its context.
+    """
+    articles = _list(str(path), read_json(path), "data")
+    places = _Places(path)
+    examples = [
+        example
+        for number, article in enumerate(articles, 1)
+        for example in _article(f"{path}:article {number}", number, article, places, labelled)
+    ]
+    return _checked(path, examples, places)
+
+
+def questions_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[QuestionExample]:
+    """Return the questions of a table; those about the same context form a group.
+
+    ``answers`` holds ``{"text": [...], "answer_start": [...]}``, as data sets on the hub have it, or a list of
+    ``{"text": ..., "answer_start": ...}``. A question without any has no answer.
+
+    Raises:
+        DataError: no rows, a missing or empty value, or an answer that is not in its context.
+    """
+    groups: dict[str, str] = {}
+    places, examples = _Places(source), []
+    for number, (where, values) in enumerate(rows):
+        context = filled(where, values[CONTEXT], CONTEXT)
+        given = () if columns.label is None else _given(where, values[ANSWERS])
+        examples.append(
+            QuestionExample(
+                row_id(where, values, number),
+                filled(where, values[QUESTION], QUESTION).strip(),
+                context,
+                places.of(where, context, given),
+                where,
+                group=groups.setdefault(context, f"context {len(groups) + 1}"),
+            )
+        )
+    return _checked(source, examples, places)
+
+
+class _Places:
+    """Finds answers in their contexts, and counts those that stand elsewhere than their record says."""
+
+    def __init__(self, source: Path | str) -> None:
+        self.source = source
+        self.moved: list[str] = []
+
+    def of(self, where: str, context: str, given: Iterable[tuple[str, int]]) -> tuple[Span, ...]:
+        """Return first character and the one after the last of each different answer, in order."""
+        return tuple(dict.fromkeys(self._find(where, context, text, start) for text, start in given))
+
+    def _find(self, where: str, context: str, text: str, start: int) -> Span:
+        if context[start : start + len(text)] != text or start < 0:
+            found = _occurrences(context, text)
+            if not found:
+                raise DataError(
+                    f"{where}: the answer {text[:80]!r} is not in the context; it has to be a "
+                    "part of it, letter by letter"
+                )
+            start = min(found, key=lambda place: abs(place - start))
+            self.moved.append(where)
+        return start, start + len(text)
+
+    def say(self) -> None:
+        """Log what was found elsewhere."""
+        if self.moved:
+            _log.warning(
+                "%s: %d answers do not begin at their answer_start (the first at %s); the nearest place that has "
+                "their text is taken",
+                *(self.source, len(self.moved), self.moved[0]),
+            )
+
+
+def _occurrences(context: str, text: str) -> list[int]:
+    found, place = [], context.find(text)
+    while place >= 0:
+        found.append(place)
+        place = context.find(text, place + 1)
+    return found
+
+
+def _article(where: str, number: int, article: object, places: _Places, labelled: bool) -> Iterator[QuestionExample]:
+    for count, paragraph in enumerate(_list(where, article, "paragraphs"), 1):
+        here = f"{where}, paragraph {count}"
+        context = filled(here, _field(here, paragraph, "context"), "context")
+        for asked in _list(here, paragraph, "qas"):
+            name = str(_field(here, asked, "id"))
+            place = f"{here}, question {name!r}"
+            given = _squad_answers(place, asked) if labelled else ()
+            question = filled(place, _field(place, asked, "question"), "question").strip()
+            spans = places.of(place, context, given)
+            yield QuestionExample(name, question, context, spans, place, group=f"article {number}")
+
+
+def _squad_answers(where: str, asked: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
+    if asked.get("is_impossible") is True:
+        return ()
+    given = _given(where, _field(where, asked, "answers"))
+    if not given:
+        raise DataError(f"{where}: no answers; a question without one says so with 'is_impossible': true")
+    return given
+
+
+def _given(where: str, value: object) -> list[tuple[str, int]]:
+    """Return text and first character of the answers of a record."""
+    if isinstance(value, Mapping):
+        texts, starts = _field(where, value, "text"), _field(where, value, "answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise DataError(f"{where}: 'answers' holds {value!r:.80}, expected as many texts as values of answer_start")
+        pairs = list(zip(texts, starts, strict=True))
+    elif isinstance(value, list):
+        pairs = [(_field(where, one, "text"), _field(where, one, "answer_start")) for one in value]
+    else:
+        raise DataError(
+            f"{where}: 'answers' holds {type(value).__name__}, expected texts with their answer_start (jsonl, json and "
+            "parquet files can hold such lists)"
+        )
+    for text, start in pairs:
+        filled(where, text, "text")
+        if not isinstance(start, int) or isinstance(start, bool):
+            raise DataError(f"{where}: answer_start is {start!r}, expected the number of a character of the context")
+    return pairs
+
+
+def _list(where: str, values: object, name: str) -> list[Any]:
+    found = _field(where, values, name)
+    if not isinstance(found, list):
+        raise DataError(f"{where}: {name!r} holds {type(found).__name__}, expected a list")
+    return found
+
+
+def _checked(source: Path | str, examples: list[QuestionExample], places: _Places) -> list[QuestionExample]:
+    if not examples:
+        raise DataError(f"{source}: has no questions; expected at least one question with its context")
+    refuse_repeated_ids(examples)
+    places.say()
+    return examples

@@ -1,0 +1,316 @@
+"""The part of a context that answers a question; contexts longer than the model are read in windows that overlap.
+
+Follows Devlin et al. 2019, sections 4.2 and 4.3: one score for each token to be the first of the answer and one to be
+the last, and the first token of all stands for "no answer here". Shapes: B questions, S windows, N tokens of the
+longest window, A answers of a question.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from foretoken.backbones import BACKBONES
+from foretoken.data.plain_table import Table
+from foretoken.data.problems import QUESTION_ANSWERING
+from foretoken.errors import BackboneError
+from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
+from foretoken.training.recipe.recipe import QuestionOptions
+from foretoken.training.tokens.chunks import pooled
+from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TableRow, TokenColumns, Truncation, padded
+from foretoken.training.tokens.questions import encode_questions
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_NEVER = -1e30  # the score of what cannot be an answer; two of them are still finite
+
+
+class Answer(NamedTuple):
+    """First character of the context that is predicted, and the one after the last; the same where there is none.
+
+    ``score`` is that of the best part, ``nothing`` that of no answer.
+    """
+
+    begin: int
+    end: int
+    score: float
+    nothing: float
+
+
+class Truth(NamedTuple):
+    """A context, and the texts in it that are right; none where the context does not answer."""
+
+    context: str
+    answers: list[str]
+
+
+@dataclass(frozen=True)
+class QuestionAnswering(Problem):
+    """A part of a context, by the scores of its first and last token.
+
+    Attributes:
+        options: how answers are looked for.
+        no_answer: whether questions may have no answer.
+    """
+
+    name: ClassVar[str] = QUESTION_ANSWERING
+    task_type: ClassVar[str] = "QUESTION_ANS"
+    options: QuestionOptions = field(default_factory=QuestionOptions)
+    no_answer: bool = False
+
+    @property
+    def head_options(self) -> dict[str, object]:
+        """Two scores for each token."""
+        return {"num_labels": 2}
+
+    @property
+    def more_metrics(self) -> tuple[str, ...]:
+        """Those of the questions with and without an answer."""
+        names = ("has_answer_exact_match", "has_answer_token_f1", "no_answer_exact_match")
+        return names if self.no_answer else ()
+
+    def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> QuestionAnswering:
+        """Refuse models whose first token has not read the context."""
+        backbone = BACKBONES.get(config.model_type)
+        if config.is_encoder_decoder or (backbone is not None and backbone.stacks[0].is_causal):
+            raise BackboneError(
+                f"{config.model_type} reads from left to right, and the first token, which stands for no answer, would "
+                "know nothing of the context; take an encoder, e.g. longformer or bert, or data.problem: generation"
+            )
+        return self
+
+    def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+        """Return what :func:`~foretoken.training.tokens.questions.encode_questions` does, and contexts and answers."""
+        columns, truncation = encode_questions(split, settings, self.options.overlap)
+        kept = [name for name in ("context", "answers") if name in split.column_names]
+        return columns | {name: list(split[name]) for name in kept}, truncation
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
+        """Pad the windows of all questions; the question gets global attention where the model has it."""
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
+        has_global = "global_attention_mask" in inspect.signature(base.forward).parameters
+        return QuestionCollator(PaddingCollator(int(tokenizer.pad_token_id)), has_global)
+
+    def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
+        """Return the mean loss over the windows, and (B, 4): first and last character, their score, that of none.
+
+        While the model is trained, the second is zeros.
+        """
+        given = dict(inputs)
+        own = {name: given.pop(name) for name in ("owner", "first", "characters")}
+        labels, mentions, places = (given.pop(name, None) for name in ("labels", "mentions", "mention_characters"))
+        with _passed_on(model, given.get("token_type_ids")):
+            outputs = model(**given)
+        start, end = outputs.start_logits.float(), outputs.end_logits.float()
+        here = own["characters"][..., 1] >= 0
+        loss = None
+        if labels is not None:
+            rights = in_windows(labels, own["owner"], own["first"], here)
+            loss = window_losses(start, end, *rights, here=here).mean()
+        if model.training:
+            return loss, start.new_zeros(int(own["owner"][-1]) + 1, 4)
+        nothing = -pooled(-(start + end)[:, :1], own["owner"], "max")
+        if mentions is None:
+            scores, spans = best_spans(start, end, here, self.options.max_answer_tokens, own["characters"])
+        else:
+            scores, spans = best_mentions(start, end, here, own, mentions, places)
+        best = pooled(scores[:, None], own["owner"], "max")
+        windows = torch.arange(len(scores), device=scores.device)
+        chosen = torch.where(scores == best[own["owner"], 0], windows, len(scores))
+        first = -pooled(-chosen[:, None], own["owner"], "max")[:, 0]
+        return loss, torch.cat([spans[first].float(), best, nothing], dim=1)
+
+    def items(self, inputs: Inputs) -> int:
+        """Return the number of windows."""
+        return len(inputs["owner"])
+
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
+        """Return the answers; no labels, as those of a batch are numbers of tokens."""
+        return [self._answer(*row) for row in np.asarray(logits, dtype=np.float64).tolist()], None
+
+    def _answer(self, begin: float, end: float, score: float, nothing: float) -> Answer:
+        if self.no_answer and nothing - score > self.options.no_answer_threshold:
+            begin = end = 0
+        return Answer(int(begin), int(end), score, nothing)
+
+    def labels_of(self, split: Dataset) -> list[Truth]:
+        """Return the contexts and the right answers."""
+        rows = zip(split["context"], split["answers"], strict=True)
+        return [Truth(context, [context[begin:end] for begin, end in spans]) for context, spans in rows]
+
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+        """Return exact match and F1."""
+        from foretoken.metrics.answers import span_metrics
+
+        texts = [truth.context[found.begin : found.end] for found, truth in zip(outputs, labels, strict=True)]
+        return span_metrics(texts, [truth.answers for truth in labels])
+
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
+        """Return the right answers and the predicted one as texts, its characters, and the scores."""
+        texts = [truth.context[found.begin : found.end] for found, truth in zip(outputs, labels, strict=True)]
+        columns: dict[str, object] = {
+            "label": pa.array([truth.answers for truth in labels], pa.list_(pa.string())),
+            "prediction": texts,
+            **{name: [getattr(found, name) for found in outputs] for name in ("begin", "end", "score")},
+        }
+        return columns | ({"no_answer_score": [found.nothing for found in outputs]} if self.no_answer else {})
+
+    def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
+        """Return answers and truths whose contexts are the predicted texts."""
+        rows = list(zip(table["prediction"], table["label"], strict=True))
+        outputs = [Answer(0, len(text), 0.0, 0.0) for text, _ in rows]
+        return outputs, [Truth(text, list(answers)) for text, answers in rows]
+
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
+        """Return the answer, an empty text for none, its characters in the context, and its score."""
+        return [self._json(found, context) for found, context in zip(outputs, rows["context"], strict=True)]
+
+    def _json(self, found: Answer, context: str) -> dict[str, object]:
+        values: dict[str, object] = {"answer": context[found.begin : found.end]}
+        values |= {"start": found.begin, "end": found.end} if found.end else {"start": None, "end": None}
+        values["score"] = round(found.score, 6)
+        return values | ({"no_answer_score": round(found.nothing, 6)} if self.no_answer else {})
+
+
+@dataclass(frozen=True)
+class QuestionCollator:
+    """Make one batch of the windows of several questions, and say which characters their tokens are."""
+
+    padding: PaddingCollator
+    has_global: bool
+
+    def __call__(self, rows: Sequence[TableRow]) -> dict[str, Tensor]:
+        """Return what the model reads, [S, N], and where in it what is; labels [B, 2 A] where there are any.
+
+        ``owner`` [S] is each window's question. Its token p is number p + ``first`` [S] of the context, and has
+        ``characters`` [S, N, 2] of it; -1 for tokens that are no part of an answer.
+        """
+        batch = self.padding([window for row in rows for window in row["sequences"]])
+        length = batch["input_ids"].shape[1]
+        batch["owner"] = torch.tensor([number for number, row in enumerate(rows) for _ in row["sequences"]])
+        starts = [(row, begin) for row in rows for begin in row["windows"][::2]]
+        batch["first"] = torch.tensor([begin - row["front"] for row, begin in starts])
+        batch["characters"] = torch.stack([_characters(row, begin, end, length) for row, begin, end in _windows(rows)])
+        if self.has_global:
+            asked = torch.tensor([row["asked"] for row, _ in starts])
+            batch["global_attention_mask"] = (torch.arange(length) < asked[:, None]).long()
+        for name in ("labels", "mentions", "mention_characters"):
+            if name in rows[0]:
+                batch[name] = padded([row[name] or [FILL, FILL] for row in rows], FILL)
+        return batch
+
+
+def _windows(rows: Sequence[TableRow]) -> Iterator[tuple[TableRow, int, int]]:
+    for row in rows:
+        yield from ((row, begin, end) for begin, end in zip(row["windows"][::2], row["windows"][1::2], strict=True))
+
+
+def _characters(row: TableRow, begin: int, end: int, length: int) -> Tensor:
+    """Return (N, 2) characters of the tokens of a window."""
+    found = torch.full((length, 2), -1)
+    places = torch.tensor([row["begins"][begin:end], row["ends"][begin:end]]).T
+    found[row["front"] : row["front"] + end - begin] = torch.where(places[:, :1] < places[:, 1:], places, -1)
+    return found
+
+
+def in_windows(spans: Tensor, owner: Tensor, first: Tensor, here: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which tokens of each window (S, N) begin a span, and which end one, of the spans that are wholly in it.
+
+    Args:
+        spans: (B, 2 A) first and last tokens, numbered in the context; -100 where there is none.
+        owner: (S,) the question of each window.
+        first: (S,) what is added to a place in a window for its number in the context.
+        here: (S, N) the tokens of the context.
+    """
+    places, inside = placed(spans, owner, first, here)
+    rights = torch.zeros(2, *here.shape, dtype=torch.bool, device=here.device)
+    windows = torch.arange(len(here), device=here.device)[:, None].expand_as(inside)
+    rights[0, windows[inside], places[..., 0][inside]] = True
+    rights[1, windows[inside], places[..., 1][inside]] = True
+    return rights[0], rights[1]
+
+
+def placed(spans: Tensor, owner: Tensor, first: Tensor, here: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the places (S, A, 2) of spans in each window, and which are wholly in it (S, A)."""
+    numbers = spans.unflatten(1, (-1, 2))[owner]
+    places = numbers - first[:, None, None]
+    known = (numbers >= 0) & (places >= 0) & (places < here.shape[1])
+    places = places.clamp(0, here.shape[1] - 1)
+    inside = known.all(-1) & here.gather(1, places[..., 0]) & here.gather(1, places[..., 1])
+    return places, inside
+
+
+def window_losses(start: Tensor, end: Tensor, begins: Tensor, ends: Tensor, *, here: Tensor) -> Tensor:
+    """Return (S,) losses: the mean of those of the first and the last token.
+
+    Each is ``-log(sum over right tokens of p)``, with p a softmax over the first token of all and those of the context;
+    a window without an answer has the first token of all as its right one.
+    """
+    allowed = here.clone()
+    allowed[:, 0] = True
+    losses = []
+    for scores, right in ((start, begins), (end, ends)):
+        wanted = right.clone()
+        wanted[:, 0] = ~right.any(dim=1)
+        every = scores.masked_fill(~allowed, _NEVER).logsumexp(1)
+        losses.append(every - scores.masked_fill(~wanted, _NEVER).logsumexp(1))
+    return (losses[0] + losses[1]) / 2
+
+
+def best_spans(start: Tensor, end: Tensor, here: Tensor, longest: int, characters: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best score of each window (S,) and the characters (S, 2) of the part that has it.
+
+    Parts have at most ``longest`` tokens. The score of one is that of its first token to begin an answer plus that of
+    its last to end one.
+    """
+    start, end = start.masked_fill(~here, _NEVER), end.masked_fill(~here, _NEVER)
+    best, begins = (start + end).max(dim=1)
+    lengths = torch.zeros_like(begins)
+    for more in range(1, min(longest, start.shape[1])):
+        scores, places = (start[:, :-more] + end[:, more:]).max(dim=1)
+        better = scores > best
+        best, begins = torch.where(better, scores, best), torch.where(better, places, begins)
+        lengths = torch.where(better, more, lengths)
+    windows = torch.arange(len(best), device=best.device)
+    spans = torch.stack([characters[windows, begins, 0], characters[windows, begins + lengths, 1]], dim=1)
+    return best, spans
+
+
+def best_mentions(
+    start: Tensor, end: Tensor, here: Tensor, own: Mapping[str, Tensor], mentions: Tensor, characters: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the same where answers are among ``mentions`` (B, 2 A), whose ``characters`` (B, 2 A) are given."""
+    places, inside = placed(mentions, own["owner"], own["first"], here)
+    scores = start.gather(1, places[..., 0]) + end.gather(1, places[..., 1])
+    best, chosen = scores.masked_fill(~inside, _NEVER).max(dim=1)
+    windows = torch.arange(len(best), device=best.device)
+    return best, characters.unflatten(1, (-1, 2))[own["owner"]][windows, chosen]
+
+
+@contextmanager
+def _passed_on(model: nn.Module, token_types: Tensor | None) -> Iterator[None]:
+    """Bring token types past peft's class for question answering, which takes them and does not pass them on."""
+    wrapped = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
+    if wrapped is None or token_types is None:
+        yield
+        return
+
+    def add(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, given | {"token_type_ids": token_types}
+
+    handle = wrapped.base_model.register_forward_pre_hook(add, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
