@@ -254,6 +254,11 @@ PATCHED: tuple[Patch, ...] = (
         "overridden",
         "activations go to the CPU, parameters stay where they are",
     ),
+    Patch(
+        "transformers.integrations.TensorBoardCallback",
+        "read",
+        "its files are kept in the run's folder, as checkpoints are deleted",
+    ),
     # peft: registration, life cycle
     *of_each(
         "peft.mapping",
