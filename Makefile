@@ -75,9 +75,9 @@ test-wheel:  ## build wheel and sdist, install the wheel in a bare environment a
 	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check build
 	.venv-wheel/bin/python -m build --outdir dist
 	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	.venv-wheel/bin/python tests/support/wheel.py core
+	OMP_NUM_THREADS=1 .venv-wheel/bin/python tests/support/wheel.py core
 	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[demo]"
-	.venv-wheel/bin/python tests/support/wheel.py readme
+	OMP_NUM_THREADS=1 .venv-wheel/bin/python tests/support/wheel.py readme
 
 lint: $(INSTALLED)  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
