@@ -29,8 +29,8 @@ Inputs = dict[str, Tensor]
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 EMBEDDINGS = "embeddings"  # the output of a sentence encoder
 SCALING = ("scaling_weight", "scaling_bias")
-# documents and tokens: of the example, and of what the graph is checked with. The example has several blocks of a window's
-# attention: PyTorch takes a single one for the number of all lengths
+# documents and tokens: of the example, and of what the graph is checked with. The example has several blocks of a
+# window's attention: PyTorch takes a single one for the number of all lengths
 _SIZES = (
     (2, 300),
     (1, 7),
