@@ -10,7 +10,7 @@ WORKERS ?= 2
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo study test coverage test-slow test-faults test-quantised test-oldest test-wheel lint docs clean
+.PHONY: help install demo study test coverage test-slow test-faults test-quantised test-oldest test-newest test-wheel lint docs clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -49,15 +49,25 @@ test-quantised: $(INSTALLED)  ## backbones with int8 weights; torchao stays out 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --target .quantised torchao
 	PYTHONPATH=.quantised $(BIN)/python -m pytest tests/conformance/test_quantised.py -W ignore
 
+OLDEST = transformers==5.10.4 peft==0.21.0
+NEWEST = "transformers>=5.10,<6" "peft>=0.21,<0.22"  # the ranges of pyproject.toml, without constraints.txt
+BESIDE = accelerate datasets nltk scikit-learn pytest pytest-xdist hypothesis
+# transformers 5.10's own CamemBERT multiple choice fails without any adapter
+NOT_OLDEST = --deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]"
+define compatibility  # conformance, oracles and docs/patched.md in .venv-$(1) with the versions $(2)
+	$(PYTHON) -m venv .venv-$(1)
+	.venv-$(1)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-$(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(2) $(BESIDE)
+	.venv-$(1)/bin/python -c "import peft, transformers; print('transformers', transformers.__version__, 'peft', peft.__version__)"
+	PYTHONPATH=src OMP_NUM_THREADS=1 .venv-$(1)/bin/python -m pytest -n $(WORKERS) --dist worksteal \
+		tests/conformance tests/oracles tests/unit/test_patched.py -W ignore $(3)
+endef
+
 test-oldest:  ## conformance, oracles and docs/patched.md with the oldest transformers and peft that are supported
-	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
-		transformers==5.10.4 peft==0.21.0 accelerate datasets nltk scikit-learn pytest pytest-xdist hypothesis
-	# transformers 5.10's own CamemBERT multiple choice fails without any adapter
-	PYTHONPATH=src OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n $(WORKERS) --dist worksteal \
-		tests/conformance tests/oracles tests/unit/test_patched.py -W ignore \
-		--deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]"
+	$(call compatibility,oldest,$(OLDEST),$(NOT_OLDEST))
+
+test-newest:  ## the same with the newest ones of the supported ranges, whatever constraints.txt says
+	$(call compatibility,newest,$(NEWEST))
 
 test-wheel:  ## build wheel and sdist, install the wheel in a bare environment and run the README's commands elsewhere
 	rm -rf dist .venv-wheel
@@ -65,9 +75,9 @@ test-wheel:  ## build wheel and sdist, install the wheel in a bare environment a
 	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check build
 	.venv-wheel/bin/python -m build --outdir dist
 	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	.venv-wheel/bin/python tests/support/wheel.py core
+	OMP_NUM_THREADS=1 .venv-wheel/bin/python tests/support/wheel.py core
 	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls dist/*.whl)[demo]"
-	.venv-wheel/bin/python tests/support/wheel.py readme
+	OMP_NUM_THREADS=1 .venv-wheel/bin/python tests/support/wheel.py readme
 
 lint: $(INSTALLED)  ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -79,4 +89,4 @@ docs: $(INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove the environment and everything that was built
-	rm -rf $(VENV) .venv-oldest .venv-wheel dist .quantised site .coverage .coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-oldest .venv-newest .venv-wheel dist .quantised site .coverage .coverage.xml .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -9,25 +9,15 @@ chosen by validation, a part of the training documents; the official dev set, or
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-import os
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from shared import run_missing, set_up, study_parser
 
-import torch
-
-from foretoken import tune_malloc
-from foretoken.files import write_json
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 
-OUTPUT = Path(__file__).parent / "results" / "ablation.json"
 TASKS: dict[str, dict[str, Any]] = {
     "sst2": {
         "data": {"task": "sst2", "max_train": 5120, "max_validation": 1000},
@@ -119,9 +109,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 MEASURED = ("roc_auc", "accuracy", "f1", "matthews", "nll")
 
 
-def one_run(task: str, name: str, seed: int) -> dict[str, Any]:
+def one_run(task: str, variant: str, seed: int) -> dict[str, Any]:
     """Train a variant on a task and return what it measured."""
-    chosen, setting = VARIANTS[name], TASKS[task]
+    chosen, setting = VARIANTS[variant], TASKS[task]
     training = {
         **setting["training"],
         **chosen["training"],
@@ -134,9 +124,6 @@ def one_run(task: str, name: str, seed: int) -> dict[str, Any]:
         record = train(build_recipe(recipe))
     scores = {part: {metric: record[part][metric] for metric in MEASURED} for part in ("validation", "test")}
     return {
-        "task": task,
-        "variant": name,
-        "seed": seed,
         **chosen,
         **scores,
         "parameters": record["parameters"],
@@ -146,27 +133,18 @@ def one_run(task: str, name: str, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run what the output lacks."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = study_parser(__doc__, "ablation", seeds=[0])
     parser.add_argument("--task", nargs="+", choices=TASKS, default=["sst2"])
     parser.add_argument("--variant", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
-    parser.add_argument("--seed", nargs="+", type=int, default=[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
     chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    tune_malloc()
-    logging.getLogger("foretoken").setLevel(logging.WARNING)
-    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.is_file() else {"runs": []}
-    runs = found["runs"]
-    done = {(run["task"], run["variant"], run["seed"]) for run in runs}
-    for task in chosen.task:
-        for seed in chosen.seed:
-            for name in chosen.variant:
-                if (task, name, seed) in done:
-                    continue
-                runs.append(one_run(task, name, seed))
-                write_json(chosen.output, found)
-                print(f"{task}, {name}, seed {seed}: {runs[-1]['validation']['roc_auc']:.3f}", flush=True)
+    set_up(chosen.threads)
+    wanted = [
+        {"task": task, "variant": name, "seed": seed}
+        for task in chosen.task
+        for seed in chosen.seed
+        for name in chosen.variant
+    ]
+    run_missing(chosen.output, wanted, one_run)
 
 
 if __name__ == "__main__":

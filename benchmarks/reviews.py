@@ -9,30 +9,22 @@ The recipe is README's without `lengthen`. Runs that the output holds already ar
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
-import logging
-import os
 import random
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from shared import run_missing, set_up, study_parser
 
-import torch
-
-from foretoken import tune_malloc
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.files import write_json
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 
-OUTPUT = Path(__file__).parent / "results" / "reviews.json"
 METHODS: dict[str, dict[str, Any]] = {
     "tf-idf": {"name": "tf-idf"},
     "head-only": {"name": "head-only"},
@@ -65,7 +57,7 @@ def write(path: Path, rows: Sequence[tuple[str, str]]) -> str:
     return str(path)
 
 
-def one_run(method: str, seed: int, epochs: int, parts: dict[str, str]) -> dict[str, Any]:
+def one_run(parts: dict[str, str], method: str, seed: int, epochs: int) -> dict[str, Any]:
     """Train a method on the reviews and return what it measured."""
     with tempfile.TemporaryDirectory() as folder:
         recipe = {
@@ -79,24 +71,16 @@ def one_run(method: str, seed: int, epochs: int, parts: dict[str, str]) -> dict[
         began = time.perf_counter()
         record = train(build_recipe(recipe))
     scores = {part: record[part]["accuracy"] for part in ("validation", "test")}
-    seconds = round(time.perf_counter() - began, 1)
-    return {"method": method, "seed": seed, "epochs": epochs, **scores, "seconds": seconds}
+    return {**scores, "seconds": round(time.perf_counter() - began, 1)}
 
 
 def main() -> None:
     """Run what the output lacks."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = study_parser(__doc__, "reviews", seeds=range(3))
     parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
-    parser.add_argument("--seed", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
     chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    tune_malloc()
-    logging.getLogger("foretoken").setLevel(logging.WARNING)
-    found = json.loads(chosen.output.read_text(encoding="utf-8")) if chosen.output.is_file() else {"runs": []}
-    done = {(run["method"], run["seed"], run["epochs"]) for run in found["runs"]}
+    set_up(chosen.threads)
     splits = load_data(DataOptions(task="sst2")).splits
     texts = {part: list(zip(splits[part]["text"], map(str, splits[part]["label"]), strict=True)) for part in splits}
     with tempfile.TemporaryDirectory() as folder:
@@ -105,13 +89,12 @@ def main() -> None:
             "validation": write(Path(folder) / "validation.csv", reviews(texts["validation"], TEST // 2, 1)),
             "test": write(Path(folder) / "test.csv", reviews(texts["test"], TEST, 2)),
         }
-        for seed in chosen.seed:
-            for method in chosen.method:
-                if (method, seed, chosen.epochs) in done:
-                    continue
-                found["runs"].append(one_run(method, seed, chosen.epochs, parts))
-                write_json(chosen.output, found)
-                print(json.dumps(found["runs"][-1]), flush=True)
+        wanted = [
+            {"method": method, "seed": seed, "epochs": chosen.epochs}
+            for seed in chosen.seed
+            for method in chosen.method
+        ]
+        run_missing(chosen.output, wanted, partial(one_run, parts))
 
 
 if __name__ == "__main__":

@@ -349,6 +349,30 @@ def aot_grid() -> Iterator[str]:
     return table(header, rows)
 
 
+def retrieval() -> Iterator[str]:
+    """Return what `benchmarks/retrieval.py` measured on test: a row a method, the best of its rates of every seed."""
+    file = FOLDER.parent / "benchmarks" / "results" / "retrieval.json"
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for run in json.loads(file.read_text(encoding="utf-8"))["runs"]:
+        by_method.setdefault(run["method"], []).append(run)
+    names = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100")
+    rows = (
+        (
+            method,
+            f"{found[0]['parameters']['trainable']:,}" if "parameters" in found[0] else "0",
+            str(len(found)),
+            *(spread([run["test"]["metrics"][name] for run in found]) for name in names),
+            "; ".join(_gain(run["ndcg_at_10_beside_frozen"]) for run in found if "ndcg_at_10_beside_frozen" in run),
+        )
+        for method, found in by_method.items()
+    )
+    return table(("method", "trained", "seeds", *(f"`{name}`" for name in names), "beside frozen, each seed"), rows)
+
+
+def _gain(found: dict[str, float]) -> str:
+    return f"{found['difference']:+.3f} ({found['lower']:+.3f} to {found['upper']:+.3f})"
+
+
 def study(name: str, task: str) -> Iterator[str]:
     """Return a study's results on one task: the runs whose test was measured, a row a method, from their records."""
     from foretoken import METHODS
@@ -447,6 +471,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "study": study,
     "ablation": ablation,
     "aot-grid": aot_grid,
+    "retrieval": retrieval,
     "patched": patched,
 }
 

@@ -280,7 +280,12 @@ def test_the_notebook_runs_from_top_to_bottom(folder, pretrained, capsys):
     assert set(namespace["record"]["labels"]) == {"ham", "spam"}
 
 
-def test_the_picture_of_the_readme_is_fresh(monkeypatch):
+@pytest.mark.parametrize("name", ["vectors", "result"])
+def test_the_pictures_of_the_readme_are_fresh(name, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
-    vectors = importlib.import_module("vectors")
-    assert vectors.FILE.read_text() == vectors.picture()
+    module = importlib.import_module(name)
+    assert module.FILE.read_text() == module.picture()
+
+
+def test_the_readme_fits_a_screen():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 70

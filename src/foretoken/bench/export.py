@@ -56,7 +56,7 @@ def measure(part: Part, notify: Notify) -> dict[str, Any]:
     batches = {n: given(documents(shape, [n], "cpu")) for n in settings["lengths"]}
     with TemporaryDirectory(prefix="foretoken-bench-") as folder:
         notify("exporting")
-        sessions = exported(graph, documents(shape, [min(batches), min(batches) // 2], "cpu"), Path(folder))
+        sessions = exported(graph, documents(shape, [longest, longest // 2], "cpu"), Path(folder))
         lengths = []
         for n, batch in batches.items():
             outputs: dict[str, Any] = {}

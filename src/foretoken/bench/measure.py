@@ -17,10 +17,11 @@ _BUSY = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal
 
 @dataclass(frozen=True)
 class Sample:
-    """One call: its seconds, and the share of the machine that other processes took (None: not known)."""
+    """One call: its seconds, the share of the machine that others took (None: not known), and its processor seconds."""
 
     seconds: float
     foreign: float | None
+    processor: float = field(default=0.0, compare=False)
 
     @property
     def is_clean(self) -> bool:
@@ -54,6 +55,7 @@ class Timing:
         return {
             "median": self.median,
             "fastest": min(sample.seconds for sample in self.samples),
+            "processor": statistics.median(sample.processor for sample in self.samples),
             "clean": len(self.clean),
             "samples": [[sample.seconds, sample.foreign] for sample in self.samples],
         }
@@ -131,8 +133,8 @@ def sample(call: Callable[[], object], synchronise: Callable[[], object] = lambd
     wall, own = time.perf_counter() - start, time.process_time() - own
     after = busy_seconds()
     if busy is None or after is None:
-        return Sample(wall, None)
-    return Sample(wall, foreign_share(after - busy, own, wall, os.cpu_count() or 1))
+        return Sample(wall, None, own)
+    return Sample(wall, foreign_share(after - busy, own, wall, os.cpu_count() or 1), own)
 
 
 def foreign_share(busy: float, own: float, wall: float, cpus: int) -> float:

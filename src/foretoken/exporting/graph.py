@@ -1,6 +1,6 @@
 """The graph of a trained model: token ids in, logits and probabilities out, for any batch and length.
 
-Shapes: B documents, N tokens, C labels.
+Shapes: B documents, N tokens, C labels, D width of a vector.
 """
 
 from __future__ import annotations
@@ -17,21 +17,26 @@ from torch.func import functional_call
 
 from foretoken.attention.choose import unpacked
 from foretoken.attention.tracing import one_graph
+from foretoken.backbones.pooling import sentence_vectors
 from foretoken.errors import BackboneError, cut
 from foretoken.inference.predictor import Predictor
 from foretoken.metrics.scaling import Scaling
+from foretoken.sentence_encoders import SentenceEncoder
 from foretoken.tuner.checks import ADAPTERS_NAME
 from foretoken.tuner.fuse import prefix_known
 
 Inputs = dict[str, Tensor]
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+EMBEDDINGS = "embeddings"  # the output of a sentence encoder
 SCALING = ("scaling_weight", "scaling_bias")
+# documents and tokens: of the example, and of what the graph is checked with. The example has several blocks of a
+# window's attention: PyTorch takes a single one for the number of all lengths
 _SIZES = (
-    (2, 12),
+    (2, 300),
     (1, 7),
     (3, 29),
     (1, 600),
-)  # documents and tokens: of the example, and of what the graph is checked with
+)
 
 
 class Graph(nn.Module):
@@ -41,12 +46,21 @@ class Graph(nn.Module):
         model: the adapted model.
         scaling: of the probabilities; None: as the model has them.
         has_probabilities: whether they are an output beside the logits.
+        encoder: how vectors of texts are made, where these are the output; None: logits are.
     """
 
-    def __init__(self, model: Any, scaling: Scaling | None, *, has_probabilities: bool) -> None:
+    def __init__(
+        self,
+        model: Any,
+        scaling: Scaling | None,
+        *,
+        has_probabilities: bool,
+        encoder: SentenceEncoder | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.has_probabilities = has_probabilities
+        self.encoder = encoder
         weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
         for name, values in zip(SCALING, (weight, bias), strict=True):
             # one number for each class, also of a temperature: adapters that share a graph may differ in it
@@ -55,12 +69,18 @@ class Graph(nn.Module):
     @property
     def output_names(self) -> tuple[str, ...]:
         """The names of what :meth:`forward` returns."""
+        if self.encoder is not None:
+            return (EMBEDDINGS,)
         return ("logits", "probabilities") if self.has_probabilities else ("logits",)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """(B, N) -> logits (B, C), or (B, N, C) of tags, and the probabilities (B, C)."""
+        """(B, N) -> logits (B, C), or (B, N, C) of tags, and the probabilities (B, C); or vectors (B, D)."""
         more = {} if token_type_ids is None else {TYPES: token_type_ids}
-        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **more).logits.float()
+        found = self.model(input_ids=input_ids, attention_mask=attention_mask, **more)
+        if self.encoder is not None:
+            states, real = found.last_hidden_state.float(), attention_mask != 0
+            return (sentence_vectors(states, real, pool=self.encoder.pool, normalise=self.encoder.normalise),)
+        logits = found.logits.float()
         if not self.has_probabilities:
             return (logits,)
         scaled = logits.log_softmax(dim=-1) * self.scaling_weight + self.scaling_bias
@@ -82,7 +102,8 @@ class SharedGraph(nn.Module):
 def make_graph(predictor: Predictor) -> Graph:
     """Return the graph of a loaded model; logits of chunks and tags are left to whoever pools and reads them."""
     whole = predictor.problem.has_probabilities and predictor.chunks is None
-    graph = Graph(predictor.model, predictor.scaling, has_probabilities=whole)
+    encoder = predictor.problem.sentence_encoder
+    graph = Graph(predictor.model, predictor.scaling, has_probabilities=whole, encoder=encoder)
     return graph.cpu().eval().requires_grad_(False)
 
 

@@ -102,7 +102,7 @@ def to_int8(path: Path) -> None:
     """Write a file again with the weights of its matrix products in 8 bits, a scale for each column."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    whole = path.with_name("whole.onnx")
+    whole = path.with_name(f"{path.stem}-whole.onnx")
     path.rename(whole)
     with _silent():
         quantize_dynamic(

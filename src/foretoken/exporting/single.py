@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, REGRESSION, RETRIEVAL, TOKEN_CLASSIFICATION
 from foretoken.errors import BackboneError
 from foretoken.exporting.checking import Run, check, differences, expected_of
 from foretoken.exporting.folder import CONFIG, README, TOKENIZER, config_of, input_names, write_readme, write_tokenizer
@@ -19,7 +19,7 @@ from foretoken.inference.predictor import Predictor, load_for_inference
 
 Target: TypeAlias = Literal["onnx", "torch", "openvino"]
 FILES = {"onnx": "model.onnx", "torch": "model.pt2", "openvino": "model.xml"}
-_PROBLEMS = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION)
+_PROBLEMS = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, RETRIEVAL)
 
 
 def load_for_export(source: Path) -> Predictor:
@@ -34,7 +34,7 @@ def load_for_export(source: Path) -> Predictor:
     if name not in _PROBLEMS or is_pair:
         raise BackboneError(
             f"{source} is {'an encoder-decoder' if is_pair else name.replace('_', ' ')}; what is exported are encoders "
-            f"and decoders with a head for {', '.join(_PROBLEMS)}; run it with foretoken itself"
+            f"and decoders for {', '.join(_PROBLEMS)}; run it with foretoken itself"
         )
     torch.nn.Module.to(predictor.model, "cpu")
     return predictor

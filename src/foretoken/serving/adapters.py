@@ -9,19 +9,21 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, RETRIEVAL, TOKEN_CLASSIFICATION
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.metrics.scaling import Scaling
+from foretoken.sentence_encoders import Pool, SentenceEncoder, is_sentence_encoder
 from foretoken.serving.bank import BASE, AdapterInfo
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.generation import TextGeneration
+from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.run.card import read_card
 from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
 
 PREDICTIONS = "predictions.parquet"  # beside a run's adapter
-SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, GENERATION)
+SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, GENERATION, RETRIEVAL)
 
 
 @dataclass(eq=False)
@@ -43,6 +45,7 @@ class Adapter:
         ends: the tokens that end the texts that it writes.
         reads_sources: a prompt is a source text, framed as in training.
         is_owned: whether its folder goes when it is removed.
+        pool: what vectors of texts are made with of their last states.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Adapter:
     ends: frozenset[int] = frozenset()
     reads_sources: bool = False
     is_owned: bool = False
+    pool: Pool = "mean"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -87,13 +91,16 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
     """
     place = adapter_folder(folder)
     card = read_card(place)
-    problem = card.make_problem() or make_problem(GENERATION if info.writes else CLASSIFICATION, info.labels)
-    if problem.name not in SERVED or (problem.name == GENERATION) != info.writes:
+    own = GENERATION if info.writes else RETRIEVAL if info.embeds else CLASSIFICATION
+    problem = card.make_problem() or make_problem(own, info.labels)
+    does = (problem.name == GENERATION, problem.name == RETRIEVAL)
+    if problem.name not in SERVED or does != (info.writes, info.embeds):
         raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)} (by decoders)")
     if info.writes:  # what a prompt leaves of it is for the text
         length = model_max_length(base.config, base.tokenizer)
     else:
         length = problem.max_length(card.max_length, base.config, base.tokenizer)
+    problem = problem if info.writes else problem.for_model(base.config, base.tokenizer)
     reads_sources = isinstance(problem, TextGeneration) and card.problem == GENERATION
     tokenizer, rules, ends = base.tokenizer, token_rules(base.config), base.end_tokens if info.writes else frozenset()
     if isinstance(problem, TextGeneration) and reads_sources:
@@ -105,7 +112,7 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         name=name,
         key=key,
         folder=folder,
-        problem=problem if info.writes else problem.for_model(base.config, base.tokenizer),
+        problem=problem,
         settings=EncodeSettings(tokenizer, length, rules, card.recipe.chunks),
         scaling=card.scaling,
         confidences=_confidences(folder / PREDICTIONS, problem, card.scaling),
@@ -114,6 +121,7 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         dtype=info.dtype,
         ends=ends,
         reads_sources=reads_sources,
+        pool=problem.encoder.pool if isinstance(problem, Retrieval) else "mean",
     )
 
 
@@ -136,9 +144,19 @@ def _posed(
 def frozen_model(base: SharedBase) -> Adapter:
     """Return the pretrained model without an adapter, which has states and no outputs."""
     problem = make_problem(GENERATION if base.writes else REGRESSION, ())
-    settings = EncodeSettings(base.tokenizer, model_max_length(base.config, base.tokenizer), token_rules(base.config))
-    ends = base.end_tokens if base.writes else frozenset()
-    return Adapter(name=BASE, key=BASE, folder=Path(base.source), problem=problem, settings=settings, ends=ends)
+    length, pool = model_max_length(base.config, base.tokenizer), SentenceEncoder().pool
+    if is_sentence_encoder(base.source):  # its vectors are those that an adapter for queries alone looks for
+        encoder = SentenceEncoder.of(base.source)
+        length, pool = min(length, encoder.max_length or length), encoder.pool
+    return Adapter(
+        name=BASE,
+        key=BASE,
+        folder=Path(base.source),
+        problem=problem,
+        settings=EncodeSettings(base.tokenizer, length, token_rules(base.config)),
+        ends=base.end_tokens if base.writes else frozenset(),
+        pool=pool,
+    )
 
 
 def _confidences(file: Path, problem: Problem, scaling: Scaling | None) -> np.ndarray | None:

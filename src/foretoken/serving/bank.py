@@ -16,12 +16,14 @@ from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
+from foretoken.data.problems import RETRIEVAL
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.generation import WantedText, fitting, generate
 from foretoken.training.tokens.encode import position_limit
 from foretoken.tuner.bank.bank import AdapterBank
+from foretoken.tuner.dimensions import body_of
 
 log = logging.getLogger(__name__)
 Add: TypeAlias = Callable[[str], "AdapterInfo"]
@@ -41,6 +43,7 @@ class AdapterInfo:
         bytes: memory that it takes beside the model.
         dtype: of the parameters, as they are kept.
         writes: whether the model writes texts with it.
+        embeds: whether it was trained for vectors of texts, and has no head.
         tokens: whose embeddings it has for itself.
     """
 
@@ -49,6 +52,7 @@ class AdapterInfo:
     bytes: int
     dtype: str = "float32"
     writes: bool = False
+    embeds: bool = False
     tokens: frozenset[int] = frozenset()
 
 
@@ -96,7 +100,7 @@ class MixedBank:
     def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
         self.making = base.making
         kept = None if dtype is None else DTYPES[dtype]
-        model = base.language_model() if base.writes else _body(base.with_new_head(None)[0])
+        model = base.language_model() if base.writes else body_of(base.with_new_head(None)[0])
         self.together = AdapterBank(model, dtype=kept)
         if base.writes:
             self.together.model.generation_config = GenerationConfig()  # requests say how texts go on
@@ -114,7 +118,8 @@ class MixedBank:
         Raises:
             AdapterError: the folder holds none, or one of another model.
         """
-        is_writer = PeftConfig.from_pretrained(str(folder)).task_type == "CAUSAL_LM"
+        task_type = PeftConfig.from_pretrained(str(folder)).task_type
+        is_writer, embeds = task_type == "CAUSAL_LM", task_type == "FEATURE_EXTRACTION"
         try:
             saved = self.together.read(folder)
         except (AdapterError, BackboneError):
@@ -132,11 +137,11 @@ class MixedBank:
                 log.info("adapter %s runs apart from the others: %s", name, error)
                 return self.apart.read(folder)(name)
             found = self.together.info(name)
-            if found.head == "none" or (found.head == "language-model") != is_writer:
+            if (found.head == "none" and not embeds) or (found.head == "language-model") != is_writer:
                 self.together.remove(name)
                 raise AdapterError(f"{folder} has no trained head; train one with the adapter")
             kept, tokens = dtype_name(self.together.dtype), self.together.trained_tokens(name)
-            return AdapterInfo(found.labels, found.method, found.bytes, kept, is_writer, tokens)
+            return AdapterInfo(found.labels, found.method, found.bytes, kept, is_writer, embeds, tokens)
 
         return add
 
@@ -207,7 +212,8 @@ class GroupedBank:
         method = PeftConfig.from_pretrained(str(folder)).peft_type
         kept = dtype_name(next(predictor.model.parameters()).dtype)
         method = str(getattr(method, "value", method))
-        info = AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept)
+        embeds = predictor.problem.name == RETRIEVAL
+        info = AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept, embeds=embeds)
 
         def add(name: str) -> AdapterInfo:
             self._loaded[name] = predictor
@@ -235,7 +241,7 @@ class GroupedBank:
         rows: dict[int, Tensor] = {}
         for name, places in _places(adapter_names).items():
             group = _taken(inputs, places)
-            states = _body(self._model(name))(**group).last_hidden_state.float().cpu()
+            states = body_of(self._model(name))(**group).last_hidden_state.float().cpu()
             rows |= dict(zip(places, _without_padding(states, group["attention_mask"]), strict=True))
         return [rows[place] for place in range(len(adapter_names))]
 
@@ -272,10 +278,6 @@ def _without_padding(values: Tensor, mask: Tensor) -> list[Tensor]:
     if values.dim() < 3:
         return list(values)
     return [row[:length] for row, length in zip(values, mask.sum(dim=1).tolist(), strict=True)]
-
-
-def _body(model: nn.Module) -> nn.Module:
-    return model.get_submodule(str(model.base_model_prefix))
 
 
 def _own_bytes(model: nn.Module) -> int:

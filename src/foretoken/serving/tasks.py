@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from foretoken.backbones.pooling import sentence_vectors
-from foretoken.data.problems import GENERATION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import GENERATION, RETRIEVAL, TOKEN_CLASSIFICATION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import TooLongError, WrongTaskError
@@ -117,6 +117,8 @@ class Classify:
             raise WrongTaskError(f"{adapter.name!r} tags words; ask for token classification")
         if adapter.problem.name == GENERATION:
             raise WrongTaskError(f"{adapter.name!r} writes texts; ask for completions")
+        if adapter.problem.name == RETRIEVAL:
+            raise WrongTaskError(f"{adapter.name!r} makes vectors of texts; ask for embeddings")
         if adapter.problem.pairs != (document.pair is not None):
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
@@ -140,7 +142,7 @@ class Classify:
 
 @dataclass(frozen=True)
 class Embed:
-    """The mean of a document's last hidden states, of length 1."""
+    """A document's last hidden states as one vector of length 1: their mean, or what the sentence encoder takes."""
 
     kind: Kind = "states"
 
@@ -150,7 +152,7 @@ class Embed:
 
         def finish(results: list[Tensor]) -> Embedding:
             states = torch.cat(results)[None]  # (1, N, D)
-            vector = sentence_vectors(states, torch.ones(states.shape[:2], dtype=torch.bool))[0]
+            vector = sentence_vectors(states, torch.ones(states.shape[:2], dtype=torch.bool), pool=adapter.pool)[0]
             return Embedding(vector.numpy(), tokens, truncated)
 
         return Prepared(rows, tokens, finish)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn.attention import flex_attention as torch_flex
 
 from foretoken.attention import ExtraColumns, Window, attend
-from foretoken.attention.engines import flex, flex_masks
+from foretoken.attention.engines import flex_cpu, flex_kernel, flex_masks
 from foretoken.attention.engines.flex import attend_flex
 from foretoken.attention.engines.flex_masks import BLOCK, Documents, documents_mask, window_mask
 
@@ -366,8 +366,8 @@ def graphs(monkeypatch):
         made.append(graph)
         return graph.forward
 
-    function = torch.compile(flex.with_lse(torch_flex), backend=count, dynamic=True, fullgraph=True)
-    monkeypatch.setattr(flex, "compiled", lambda backend: function)
+    function = torch.compile(flex_kernel.with_lse(torch_flex), backend=count, dynamic=True, fullgraph=True)
+    monkeypatch.setattr(flex_cpu, "compiled", lambda backend: function)
     return made
 
 
@@ -420,14 +420,16 @@ def test_older_torch_is_asked_for_lse_by_a_flag():
         asked.append((block_mask, scale, enable_gqa, return_lse))
         return "f", "lse"
 
-    function = flex.with_lse(types.SimpleNamespace(flex_attention=attention))
+    function = flex_kernel.with_lse(types.SimpleNamespace(flex_attention=attention))
     assert function(*(torch.zeros(1, heads, 2, 4) for heads in (4, 2, 2)), None) == ("f", "lse")
     assert asked == [(None, 1.0, True, True)]
 
 
 def test_arguments_that_only_some_versions_have():
-    assert flex.graph_limit(lambda model, *, recompile_limit=None: model) == {"recompile_limit": flex.GRAPHS}
-    assert flex.graph_limit(lambda model: model) == {}
+    assert flex_kernel.graph_limit(lambda model, *, recompile_limit=None: model) == {
+        "recompile_limit": flex_kernel.GRAPHS
+    }
+    assert flex_kernel.graph_limit(lambda model: model) == {}
     assert flex_masks.given(lambda seq_lengths=None: None, (3, 4)) == {"seq_lengths": (3, 4)}
     assert flex_masks.given(lambda: None, (3, 4)) == {}
 

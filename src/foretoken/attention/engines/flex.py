@@ -12,18 +12,14 @@ Shapes: B batch, H heads, H_kv key heads, N queries, M keys, K head width, S tok
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Callable
-from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 from foretoken.attention.columns import ExtraColumns, merged
-from foretoken.attention.engines.dense import repeat_heads
+from foretoken.attention.engines.flex_kernel import MODULE, compiled, with_lse
 from foretoken.attention.engines.flex_masks import Documents, documents_mask, window_mask
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Packed, Window
@@ -31,9 +27,7 @@ from foretoken.attention.masks import Packed, Window
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-MODULE = "torch.nn.attention.flex_attention"  # imported late: it takes a moment, and most do without
 NARROWEST = 16  # the least head width of the kernel
-GRAPHS = 64  # a model in training and evaluation needs a few; the limit of 8 would end in the uncompiled path
 
 
 def attend_window(
@@ -120,87 +114,9 @@ def as_wide(x: Tensor) -> Tensor:
 def run(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
     """Call the kernel; on a CPU, where FlexAttention has no backward, with one of our own."""
     if query.device.type == "cpu":
+        from foretoken.attention.engines.flex_cpu import run_on_cpu  # late: it imports PyTorch's compiler
+
         return run_on_cpu(query, key, value, mask)
     if torch.compiler.is_compiling():  # within a graph of the caller's
         return with_lse(importlib.import_module(MODULE))(query, key, value, mask)
     return compiled("inductor")(query, key, value, mask)
-
-
-@torch.compiler.disable
-def run_on_cpu(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
-    """Call the reference path, which has no backward."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
-        return OnCpu.apply(query, key, value, mask)
-    return compiled("eager")(query.detach(), key.detach(), value.detach(), mask)
-
-
-@cache
-def compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return FlexAttention with its log-sum-exp as one graph, compiled once for all lengths."""
-    function = with_lse(importlib.import_module(MODULE))
-    options: dict[str, Any] = graph_limit(torch.compile)
-    return torch.compile(function, backend=backend, dynamic=True, fullgraph=True, **options)
-
-
-def graph_limit(compiler: Callable[..., object]) -> dict[str, int]:
-    """Return the argument that allows more graphs than the usual 8, where torch has it (2.13 has, 2.6 has not)."""
-    return {"recompile_limit": GRAPHS} if "recompile_limit" in inspect.signature(compiler).parameters else {}
-
-
-def with_lse(module: ModuleType) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return a function (q, k, v, mask) -> (f, lse) on ``torch.nn.attention.flex_attention``.
-
-    The log-sum-exp is asked for by ``return_aux`` since torch 2.9, by ``return_lse`` before.
-    """
-    attention = module.flex_attention
-    request = module.AuxRequest(lse=True) if hasattr(module, "AuxRequest") else None
-
-    def by_request(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
-        grouped = query.shape[1] != key.shape[1]
-        f, aux = attention(query, key, value, block_mask=mask, scale=1.0, enable_gqa=grouped, return_aux=request)
-        return f, aux.lse
-
-    def by_flag(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
-        grouped = query.shape[1] != key.shape[1]
-        return attention(query, key, value, block_mask=mask, scale=1.0, enable_gqa=grouped, return_lse=True)
-
-    return by_flag if request is None else by_request
-
-
-class OnCpu(torch.autograd.Function):
-    """FlexAttention's forward on a CPU, and the backward that it has on a GPU alone, with the whole score matrix."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask
-    ) -> tuple[Tensor, Tensor]:
-        """Return f and lse."""
-        f, lse = compiled("eager")(query.detach(), key.detach(), value.detach(), mask)
-        ctx.save_for_backward(query, key, value, f, lse)
-        ctx.mask = mask
-        return f, lse
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_f: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """``dS = P (dP - <df, f> + dlse)``, P recomputed from lse."""
-        query, key, value, f, lse = (x.to(ctx.saved_tensors[-1].dtype) for x in ctx.saved_tensors)
-        groups = key.shape[1], query.shape[1] // key.shape[1]
-        wide_key, wide_value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
-        grad_f = grad_f.to(lse.dtype)
-        weights = torch.exp(query @ wide_key.mT - lse[..., None]).masked_fill(~seen(ctx.mask, query, key), 0.0)
-        rest = grad_lse.to(lse.dtype) - (grad_f * f).sum(dim=-1)
-        grad_scores = weights * (grad_f @ wide_value.mT + rest[..., None])
-        grads = (
-            grad_scores @ wide_key,
-            (grad_scores.mT @ query).unflatten(1, groups).sum(dim=2),
-            (weights.mT @ grad_f).unflatten(1, groups).sum(dim=2),
-        )
-        return *(grad.to(x.dtype) for grad, x in zip(grads, ctx.saved_tensors, strict=False)), None
-
-
-def seen(mask: BlockMask, query: Tensor, key: Tensor) -> Tensor:
-    """Return the mask as (B, 1, N, M) bool."""
-    from torch.nn.attention.flex_attention import create_mask
-
-    return create_mask(mask.mask_mod, query.shape[0], 1, query.shape[2], key.shape[2], device=str(query.device))

@@ -60,7 +60,7 @@ def attend_gather(
     size = query.shape[-2]
     # a graph is made for every length: the sizes of blocks and bands must not depend on it
     block, most = (BLOCK, window.one_sided) if is_exported() else (min(BLOCK, size), size)
-    blocks = -(-size // block)
+    blocks = (size + block - 1) // block  # of a number above 0: ONNX divides towards zero
     pad = blocks * block - size
     heads = query.shape[1]
     key, value = dense.repeat_heads(key, heads), dense.repeat_heads(value, heads)

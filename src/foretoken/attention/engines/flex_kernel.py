@@ -1,0 +1,55 @@
+"""FlexAttention with its log-sum-exp, as it is and compiled.
+
+Shapes: B batch, H heads, N queries, K head width.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+MODULE = "torch.nn.attention.flex_attention"  # imported late: it takes a moment, and most do without
+GRAPHS = 64  # a model in training and evaluation needs a few; the limit of 8 would end in the uncompiled path
+
+
+@cache
+def compiled(backend: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return FlexAttention with its log-sum-exp as one graph, compiled once for all lengths."""
+    function = with_lse(importlib.import_module(MODULE))
+    options: dict[str, Any] = graph_limit(torch.compile)
+    return torch.compile(function, backend=backend, dynamic=True, fullgraph=True, **options)
+
+
+def graph_limit(compiler: Callable[..., object]) -> dict[str, int]:
+    """Return the argument that allows more graphs than the usual 8, where torch has it (2.13 has, 2.6 has not)."""
+    return {"recompile_limit": GRAPHS} if "recompile_limit" in inspect.signature(compiler).parameters else {}
+
+
+def with_lse(module: ModuleType) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return a function (q, k, v, mask) -> (f, lse) on ``torch.nn.attention.flex_attention``.
+
+    The log-sum-exp is asked for by ``return_aux`` since torch 2.9, by ``return_lse`` before.
+    """
+    attention = module.flex_attention
+    request = module.AuxRequest(lse=True) if hasattr(module, "AuxRequest") else None
+
+    def by_request(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
+        grouped = query.shape[1] != key.shape[1]
+        f, aux = attention(query, key, value, block_mask=mask, scale=1.0, enable_gqa=grouped, return_aux=request)
+        return f, aux.lse
+
+    def by_flag(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> tuple[Tensor, Tensor]:
+        grouped = query.shape[1] != key.shape[1]
+        return attention(query, key, value, block_mask=mask, scale=1.0, enable_gqa=grouped, return_lse=True)
+
+    return by_flag if request is None else by_request
