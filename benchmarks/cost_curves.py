@@ -22,6 +22,7 @@ from typing import Any
 
 import matplotlib as mpl
 import torch
+from matplotlib.ticker import LogLocator, NullFormatter
 
 import foretoken
 from foretoken.bench.counts.memory import peak_of
@@ -31,7 +32,7 @@ from foretoken.bench.mixed import documents as short_documents
 from foretoken.bench.mixed import in_bank, new_model, saved_adapters
 from foretoken.bench.models import SHAPES, documents, longformer, step
 from foretoken.files import write_json
-from foretoken.report.figures.style import RC, WIDTH, decades, grid, legend, marks
+from foretoken.report.figures.style import RC, WIDTH, grid, legend, marks, thousands
 from foretoken.report.figures.svg import to_png
 from foretoken.tuner.bank.bank import AdapterBank
 
@@ -139,16 +140,25 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> bytes:
                     xs, ys = zip(*points, strict=True)
                     values = [y / 1e9 for y in ys] if what == "bytes" else ys
                     one.plot(xs, values, label=name, markersize=3, linewidth=1, **look[name]._asdict())
-            one.set_xscale("log")
-            decades(one, AXES[axis][1])
+            one.set_xscale("log", base=2)
+            one.set_xticks(AXES[axis][1])
+            one.xaxis.set_major_formatter(binary)
             if axis in ("tokens", "batch"):
                 one.set_yscale("log")
+                one.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+                one.yaxis.set_major_formatter(thousands)
+                one.yaxis.set_minor_formatter(NullFormatter())
             else:
                 one.set_ylim(bottom=0)
             one.set_xlabel(AXES[axis][0])
             one.set_ylabel("GB" if what == "bytes" else "seconds")
         legend(figure, axes)
         return to_png(figure)
+
+
+def binary(value: float, _: Any = None) -> str:
+    """Return a power of two as an axis shows it."""
+    return f"{value / 1024:g}k" if value >= 1024 else f"{value:g}"
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from foretoken.data.problems import PROBLEMS
 from foretoken.training.problems import make_problem
+from foretoken.training.problems.question_answering import Answer, Truth
 from foretoken.training.problems.retrieval import Ranking
 from foretoken.training.run.folds import only_test, over_folds, pooled_scores
 
@@ -24,6 +25,10 @@ PREDICTED = {  # outputs and labels of twelve rows
     "candidates": ([shares(4) for _ in range(12)], np.arange(12) % 4),
     "token-classification": ([TAGS[:2]] * 12, [TAGS[:2], TAGS[1:]] * 6),
     "generation": (["a plane lands", "it rains"] * 6, [["a plane has landed", "a plane lands"], ["it snows"]] * 6),
+    "question-answering": (
+        [Answer(0, 7, 1.5, 0.25), Answer(8, 13, 0.5, 0.25)] * 6,
+        [Truth("a plane lands", ["a plane"]), Truth("a plane lands", ["plane"])] * 6,
+    ),
     "retrieval": ([Ranking([2, row, 20], [0.9, 0.5, 0.1]) for row in range(3, 15)], [[row] for row in range(12)]),
 }
 LABELS = {"classification": ["no", "yes", "maybe"], "token-classification": TAGS}
