@@ -68,7 +68,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), some(METHODS, DAMAGE, every=3))
+@pytest.mark.parametrize(("name", "kind"), some(METHODS, DAMAGE, every=6))
 def test_damaged_tensors(runs, name, kind, tmp_path, refused):
     folder = copied(runs[name], tmp_path)
     change, message = DAMAGE[kind]
@@ -77,7 +77,7 @@ def test_damaged_tensors(runs, name, kind, tmp_path, refused):
     assert any(part in error for part in message.split("|")), error
 
 
-@pytest.mark.parametrize(("name", "kind"), some(METHODS, DAMAGE, every=3))
+@pytest.mark.parametrize(("name", "kind"), some(METHODS, DAMAGE, every=6))
 def test_damaged_heads(runs, name, kind, tmp_path, refused):
     folder = copied(runs[name], tmp_path)
     change_tensor(folder, "classifier.weight", DAMAGE[kind][0])
@@ -140,7 +140,7 @@ CARDS = {
 
 @pytest.mark.parametrize(
     ("name", "card"),
-    some(["prefix", "full"], [{key: value} for key, values in CARDS.items() for value in values], every=5),
+    some(["prefix", "full"], [{key: value} for key, values in CARDS.items() for value in values], every=10),
 )
 def test_a_damaged_card(runs, name, card, tmp_path, refused):
     folder = copied(runs[name], tmp_path)
@@ -207,7 +207,7 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("name_and_fields", some(FIELDS, every=3))
+@pytest.mark.parametrize("name_and_fields", some(FIELDS, every=6))
 def test_a_damaged_adapter_config(runs, name_and_fields, tmp_path, refused):
     name, fields = name_and_fields
     folder = copied(runs[name], tmp_path)
@@ -246,7 +246,7 @@ MODEL_FIELDS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fields"), some(["prefix", "lora", "full"], MODEL_FIELDS, every=5))
+@pytest.mark.parametrize(("name", "fields"), some(["prefix", "lora", "full"], MODEL_FIELDS, every=10))
 def test_a_damaged_model_config(runs, name, fields, tmp_path, forked):
     folder = copied(runs[name], tmp_path)
     edit((folder if name == "full" else tmp_path / "base") / "config.json", **fields)
@@ -259,7 +259,7 @@ def test_a_damaged_model_config(runs, name, fields, tmp_path, forked):
     some(
         ["foretoken.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json"],
         ["", "{", "[]", "5", "null", '{"a": ' * 20_000, "\0", "[" * 200_000],
-        every=5,
+        every=10,
     ),
 )
 def test_damaged_json(runs, file, text, tmp_path, refused):
@@ -269,7 +269,7 @@ def test_damaged_json(runs, file, text, tmp_path, refused):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), some(["prefix", "full"], ["", "{", "[]", "null", '{"a": ' * 20_000], every=4)
+    ("name", "text"), some(["prefix", "full"], ["", "{", "[]", "null", '{"a": ' * 20_000], every=8)
 )
 def test_damaged_json_of_a_model(runs, name, text, tmp_path, refused):
     folder = copied(runs[name], tmp_path)

@@ -84,7 +84,7 @@ def test_valid_files_are_predicted_row_by_row(check, name):
     check(name, ([], []))
 
 
-@settings(max_examples=12, **QUICK)
+@settings(max_examples=8, **QUICK)
 @given(name=st.sampled_from(list(PROBLEMS)), changed=changes())
 def test_changed_files_are_done_or_refused(check, name, changed):
     check(name, changed)

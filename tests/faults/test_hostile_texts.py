@@ -104,6 +104,7 @@ def test_a_report_of_a_run_with_hostile_labels(run, forked, tmp_path):
     assert_harmless_report(report(forked, run[0], tmp_path))
 
 
+@pytest.mark.slow
 def test_a_report_of_runs_with_hostile_names(forked, tmp_path):
     for number, text in enumerate(HOSTILE):
         folder = tmp_path / "runs" / f"{number} {text.replace('/', '_')}"

@@ -53,7 +53,7 @@ def done(forked, tiny_files, tmp_path):
         pytest.param(LAUGHS, TOO_MANY, id="aliases of aliases"),
         pytest.param(CHAIN, TOO_DEEP, id="a chain of aliases"),
         pytest.param("a: &a [*a]", "an alias stands for something that it is part of", id="recursive alias"),
-        pytest.param("seeds: [" + "1, " * 150_000 + "]", TOO_MANY, id="many values"),
+        pytest.param("seeds: [" + "1, " * 150_000 + "]", TOO_MANY, id="many values", marks=pytest.mark.slow),
         pytest.param("# " + "x" * 1_100_000, "longer than 1,000,000 characters", id="a large file"),
         pytest.param("a: &a " + "x" * 2000 + "\nb: [" + "*a, " * 1000 + "]", "1,000,000 characters", id="long aliases"),
         pytest.param("model: " + "9" * 10_000, "a number of 10,000 digits", id="digits"),
@@ -175,6 +175,7 @@ def test_many_errors_are_a_screenful_of_short_lines(refused):
     assert errors[-1] == "  ... and 980 more"
 
 
+@pytest.mark.slow
 def test_a_list_of_unknown_keys_takes_no_minutes(refused):
     head, *_ = refused(training={f"k{n}": 1 for n in range(20_000)})
     assert head == "recipe.yaml: 20,000 errors"

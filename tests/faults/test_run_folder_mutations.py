@@ -153,7 +153,7 @@ def check_runs(data, forked, report, runs, tiny_files):
         assert_done_or_refused(forked("evaluate", run, tiny_files.data, cwd=root, seconds=60))
 
 
-@settings(max_examples=12, **QUICK)
+@settings(max_examples=8, **QUICK)
 @given(data=st.data())
 def test_any_run_folder_is_reported_or_left_out(data, forked, report_without_figures, runs, tiny_files):
     check_runs(data, forked, report_without_figures, runs, tiny_files)

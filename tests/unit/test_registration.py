@@ -20,7 +20,7 @@ def run(code):
 @pytest.mark.parametrize(
     "imports",
     [
-        "import foretoken, peft",
+        pytest.param("import foretoken, peft", marks=pytest.mark.slow),
         pytest.param("import peft, foretoken", marks=pytest.mark.slow),
         pytest.param("import foretoken.methods.prefix", marks=pytest.mark.slow),
         pytest.param("from foretoken import PrefixPropagationConfig", marks=pytest.mark.slow),
@@ -33,9 +33,9 @@ def test_peft_knows_the_methods_after(imports):
 
 
 def test_a_module_is_loaded_as_without_the_hook():
-    """The hook leaves no trace in the import system, and peft keeps its own loader."""
+    """peft knows the methods, the hook leaves no trace in the import system, and peft keeps its own loader."""
     run(
-        "import sys, foretoken, peft; "
+        f"import sys, foretoken, peft; {FOUND}; "
         "assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith('foretoken')]; "
         "assert type(peft.__spec__.loader).__module__ == '_frozen_importlib_external', peft.__spec__.loader; "
         "assert peft.__loader__ is peft.__spec__.loader"

@@ -30,7 +30,7 @@ def parts(name, options=TINY):
     return import_module(f"foretoken.bench.{name}").plan(options)
 
 
-SLOW = ("export",)  # it makes two graphs
+SLOW = ("export", "serve")  # graphs are made, and requests come as they come
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ def test_a_process_that_fails_says_why():
     assert "Traceback" in found["stderr"]
 
 
-@pytest.mark.parametrize("allocator", [pytest.param("default", marks=pytest.mark.slow), "tuned"])
+@pytest.mark.slow
+@pytest.mark.parametrize("allocator", ["default", "tuned"])
 def test_a_process_measures_with_its_allocator(allocator):
     (part,) = _attention_parts(allocator)
     notes = []
