@@ -130,50 +130,25 @@ def is_watched(layer: Any) -> bool:
     return bool(layer._forward_hooks or attention._forward_hooks or attention._forward_pre_hooks)
 
 
-class FirstLayerPacks:
-    """Packs a batch where an encoder runs its layers itself: before the first layer is called, until the last has run.
+class PackedPass:
+    """A pass that runs packed: its batch, what the adapters know of it, and the hooks that begin and end it."""
 
-    Args:
-        encoder: the module that knows what the head reads.
-        layers: its layers.
-        attention: path of the attention in a layer.
-    """
-
-    def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
-        self.encoder = encoder
-        self.layers = layers
-        self.path = attention
+    def __init__(self) -> None:
         self.batch: PackedBatch | None = None
         self.context: AbstractContextManager[None] | None = None
         self.handles: list[RemovableHandle] = []
 
-    def entering(
-        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
-    ) -> tuple[Tensor, Tensor | PackedBatch | None]:
-        """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
-        if layer is self.layers[0] and isinstance(mask, Tensor) and self.begins(hidden, mask):
-            assert self.batch is not None
-            hidden = self.batch.pack_text(hidden)
-        return hidden, mask if self.batch is None else self.batch
-
-    def begins(self, hidden: Tensor, mask: Tensor) -> bool:
-        """Tell whether this pass is packed, and let the adapters know."""
-        inputs, adapter = HEAD_INPUTS.get(self.encoder), ADAPTER.get(self.layers[0].get_submodule(self.path))
-        if inputs is None or not inputs.last_layer_only or not may_pack(self.encoder, adapter, hidden):
-            return False
-        masked, length = masked_texts(mask, hidden), prefix_length_of(adapter)
-        of_prefix = prefix_mask_of(adapter)
-        self.batch = packed_batch_of(masked, torch.zeros_like(masked), prefix_length=length, prefix_mask=of_prefix)
-        self.context = while_packed(adapter, self.batch)
+    def begin(self, adapter: AttentionAdapter | None, masked: Tensor) -> PackedBatch:
+        """Return the batch of (B, N) bool padding, no token of which is global, and let the adapters know."""
+        batch = self.batch = packed_batch_of(
+            masked,
+            torch.zeros_like(masked),
+            prefix_length=prefix_length_of(adapter),
+            prefix_mask=prefix_mask_of(adapter),
+        )
+        self.context = while_packed(adapter, batch)
         self.context.__enter__()
-        return True
-
-    def leaving(self, hidden: Tensor) -> Tensor:
-        """Unpack the hidden states that leave the last layer."""
-        assert self.batch is not None
-        batch = with_own_prefix(self.batch, self.layers[-1].get_submodule(self.path))
-        self.end()
-        return batch.unpack(hidden)
+        return batch
 
     def end(self) -> None:
         """Let the hidden states be padded again."""
@@ -186,6 +161,43 @@ class FirstLayerPacks:
         """Remove the hooks."""
         for handle in self.handles:
             handle.remove()
+
+
+class FirstLayerPacks(PackedPass):
+    """Packs a batch where an encoder runs its layers itself: before the first layer is called, until the last has run.
+
+    Args:
+        encoder: the module that knows what the head reads.
+        layers: its layers.
+        attention: path of the attention in a layer.
+    """
+
+    def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.layers = layers
+        self.path = attention
+
+    def entering(
+        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
+    ) -> tuple[Tensor, Tensor | PackedBatch | None]:
+        """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
+        adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
+        if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(adapter, hidden):
+            hidden = self.begin(adapter, masked_texts(mask, hidden)).pack_text(hidden)
+        return hidden, mask if self.batch is None else self.batch
+
+    def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
+        """Tell whether this pass is packed."""
+        inputs = HEAD_INPUTS.get(self.encoder)
+        return inputs is not None and inputs.last_layer_only and may_pack(self.encoder, adapter, hidden)
+
+    def leaving(self, hidden: Tensor) -> Tensor:
+        """Unpack the hidden states that leave the last layer."""
+        assert self.batch is not None
+        batch = with_own_prefix(self.batch, self.layers[-1].get_submodule(self.path))
+        self.end()
+        return batch.unpack(hidden)
 
 
 def masked_texts(mask: Tensor, hidden: Tensor) -> Tensor:

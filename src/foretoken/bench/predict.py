@@ -61,7 +61,7 @@ def measure(part: Part, notify: Notify) -> dict[str, Any]:
         file = place / "texts.csv"
         with file.open("w", newline="", encoding="utf-8") as opened:
             csv.writer(opened).writerows([["text"], *([text] for text in written)])
-        predictors = {precision: load_for_inference(adapter, precision=precision) for precision in precisions(adapter)}
+        predictors = in_precisions(adapter)
         calls: dict[str, Callable[[], object]] = {
             f"{OURS}, {name}": partial(ours, predictor, file, place / f"{name}.jsonl")
             for name, predictor in predictors.items()
@@ -116,17 +116,16 @@ def saved(folder: Path, *, layers: int | None) -> Path:
     return folder / "adapter"
 
 
-def precisions(adapter: Path) -> list[str]:
-    """Return fp32, bf16 where it is faster, and int8 where the processor has units for it."""
-    found = [FP32]
-    config = load_for_inference(adapter).model.config
-    if fastest_precision(config, "cpu").precision == BF16:
-        found.append(BF16)
+def in_precisions(adapter: Path) -> dict[str, Predictor]:
+    """Load an adapter in fp32, in bf16 where it is faster, and in int8 where the processor has units for it."""
+    found: dict[str, Predictor] = {FP32: load_for_inference(adapter)}
+    if fastest_precision(found[FP32].model.config, "cpu").precision == BF16:
+        found[BF16] = load_for_inference(adapter, precision=BF16)
     try:
         check_units()
     except ConfigError:
-        return list(found)
-    return [*found, INT8]
+        return found
+    return found | {INT8: load_for_inference(adapter, precision=INT8)}
 
 
 def ours(predictor: Predictor, file: Path, output: Path) -> None:

@@ -67,10 +67,12 @@ class SharedBase:
     def tokenizer_with(self, tokens: Sequence[str]) -> PreTrainedTokenizerBase:
         """Return the tokenizer with more tokens, as training adds them for an adapter."""
         key = tuple(tokens)
+        if not key:
+            return self.tokenizer
         if key not in self._tokenizers:
             self._tokenizers[key] = copy.deepcopy(self.tokenizer)
             add_to_tokenizer(self._tokenizers[key], key)
-        return self._tokenizers[key] if key else self.tokenizer
+        return self._tokenizers[key]
 
     def with_new_head(
         self, problem: Problem | None, *, head: HeadOptions | None = None

@@ -10,7 +10,6 @@ heads, K head width, D model width.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,19 +22,18 @@ from transformers.models.electra.modeling_electra import ElectraLayer
 from transformers.models.roberta.modeling_roberta import RobertaLayer
 from transformers.models.xlm_roberta.modeling_xlm_roberta import XLMRobertaLayer
 
-from foretoken.attention.kernels import seen_by
-from foretoken.attention.packed import PackedBatch, packed_batch_of
+from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.attention_interface import attach_interface, detach_interface, packed_attention
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.packing import (
     HEAD_INPUTS,
+    PackedPass,
     is_watched,
+    masked_texts,
     may_pack,
     prefix_length_of,
-    prefix_mask_of,
     unpack_first_tokens,
-    while_packed,
     with_own_prefix,
 )
 
@@ -139,14 +137,13 @@ OURS: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-class EncoderHooks:
+class EncoderHooks(PackedPass):
     """Pack what enters an encoder, and unpack what leaves it."""
 
     def __init__(self, encoder: nn.Module, parts: Parts) -> None:
+        super().__init__()
         self.encoder = encoder
         self.parts = parts
-        self.batch: PackedBatch | None = None
-        self.context: AbstractContextManager[None] | None = None
         last = self.layers()[-1]
         self.handles = [
             encoder.register_forward_pre_hook(self.before, with_kwargs=True),
@@ -174,13 +171,11 @@ class EncoderHooks:
         first = inputs.first_token_only and isinstance(last, FirstTokenLayer) and not is_watched(last)
         if not may_pack(encoder, adapter, hidden) or (mask is None and not first):
             return None
-        length = prefix_length_of(adapter)
-        masks, of_prefix = text_masks(mask, hidden, length), prefix_mask_of(adapter)
-        batch = self.batch = packed_batch_of(*masks, prefix_length=length, prefix_mask=of_prefix)
+        nowhere = torch.zeros(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+        masked = nowhere if mask is None else masked_texts(mask, hidden)
+        batch = self.begin(adapter, masked[:, prefix_length_of(adapter) :])
         if first and (wanted := batch.first_tokens()) is not None:
             self.batch = replace(batch, wanted=wanted)
-        self.context = while_packed(adapter, batch)
-        self.context.__enter__()
         kwargs = {**kwargs, "attention_mask": batch}
         if args:
             return (batch.pack(hidden), *args[1:]), kwargs
@@ -196,10 +191,8 @@ class EncoderHooks:
 
     def after(self, encoder: nn.Module, args: Any, output: Any) -> Any:
         """Unpack the last hidden states; after a failed pass there are none."""
-        batch, self.batch = self.batch, None
-        if self.context is not None:
-            context, self.context = self.context, None
-            context.__exit__(None, None, None)
+        batch = self.batch
+        self.end()
         if batch is None or output is None:
             return output
         batch = with_own_prefix(batch, self.attention(self.layers()[-1]))
@@ -209,22 +202,8 @@ class EncoderHooks:
         )
         return output
 
-    def remove(self) -> None:
-        """Remove the hooks."""
-        for handle in self.handles:
-            handle.remove()
-
 
 HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")
-
-
-def text_masks(mask: Tensor | None, hidden: Tensor, prefix_length: int) -> tuple[Tensor, Tensor]:
-    """Return (B, N) bool masks of the texts, masked and global (none is), from the (B, 1, *, P + N) mask of a layer."""
-    size, length = hidden.shape[0], hidden.shape[1] - prefix_length
-    nowhere = torch.zeros(size, length, dtype=torch.bool, device=hidden.device)
-    if mask is None:
-        return nowhere, nowhere
-    return ~seen_by(mask)[:, 0, 0, prefix_length:].expand(size, -1), nowhere
 
 
 def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
