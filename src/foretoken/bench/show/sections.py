@@ -23,6 +23,7 @@ from foretoken.report.render.table import Table, words
 
 THEIRS, OURS, NONE = "transformers", "foretoken", "no adapter"
 PIPELINE, ENCODE = "transformers' pipeline", "sentence-transformers' encode"
+TEXT_METHODS = ("prefix-propagation", "decoupled-prefix")
 
 
 class Section(NamedTuple):
@@ -320,19 +321,21 @@ def predicted(results: Results) -> Section:
     """Show texts per second of each candidate, and what our seconds go to."""
     rows, parts, bars = [], [], {}
     for result in done(results):
-        timings, count = result["timings"], result["texts"]
+        timings, count, method = result["timings"], result["texts"], result["settings"]["method"]
         for name, timing in timings.items():
-            bars[name] = count / timing["median"]
+            speed = count / timing["median"]
+            bars[f"{name}, {method}" if name.startswith(OURS) else name] = speed
             beside = [said(ratio(timings, name, other), times) for other in (PIPELINE, ENCODE)]
-            rows.append([name, seconds(timing["median"]), turns(timing), f"{bars[name]:,.0f}", *beside])
+            rows.append([method, name, seconds(timing["median"]), turns(timing), f"{speed:,.0f}", *beside])
         for name, spent in result["seconds_of"].items():
             total = sum(spent.values())
-            parts.append([name, *(f"{100 * value / total:.1f} %" for value in spent.values())])
+            parts.append([method, name, *(f"{100 * value / total:.1f} %" for value in spent.values())])
     note = "Texts of 12 words in the median; MiniLM. foretoken reads a file and writes one, and has an adapter."
-    header = ["candidate", "time", "clean", "texts per second", f"beside {PIPELINE}", f"beside {ENCODE}"]
+    header = ["adapter", "candidate", "time", "clean", "texts per second", f"beside {PIPELINE}", f"beside {ENCODE}"]
+    spent_header = ["adapter", "precision", "reading", "tokenising", "model", "writing"]
     shown_tables = [
         table("Short texts", header, rows, note),
-        table("Where foretoken's time goes", ["precision", "reading", "tokenising", "model", "writing"], parts),
+        table("Where foretoken's time goes", spent_header, parts),
     ]
     return Section(shown_tables, [Chart("Short texts", "bars", "texts per second", "", bars=bars)])
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from foretoken.bench.show.numbers import Result, Results, done, exponent, overhead, percent, ratio, seconds, times
-from foretoken.bench.show.sections import ENCODE, OURS, PIPELINE, THEIRS, of_limit, table, totals
+from foretoken.bench.show.sections import ENCODE, OURS, PIPELINE, TEXT_METHODS, THEIRS, of_limit, table, totals
 from foretoken.report.render.table import Table
 
 N, LAYERS = 4096, 12
@@ -155,21 +155,25 @@ def cold_latency(result: Result) -> float | None:
 
 
 def texts_beside(other: str) -> Callable[[Runs], float | None]:
-    """Find how many times as many short texts foretoken predicts, in the faster of its precisions, as another one."""
+    """Find how many times as many short texts foretoken predicts as another one: its fastest precision and method."""
 
     def find(runs: Runs) -> float | None:
-        result = newest(done(runs.get("predict", ()), shape="base"))
-        if result is None or other not in result["timings"]:
-            return None
-        found = [ratio(result["timings"], name, other) for name in result["timings"] if name.startswith(OURS)]
-        return max(value for value in found if value is not None)
+        results = [newest(done(runs.get("predict", ()), shape="base", method=method)) for method in TEXT_METHODS]
+        found = [
+            ratio(result["timings"], name, other)
+            for result in results
+            if result is not None and other in result["timings"]
+            for name in result["timings"]
+            if name.startswith(OURS)
+        ]
+        return max((value for value in found if value is not None), default=None)
 
     return find
 
 
 def int8_beside_float32(runs: Runs) -> float | None:
     """Find how many times as many short texts int8 predicts as float32."""
-    result = newest(done(runs.get("predict", ()), shape="base"))
+    result = newest(done(runs.get("predict", ()), shape="base", method=TEXT_METHODS[0]))
     return None if result is None else ratio(result["timings"], f"{OURS}, int8", f"{OURS}, fp32")
 
 
