@@ -4,23 +4,35 @@ A pair of tokens is scored by their contents, by the query's content and their d
 their distance. The prefix has no position: a pair with one of its tokens is scored by the contents alone. It enters
 right before the first layer, so that distances, masks and the convolution are those of the text alone.
 
-Shapes: B batch, N text tokens, P prefix length, D model width, H heads, K head width, S distances either way.
+The layers see a batch as one run of tokens without padding; attention and the convolution run with the padding.
+
+Shapes: B batch, N text tokens, P prefix length, T real tokens of all texts, D model width, H heads, K head width, S
+distances either way.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers.activations import ACT2FN
-from transformers.models.deberta_v2.modeling_deberta_v2 import ConvLayer, DebertaV2Encoder, DisentangledSelfAttention
+from transformers.models.deberta_v2.modeling_deberta_v2 import (
+    ConvLayer,
+    DebertaV2Encoder,
+    DebertaV2Layer,
+    DisentangledSelfAttention,
+)
 
-from foretoken.attention import DenseMask
-from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, text_dimensions
+from foretoken.attention import DenseMask, Weighting, attend
+from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.base import ADAPTER, Attention, AttentionAdapter, Backbone, Stack, adapter_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
+from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.packing import FirstLayerPacks, masked_texts, with_own_prefix
 
 
 class DisentangledAttention(DisentangledSelfAttention):
@@ -29,37 +41,74 @@ class DisentangledAttention(DisentangledSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor,
+        attention_mask: Tensor | PackedBatch,
         output_attentions: bool = False,
         query_states: Tensor | None = None,
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, P + N, D) -> (B, P + N, D), and the weights if asked for.
+        """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D), and the weights if asked for.
 
         ``attention_mask`` is (B, 1, N, N) bool, ``relative_pos`` (1, N, N), and ``rel_embeddings`` (2 S, D), or
         (B, 2 S, D) where the documents use different adapters.
         """
+        if isinstance(attention_mask, PackedBatch):
+            return self.packed(hidden_states, attention_mask, relative_pos, rel_embeddings), None
         adapter = ADAPTER.get(self)
         if adapter is None or not (adapter.acts or adapter.mixed_size):
             given = (hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings)
             return super().forward(*given)
         query = self.heads(self.query_proj(hidden_states if query_states is None else query_states))
         key, value = self.heads(self.key_proj(hidden_states)), self.heads(self.value_proj(hidden_states))
-        scale = 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
         visible: Tensor | None = attention_mask
         if (prefix := adapter.prefix_mask) is not None:
             visible = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=torch.bool)
-        assert visible is not None  # the encoder always makes a mask
-        mask = as_mask(visible, query.dtype)
-        if relative_pos is not None and rel_embeddings is not None:
-            scores = self.distance_scores(query, key, relative_pos, rel_embeddings, scale)
-            mask = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
-        seen, dropout = DenseMask(mask), self.dropout.p if self.training else 0.0
-        out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=seen)
+        seen = self.scored(query, key, visible, relative_pos, rel_embeddings)
+        out, after = adapter.attend(query, key, value, scale=self.scale, dropout=self.dropped, mask=seen)
         adapter.deliver(after)
-        weights = adapter.own_weights(query, key, scale=scale, mask=seen) if output_attentions else None
+        weights = adapter.own_weights(query, key, scale=self.scale, mask=seen) if output_attentions else None
         return out.transpose(1, 2).flatten(2), weights
+
+    def packed(
+        self, hidden_states: Tensor, batch: PackedBatch, relative_pos: Tensor | None, rel_embeddings: Tensor | None
+    ) -> Tensor:
+        """(1, S, D) and the distances of the padded texts (1, N, N) -> (1, S, D); attention runs with the padding."""
+        batch, adapter = with_own_prefix(batch, self), adapter_of(self)
+        maps = self.query_proj, self.key_proj, self.value_proj
+        query, key, value = (self.heads(batch.unpack(map_(hidden_states))) for map_ in maps)
+        seen = self.scored(query, key, batch.key_mask, relative_pos, rel_embeddings)
+        if adapter is None:
+            weighting = Weighting(dropout=self.dropped)
+            out = attend(query, key, value, scale=self.scale, mask=seen, weighting=weighting)[0]
+        else:
+            out, after = adapter.attend(query, key, value, scale=self.scale, dropout=self.dropped, mask=seen)
+            adapter.deliver(after)
+            adapter.redeliver(batch.pack)
+        return batch.pack(out.transpose(1, 2)).flatten(2)
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by: those of contents, and those with distances."""
+        return 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
+
+    @property
+    def dropped(self) -> float:
+        """The share of attention weights that are dropped."""
+        return self.dropout.p if self.training else 0.0
+
+    def scored(
+        self,
+        query: Tensor,
+        key: Tensor,
+        visible: Tensor | None,
+        relative_pos: Tensor | None,
+        rel_embeddings: Tensor | None,
+    ) -> DenseMask:
+        """Return the mask that adds the scores with distances; ``visible`` is bool, None where all keys are seen."""
+        if relative_pos is None or rel_embeddings is None:
+            return DenseMask(None if visible is None else as_mask(visible, query.dtype))
+        scores = self.distance_scores(query, key, relative_pos, rel_embeddings, self.scale)
+        return DenseMask(scores if visible is None else scores.masked_fill(~visible, torch.finfo(scores.dtype).min))
 
     def distance_terms(self) -> list[str]:
         """Return which contents are scored with distances: the query's (``c2p``), the key's (``p2c``)."""
@@ -112,17 +161,58 @@ class DisentangledEncoder(DebertaV2Encoder):
         return self.LayerNorm(distances) if "layer_norm" in self.norm_rel_ebd else distances
 
 
+class BodyPacks(FirstLayerPacks):
+    """Packs what enters the first layer, and unpacks what leaves the last one."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__(body, list(body.encoder.layer), "attention.self")
+        self.handles = [body.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
+
+    def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
+        """Tell whether this pass is packed; not where the body calls the last layer again with states of others."""
+        body: Any = self.encoder
+        return body.z_steps <= 1 and super().may_begin(adapter, hidden)
+
+    def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None] | None:
+        """Return what is masked, where a (B, 1, N, N) mask says nothing else: the user may have given one of pairs."""
+        masked = masked_texts(mask, hidden)
+        of_tokens = ~(masked[:, None, :, None] | masked[:, None, None])
+        return (masked, None) if torch.equal(mask.expand_as(of_tokens), of_tokens) else None
+
+
+HOOKS = ModuleValue[BodyPacks]("foretoken_packing")  # on the body, on each layer, and on the convolution
+
+
+class PackingDebertaLayer(DebertaV2Layer):
+    """A layer that asks the body's hooks what it is called with, before the prefix enters."""
+
+    def __call__(self, hidden_states: Tensor, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        """(B, N, D) or (1, S, D) -> the same in a tuple; packed between the first layer and the last."""
+        hooks = HOOKS.get(self)
+        assert hooks is not None
+        hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask)
+        return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
+
+
 class TextConvolution(ConvLayer):
     """The convolution over neighbouring tokens beside the first layer; the prefix has no neighbours."""
 
     def forward(self, hidden_states: Tensor, residual_states: Tensor, input_mask: Tensor) -> Tensor:
-        """Embeddings (B, N, D), the first layer's output (B, P + N, D), mask (B, N) -> (B, P + N, D)."""
-        front = (0, 0, residual_states.shape[1] - hidden_states.shape[1], 0)
+        """Embeddings (B, N, D), the first layer's output (B, P + N, D), mask (B, N) -> (B, P + N, D), or packed."""
         is_text = input_mask.bool()[..., None]
         out = self.conv(hidden_states).masked_fill(~is_text, 0)
-        out = F.pad(ACT2FN[self.conv_act](self.dropout(out)), front)
+        out = ACT2FN[self.conv_act](self.dropout(out))
+        hooks = HOOKS.get(self)
+        if hooks is None or hooks.batch is None:
+            front = (0, 0, residual_states.shape[1] - hidden_states.shape[1], 0)
+            out, is_text = F.pad(out, front), F.pad(is_text, front, value=True)
+        else:
+            batch = hooks.batch_at(hooks.layers[0])
+            shape = (batch.size, batch.prefix_length)
+            out = batch.join(out.new_zeros(*shape, out.shape[-1]), batch.pack_text(out))
+            is_text = batch.join(is_text.new_ones(*shape, 1), batch.pack_text(is_text))
         given = residual_states + out
-        return self.LayerNorm(given).to(given) * F.pad(is_text, front, value=True)
+        return self.LayerNorm(given).to(given) * is_text
 
 
 class ChannelsLast(nn.Conv1d):
@@ -136,6 +226,7 @@ class ChannelsLast(nn.Conv1d):
 OURS: dict[type[nn.Module], type[nn.Module]] = {
     DisentangledSelfAttention: DisentangledAttention,
     DebertaV2Encoder: DisentangledEncoder,
+    DebertaV2Layer: PackingDebertaLayer,
     ConvLayer: TextConvolution,
     nn.Conv1d: ChannelsLast,
 }
@@ -145,14 +236,28 @@ THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 def attach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let the modules be of our classes: the same objects, names and weights, another forward."""
     change_classes(body, OURS)
+    if HOOKS.get(body) is None:
+        hooks = BodyPacks(body)
+        for module in packing_modules(body):
+            HOOKS.set(module, hooks)
 
 
 def detach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     change_classes(body, THEIRS)
+    hooks = HOOKS.get(body)
+    if hooks is not None:
+        hooks.remove()
+    for module in packing_modules(body):
+        HOOKS.pop(module)
 
 
-def change_classes(body: nn.Module, table: dict[type[nn.Module], type[nn.Module]]) -> None:
+def packing_modules(body: nn.Module) -> list[nn.Module]:
+    """Return the modules that ask how a batch is packed."""
+    return [body, *(module for module in body.modules() if isinstance(module, (DebertaV2Layer, ConvLayer)))]
+
+
+def change_classes(body: nn.Module, table: Mapping[type[nn.Module], type[nn.Module]]) -> None:
     """Change the class of every module whose class is in the table."""
     for module in body.modules():
         module.__class__ = table.get(type(module), type(module))
@@ -179,4 +284,5 @@ DEBERTA = Backbone(
     dimensions=text_dimensions,
     attach_attention=attach_disentangled,
     detach_attention=detach_disentangled,
+    packs_padded_batches=True,
 )

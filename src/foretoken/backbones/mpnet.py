@@ -78,36 +78,19 @@ class BiasedSelfAttention(MPNetSelfAttention):
         return projected
 
 
-class EncoderHooks(FirstLayerPacks):
-    """Pack what enters the first layer, and unpack what leaves the encoder."""
-
-    def __init__(self, encoder: Any) -> None:
-        super().__init__(encoder, list(encoder.layer), "attention.attn")
-        # before the tuner's hook, which removes the prefix from padded states
-        self.handles = [encoder.register_forward_hook(self.after, prepend=True, always_call=True)]
-
-    def after(self, encoder: nn.Module, args: Any, output: Any) -> Any:
-        """Unpack the last hidden states; after a failed pass there are none."""
-        if self.batch is None or output is None:
-            self.end()
-            return output
-        if isinstance(output, tuple):
-            return (self.leaving(output[0]), *output[1:])
-        output["last_hidden_state"] = self.leaving(output["last_hidden_state"])
-        return output
-
-
-HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")  # on the encoder, and on each layer
+HOOKS = ModuleValue[FirstLayerPacks]("foretoken_packing")  # on the encoder, and on each layer
 
 
 class PackingMPNetLayer(MPNetLayer):
     """A layer that asks the encoder's hooks what it is called with, before the prefix enters."""
 
     def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """(B, N, D) or (1, S, D) -> the same in a tuple, or (1, S, D) from the first layer of a packed pass."""
-        if (hooks := HOOKS.get(self)) is not None:
-            hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask)
-        return super().__call__(hidden_states, attention_mask, *args, **kwargs)
+        """(B, N, D) or (1, S, D) -> the same in a tuple; packed between the first layer and the last."""
+        hooks = HOOKS.get(self)
+        if hooks is None:
+            return super().__call__(hidden_states, attention_mask, *args, **kwargs)
+        hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask)
+        return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
 
 
 def heads(x: Tensor, attention: MPNetSelfAttention) -> Tensor:
@@ -136,7 +119,8 @@ def attach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
     encoder: Any = body.get_submodule("encoder")
     if HOOKS.get(encoder) is not None:
         return
-    hooks = EncoderHooks(encoder)
+    hooks = FirstLayerPacks(encoder, list(encoder.layer), "attention.attn")
+    hooks.handles = [encoder.register_forward_hook(hooks.after_pass, prepend=True, always_call=True)]
     for module in (encoder, *encoder.layer):
         HOOKS.set(module, hooks)
     for layer in encoder.layer:

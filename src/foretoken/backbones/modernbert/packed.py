@@ -30,16 +30,12 @@ class BodyHooks(FirstLayerPacks):
             # after the tuner's hook, which notes how queries are rotated
             *(layer.attn.register_forward_pre_hook(pack_rotations, with_kwargs=True) for layer in body.layers),
             body.final_norm.register_forward_pre_hook(self.before_norm),
-            body.register_forward_hook(self.after, prepend=True, always_call=True),
+            body.register_forward_hook(self.after_pass, prepend=True, always_call=True),
         ]
 
     def before_norm(self, norm: nn.Module, args: Arguments) -> Any:
         """Unpack the hidden states that leave the last layer."""
         return None if self.batch is None else (self.leaving(args[0]),)
-
-    def after(self, body: nn.Module, args: Any, output: Any) -> None:
-        """Forget the batch of a pass that failed."""
-        self.end()
 
 
 HOOKS = ModuleValue[BodyHooks]("foretoken_packing")  # on the body, and on each layer
