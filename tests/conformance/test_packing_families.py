@@ -14,7 +14,7 @@ from foretoken.backbones.bert.packed import HOOKS
 from foretoken.backbones.packing import HEAD_INPUTS
 
 from support import tiny
-from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, outcome
+from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, outcome, whole
 from support.table import EMPTY, METHODS, adapted
 
 ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
@@ -76,6 +76,47 @@ def test_sped_up_runs_packed(family):
     assert len(rows) == len(padded_rows)
 
 
+def left(mask):
+    mask[0, :4] = mask[1, :17] = 0
+
+
+def both_sides(mask):
+    mask[0, :4] = mask[0, 15:] = mask[1, :3] = mask[1, 9:12] = mask[2, 1::2] = 0
+
+
+def empty(mask):
+    mask[1] = mask[2, 1:] = 0
+
+
+BATCHES = {
+    "padded on the left": {"cut": left},
+    "padded on both sides, holes": {"cut": both_sides},
+    "a document without a token": {"cut": empty},
+    "no padding": {"cut": whole},
+    "one document": {"cut": whole, "size": 1},
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("family", ["modernbert", "mpnet", "deberta-v2", "big_bird", "led"])
+def test_every_batch(family, kind):
+    task = "TOKEN_CLS" if "TOKEN_CLS" in tiny.tasks(family) else tiny.main_task(family)
+    check_same(model_of(family, "stack, of every site", task), batch(family, task, **BATCHES[kind]))
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "big_bird", "led"])
+def test_a_list_of_outputs_and_embeddings_instead_of_ids(family):
+    task = tiny.main_task(family)
+    model, inputs = model_of(family, "prefix-propagation", task).eval(), batch(family, task)
+    inputs["inputs_embeds"] = torch.randn(3, N, 32, dtype=torch.float64)
+    inputs["input_ids"] = None
+    found = {}
+    for packed in (True, False):
+        use_packing(packed)
+        found[packed] = model(**inputs, return_dict=False)[:2]
+    torch.testing.assert_close(found[True], found[False], atol=1e-9, rtol=0)
+
+
 @pytest.mark.parametrize("family", PACKED)
 def test_documents_that_name_their_adapters_run_packed(family):
     task = tiny.main_task(family)
@@ -124,7 +165,7 @@ def test_what_cannot_be_packed_is_padded():
 
 def test_without_padding_only_the_last_layer_is_short():
     model = tiny.shaken(adapted(tiny.model("bert"), "prefix-tuning", task_type="SEQ_CLS")).double().train()
-    rows, _ = check_same(model, batch("bert", "SEQ_CLS", padded=False))
+    rows, _ = check_same(model, batch("bert", "SEQ_CLS", cut=whole))
     assert rows == [3 * N] * (len(rows) - 1) + [3]
 
 
@@ -193,3 +234,27 @@ def test_a_pass_that_fails_leaves_no_batch(family):
     torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-9, rtol=0)
     use_packing(True)
     torch.testing.assert_close(model(**inputs).logits, expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("method", [None, "prefix-propagation"])
+def test_an_encoder_that_a_text_is_written_from_is_packed(method):
+    """`generate` calls LED's encoder by itself."""
+    model, inputs = model_of("led", method, "SEQ_2_SEQ_LM").eval(), batch("led", "SEQ_2_SEQ_LM")
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask", "global_attention_mask")}
+    encoder, shapes, found = dict(model.named_modules()), [], {}
+    layer = next(module for name, module in encoder.items() if name.endswith("encoder.layers.0.fc1"))
+    layer.register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape[0]))
+    for packed in (True, False):
+        use_packing(packed)
+        options = {"max_new_tokens": 5, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+        found[packed] = model.generate(**inputs, **options)
+    assert shapes == [1, 3]
+    assert torch.equal(found[True].sequences, found[False].sequences)
+    torch.testing.assert_close(found[True].logits, found[False].logits, atol=1e-9, rtol=0)
+
+
+def test_layers_that_are_dropped_take_their_padding_with_them():
+    """The first layer packs, the last unpacks: LED may drop either in training."""
+    model, inputs = foretoken.speed_up(tiny.model("led", encoder_layerdrop=0.9)).train(), batch("led", "SEQ_2_SEQ_LM")
+    torch.manual_seed(0)
+    assert all(model(**inputs).logits.shape == (3, 6, 100) for _ in range(8))

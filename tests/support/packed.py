@@ -18,17 +18,26 @@ ROUNDED = {"deberta-v2": 1e-6}  # transformers' own attention scales by a square
 N = 19  # enough for BigBird's blocks, and no multiple of anything
 
 
-def batch(family, task, *, padded=True):
-    """Return three documents: one with a hole, a shorter one, one of a single token."""
+def whole(mask):
+    """Leave out nothing."""
+
+
+def holes(mask):
+    """One document with a hole, a shorter one, one of a single token."""
+    mask[0, 5] = mask[1, 8:] = mask[2, 1:] = 0
+
+
+def batch(family, task, *, cut=holes, size=3):
+    """Return a batch of documents with labels; ``cut`` writes padding into its mask."""
     generator = torch.Generator().manual_seed(3)
-    mask = torch.ones(3, N, dtype=torch.long)
-    if padded:
-        mask[0, 5] = mask[1, 8:] = mask[2, 1:] = 0
-    ids = torch.randint(5, 100, (3, N), generator=generator)
+    mask = torch.ones(size, N, dtype=torch.long)
+    cut(mask)
+    ids = torch.randint(5, 100, (size, N), generator=generator)
     inputs = {"input_ids": ids, "attention_mask": mask}
     if family == "led":
-        inputs["global_attention_mask"] = torch.zeros_like(mask).index_fill(1, torch.tensor([0]), 1)
-        inputs["decoder_input_ids"] = torch.randint(5, 100, (3, 6), generator=generator)
+        inputs["global_attention_mask"] = torch.zeros_like(mask)
+        inputs["global_attention_mask"][0, [0, 11]] = inputs["global_attention_mask"][1:2, 3] = 1
+        inputs["decoder_input_ids"] = torch.randint(5, 100, (size, 6), generator=generator)
     return inputs | tiny.answers(task, inputs, generator)
 
 

@@ -27,7 +27,13 @@ from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of, alone, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
-from foretoken.backbones.packing import FirstLayerPacks, with_own_prefix
+from foretoken.backbones.packing import (
+    FirstLayerPacks,
+    PackingLayer,
+    let_layers_pack,
+    stop_layers_packing,
+    with_own_prefix,
+)
 from foretoken.errors import BackboneError
 
 FULL, SPARSE = "original_full", "block_sparse"
@@ -280,28 +286,20 @@ class EncoderPacks(FirstLayerPacks):
 
     def __init__(self, encoder: Any) -> None:
         super().__init__(encoder, list(encoder.layer), "attention.self")
-        self.handles = [encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
 
     def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
         """Tell whether this pass is packed; not where texts are fed forward in chunks, which want a round length."""
         first: Any = self.layers[0]
         return not first.chunk_size_feed_forward and super().may_begin(adapter, hidden)
 
+    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
+        """Return the mask of full attention, or which keys (B, 1, 1, N) sparse attention sees."""
+        of_sparse: Tensor | None = kwargs.get("to_mask")
+        return given if of_sparse is None else of_sparse > 0
 
-HOOKS = ModuleValue[EncoderPacks]("foretoken_packing")  # on the encoder, and on each layer
 
-
-class PackingBigBirdLayer(BigBirdLayer):
-    """A layer that asks the encoder's hooks what it is called with, before the prefix enters."""
-
-    def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """(B, N, D) or (1, S, D) -> the same; packed between the first layer and the last."""
-        hooks, of_text = HOOKS.get(self), kwargs.get("to_mask")
-        assert hooks is not None
-        given = attention_mask if of_text is None else of_text > 0
-        hidden_states, mask = hooks.entering(self, hidden_states, given)
-        attention_mask = mask if isinstance(mask, PackedBatch) else attention_mask
-        return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
+class PackingBigBirdLayer(PackingLayer, BigBirdLayer):
+    """BigBird's layer, which packs."""
 
 
 def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
@@ -314,26 +312,15 @@ def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
         attention.self.drawn = {}
     TYPE_BY_LENGTH.set(body, TypeByLength(body))
     config: Any = body.config
-    if config.is_decoder:
-        return
-    encoder: Any = body.get_submodule("encoder")
-    hooks = EncoderPacks(encoder)
-    for module in (encoder, *encoder.layer):
-        HOOKS.set(module, hooks)
-    for layer in encoder.layer:
-        layer.__class__ = PackingBigBirdLayer
+    if not config.is_decoder:
+        let_layers_pack(EncoderPacks(body.get_submodule("encoder")), PackingBigBirdLayer)
 
 
 def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     if (chosen := TYPE_BY_LENGTH.pop(body)) is not None:
         chosen.remove()
-    encoder: Any = body.get_submodule("encoder")
-    if (hooks := HOOKS.pop(encoder)) is not None:
-        hooks.remove()
-        for layer in encoder.layer:
-            HOOKS.pop(layer)
-            layer.__class__ = BigBirdLayer
+    stop_layers_packing(body.get_submodule("encoder"), BigBirdLayer)
     for attention in attention_blocks(body):
         attention.set_attention_type(body.attention_type)  # recomputed layers may have left another
         del attention.self.drawn

@@ -13,7 +13,6 @@ distances either way.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,10 +28,16 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import (
 
 from foretoken.attention import DenseMask, Weighting, attend
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.base import ADAPTER, Attention, AttentionAdapter, Backbone, Stack, adapter_of, text_dimensions
+from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, adapter_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
-from foretoken.backbones.module_value import ModuleValue
-from foretoken.backbones.packing import FirstLayerPacks, masked_texts, with_own_prefix
+from foretoken.backbones.packing import (
+    PACKS,
+    FirstLayerPacks,
+    PackingLayer,
+    let_layers_pack,
+    stop_layers_packing,
+    with_own_prefix,
+)
 
 
 class DisentangledAttention(DisentangledSelfAttention):
@@ -161,37 +166,8 @@ class DisentangledEncoder(DebertaV2Encoder):
         return self.LayerNorm(distances) if "layer_norm" in self.norm_rel_ebd else distances
 
 
-class BodyPacks(FirstLayerPacks):
-    """Packs what enters the first layer, and unpacks what leaves the last one."""
-
-    def __init__(self, body: Any) -> None:
-        super().__init__(body, list(body.encoder.layer), "attention.self")
-        self.handles = [body.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
-
-    def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
-        """Tell whether this pass is packed; not where the body calls the last layer again with states of others."""
-        body: Any = self.encoder
-        return body.z_steps <= 1 and super().may_begin(adapter, hidden)
-
-    def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None] | None:
-        """Return what is masked, where a (B, 1, N, N) mask says nothing else: the user may have given one of pairs."""
-        masked = masked_texts(mask, hidden)
-        of_tokens = ~(masked[:, None, :, None] | masked[:, None, None])
-        return (masked, None) if torch.equal(mask.expand_as(of_tokens), of_tokens) else None
-
-
-HOOKS = ModuleValue[BodyPacks]("foretoken_packing")  # on the body, on each layer, and on the convolution
-
-
-class PackingDebertaLayer(DebertaV2Layer):
-    """A layer that asks the body's hooks what it is called with, before the prefix enters."""
-
-    def __call__(self, hidden_states: Tensor, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
-        """(B, N, D) or (1, S, D) -> the same in a tuple; packed between the first layer and the last."""
-        hooks = HOOKS.get(self)
-        assert hooks is not None
-        hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask)
-        return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
+class PackingDebertaLayer(PackingLayer, DebertaV2Layer):
+    """DeBERTa's layer, which packs."""
 
 
 class TextConvolution(ConvLayer):
@@ -202,7 +178,7 @@ class TextConvolution(ConvLayer):
         is_text = input_mask.bool()[..., None]
         out = self.conv(hidden_states).masked_fill(~is_text, 0)
         out = ACT2FN[self.conv_act](self.dropout(out))
-        hooks = HOOKS.get(self)
+        hooks = PACKS.get(self)
         if hooks is None or hooks.batch is None:
             front = (0, 0, residual_states.shape[1] - hidden_states.shape[1], 0)
             out, is_text = F.pad(out, front), F.pad(is_text, front, value=True)
@@ -226,7 +202,6 @@ class ChannelsLast(nn.Conv1d):
 OURS: dict[type[nn.Module], type[nn.Module]] = {
     DisentangledSelfAttention: DisentangledAttention,
     DebertaV2Encoder: DisentangledEncoder,
-    DebertaV2Layer: PackingDebertaLayer,
     ConvLayer: TextConvolution,
     nn.Conv1d: ChannelsLast,
 }
@@ -236,28 +211,25 @@ THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 def attach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let the modules be of our classes: the same objects, names and weights, another forward."""
     change_classes(body, OURS)
-    if HOOKS.get(body) is None:
-        hooks = BodyPacks(body)
-        for module in packing_modules(body):
-            HOOKS.set(module, hooks)
+    if PACKS.get(body) is not None:
+        return
+    encoder: Any = body.get_submodule("encoder")
+    hooks = FirstLayerPacks(body, list(encoder.layer), "attention.self")
+    let_layers_pack(hooks, PackingDebertaLayer)
+    if encoder.conv is not None:
+        PACKS.set(encoder.conv, hooks)
 
 
 def detach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     change_classes(body, THEIRS)
-    hooks = HOOKS.get(body)
-    if hooks is not None:
-        hooks.remove()
-    for module in packing_modules(body):
-        HOOKS.pop(module)
+    stop_layers_packing(body, DebertaV2Layer)
+    encoder: Any = body.get_submodule("encoder")
+    if encoder.conv is not None:
+        PACKS.pop(encoder.conv)
 
 
-def packing_modules(body: nn.Module) -> list[nn.Module]:
-    """Return the modules that ask how a batch is packed."""
-    return [body, *(module for module in body.modules() if isinstance(module, (DebertaV2Layer, ConvLayer)))]
-
-
-def change_classes(body: nn.Module, table: Mapping[type[nn.Module], type[nn.Module]]) -> None:
+def change_classes(body: nn.Module, table: dict[type[nn.Module], type[nn.Module]]) -> None:
     """Change the class of every module whose class is in the table."""
     for module in body.modules():
         module.__class__ = table.get(type(module), type(module))

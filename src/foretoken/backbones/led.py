@@ -28,8 +28,17 @@ from foretoken.backbones.base import (
 )
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
 from foretoken.backbones.longformer.packed import PackedAttention
-from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
-from foretoken.backbones.packing import RECORDED, FirstLayerPacks, may_pack, with_own_prefix
+from foretoken.backbones.module_value import Arguments, Keywords
+from foretoken.backbones.packing import (
+    PACKS,
+    RECORDED,
+    FirstLayerPacks,
+    PackingLayer,
+    let_layers_pack,
+    may_pack,
+    stop_layers_packing,
+    with_own_prefix,
+)
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError
 
@@ -102,10 +111,7 @@ class EncoderPacks(FirstLayerPacks):
     def __init__(self, encoder: Any) -> None:
         super().__init__(encoder, list(encoder.layers), SELF_ATTENTION)
         self.records = False
-        self.handles = [
-            encoder.register_forward_pre_hook(self.before_pass, with_kwargs=True),
-            encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True),
-        ]
+        self.handles.append(encoder.register_forward_pre_hook(self.before_pass, with_kwargs=True))
 
     def before_pass(self, encoder: Any, args: Arguments, kwargs: Keywords) -> None:
         """Note whether states are recorded on the way: a forward pre-hook of the encoder."""
@@ -125,18 +131,8 @@ class EncoderPacks(FirstLayerPacks):
         return mask < 0, mask > 0
 
 
-HOOKS = ModuleValue[EncoderPacks]("foretoken_packing")  # on the encoder, and on each layer
-
-
-class PackingLEDLayer(LEDEncoderLayer):
-    """A layer that asks the encoder's hooks what it is called with, before the prefix enters."""
-
-    def __call__(self, hidden_states: Tensor, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
-        """(B, N, D) or (1, S, D) -> the same in a tuple; packed between the first layer and the last."""
-        hooks = HOOKS.get(self)
-        assert hooks is not None
-        hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask)
-        return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
+class PackingLEDLayer(PackingLayer, LEDEncoderLayer):
+    """The encoder's layer, which packs."""
 
 
 def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
@@ -149,12 +145,8 @@ def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
         else:
             attention.__class__ = AdaptedDecoderAttention
     encoder: Any = body.get_submodule("encoder")
-    if HOOKS.get(encoder) is None:
-        hooks = EncoderPacks(encoder)
-        for module in (encoder, *encoder.layers):
-            HOOKS.set(module, hooks)
-        for layer in encoder.layers:
-            layer.__class__ = PackingLEDLayer
+    if PACKS.get(encoder) is None:
+        let_layers_pack(EncoderPacks(encoder), PackingLEDLayer)
 
 
 def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
@@ -165,12 +157,7 @@ def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
             attention.__class__ = LEDEncoderSelfAttention
         else:
             attention.__class__ = LEDDecoderAttention
-    encoder: Any = body.get_submodule("encoder")
-    if (hooks := HOOKS.pop(encoder)) is not None:
-        hooks.remove()
-        for layer in encoder.layers:
-            HOOKS.pop(layer)
-            layer.__class__ = LEDEncoderLayer
+    stop_layers_packing(body.get_submodule("encoder"), LEDEncoderLayer)
 
 
 LED = Backbone(

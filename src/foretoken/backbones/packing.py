@@ -224,7 +224,7 @@ class FirstLayerPacks(PackedPass):
     """Packs a batch where an encoder runs its layers itself: before the first layer is called, until the last has run.
 
     Args:
-        encoder: the module that knows what the head reads.
+        encoder: the module that runs the layers, and knows what the head reads.
         layers: its layers.
         attention: path of the attention in a layer.
     """
@@ -233,25 +233,29 @@ class FirstLayerPacks(PackedPass):
         super().__init__(encoder)
         self.layers = layers
         self.path = attention
+        # before the tuner's hook, which removes the prefix from padded states
+        self.handles = [encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
 
     def entering(
-        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
+        self, layer: nn.Module, hidden: Tensor, given: Tensor | PackedBatch | None, kwargs: Keywords
     ) -> tuple[Tensor, Tensor | PackedBatch | None]:
         """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
-        adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
+        mask, adapter = self.mask_in(given, kwargs), ADAPTER.get(self.layers[0].get_submodule(self.path))
         if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(adapter, hidden):
-            masks = self.masks(mask, hidden)
-            if masks is not None:
-                hidden = self.begin(adapter, *masks).pack_text(hidden)
-        return hidden, mask if self.batch is None else self.batch
+            hidden = self.begin(adapter, *self.masks(mask, hidden)).pack_text(hidden)
+        return hidden, given if self.batch is None else self.batch
+
+    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
+        """Return the mask that a layer is called with; it may be among the layer's other arguments."""
+        return given
 
     def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
         """Tell whether this pass is packed."""
         inputs = HEAD_INPUTS.get(self.encoder)
         return inputs is not None and inputs.last_layer_only and may_pack(self.encoder, adapter, hidden)
 
-    def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None] | None:
-        """Return which tokens (B, N) a layer's mask leaves out, and which are global; None: the batch is padded."""
+    def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return which tokens (B, N) a layer's mask leaves out, and which are global; None for none."""
         return masked_texts(mask, hidden), None
 
     def batch_at(self, layer: nn.Module) -> PackedBatch:
@@ -272,8 +276,41 @@ class FirstLayerPacks(PackedPass):
         return (self.leaving(output[0]), *output[1:]) if isinstance(output, tuple) else self.leaving(output)
 
     def after_pass(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Forget the batch of a pass that failed: a forward hook, always called, of what runs the layers."""
+        """Forget the batch of a pass that failed: a forward hook of the encoder, called in any case."""
         self.end()
+
+
+PACKS = ModuleValue[FirstLayerPacks]("foretoken_packing")  # on an encoder and on its layers
+
+
+class PackingLayer(nn.Module):
+    """A layer that asks what it is called with, before gradient checkpointing notes it and before the prefix enters."""
+
+    def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """(B, N, D) or (1, S, D) -> the same; packed between the first layer and the last."""
+        hooks = PACKS.get(self)
+        assert hooks is not None
+        hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask, kwargs)
+        return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
+
+
+def let_layers_pack(hooks: FirstLayerPacks, kind: type[nn.Module]) -> None:
+    """Let an encoder's layers be of a class that asks the hooks: the same objects, names and weights."""
+    for module in (hooks.encoder, *hooks.layers):
+        PACKS.set(module, hooks)
+    for layer in hooks.layers:
+        layer.__class__ = kind
+
+
+def stop_layers_packing(encoder: nn.Module, kind: type[nn.Module]) -> None:
+    """Take the hooks off, and let the layers be of transformers' own class again."""
+    hooks = PACKS.pop(encoder)
+    if hooks is None:
+        return
+    hooks.remove()
+    for layer in hooks.layers:
+        PACKS.pop(layer)
+        layer.__class__ = kind
 
 
 def masked_texts(mask: Tensor, hidden: Tensor) -> Tensor:
