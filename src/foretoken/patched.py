@@ -99,7 +99,7 @@ PATCHED: tuple[Patch, ...] = (
         "DisentangledSelfAttention DebertaV2Encoder ConvLayer",
         "class swapped",
         "attention by distances with prefixes in it; a prefix has no neighbours in the convolution",
-        UNLOAD,
+        SPEED_UP,
     ),
     Patch(
         "torch.nn.Conv1d", "class swapped", "the convolution of a DeBERTa yields (B, N, D), which adapters edit", UNLOAD
@@ -145,11 +145,14 @@ PATCHED: tuple[Patch, ...] = (
         "the first layer packs a batch before gradient checkpointing notes what it is called with",
         SPEED_UP,
     ),
-    Patch(
-        f"{MODELS}.mpnet.modeling_mpnet.MPNetLayer",
-        "class swapped",
-        "the first layer packs a batch before the prefix enters",
-        SPEED_UP,
+    *(
+        Patch(f"{MODELS}.{path}", "class swapped", "the first layer packs a batch before the prefix enters", SPEED_UP)
+        for path in (
+            "mpnet.modeling_mpnet.MPNetLayer",
+            "led.modeling_led.LEDEncoderLayer",
+            "deberta_v2.modeling_deberta_v2.DebertaV2Layer",
+            "big_bird.modeling_big_bird.BigBirdLayer",
+        )
     ),
     # attention of the other families
     Patch(

@@ -5,12 +5,19 @@ The full table runs with ``-m "slow or not slow"`` (``make test-slow`` runs what
 
 import pytest
 
+from foretoken.attention import choose as attention_settings
+
 # a family whose declaration and attention code are another family's
 ALIKE = ("roberta", "xlm-roberta", "camembert", "electra", "big_bird, full", "qwen2", "qwen3", "mistral", "gemma3_text")
 ALIKE_ROWS = ("prefix-propagation", "prefix-tuning", "stack, of every site")
 # one family per way of getting rows and columns in: a variant of a method differs in the method's own module
 VARIANT_FAMILIES = ("bert", "longformer", "llama", "t5")
 COMPOSED = ("mam-adapter", "stack", "head-only")  # of parts that have rows of their own
+
+
+@pytest.fixture(autouse=True)
+def _nothing_chosen(monkeypatch):
+    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
 
 
 def runs_by_default(method, family):

@@ -5,7 +5,6 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
 from foretoken import AdapterBank
-from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import use_packing
 
 from support import tiny
@@ -15,11 +14,6 @@ BASE = "__base__"
 BY_DEFAULT = (("bert", "SEQ_CLS"), ("longformer", "SEQ_CLS"), ("llama", "CAUSAL_LM"))
 LORAS = {"lora": {"r": 2, "lora_alpha": 4}, "lora, wider": {"r": 3, "use_rslora": True}}
 LENGTH = 12
-
-
-@pytest.fixture(autouse=True)
-def _nothing_chosen(monkeypatch):
-    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
 
 
 def config_of(method, task, family):

@@ -15,6 +15,7 @@ from foretoken import (
     PromptTuningConfig,
 )
 from foretoken.attention import Weighting, attend
+from foretoken.attention.choose import use_packing
 from foretoken.backbones.base import ADAPTER
 from foretoken.backbones.big_bird import attach_blocked, detach_blocked
 from foretoken.errors import BackboneError
@@ -229,6 +230,7 @@ def test_every_token_sees_each_row_and_column(what, length):
 
 
 def test_every_row_sees_every_token():
+    use_packing(False)  # packed, the layers' states are those of all documents in one run
     model = tiny.shaken(get_peft_model(body(), CONFIGS["row"]).eval())
     seen = {}
     inner = model.get_base_model()

@@ -8,7 +8,6 @@ import torch
 from peft import LoraConfig, PeftModel, PrefixTuningConfig, get_peft_model
 
 from foretoken import fuse, replace_head, speed_up, to_peft
-from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import use_packing
 from foretoken.backbones import ENCODERS
 from foretoken.errors import AdapterError, ConfigError
@@ -23,11 +22,6 @@ FAMILIES = [family for family in tiny.FAMILIES if family.split(",")[0] in MODEL_
 PACKING = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "longformer")
 PLAIN = ("first", "mean", "max", "attention")
 WIDTH = 32
-
-
-@pytest.fixture(autouse=True)
-def _nothing_chosen(monkeypatch):
-    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
 
 
 def batch(family, *, left=False, **options):

@@ -8,7 +8,6 @@ import torch
 from peft import get_peft_model
 from test_bank import LORAS, config_of
 
-from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import use_packing
 from foretoken.errors import AdapterError
 from foretoken.training.trainer.joint import JointPass, train_together
@@ -20,11 +19,6 @@ from support.table import EMPTY, METHODS, ROWS
 
 BY_DEFAULT = ("bert", "SEQ_CLS", True)
 LENGTH = 12
-
-
-@pytest.fixture(autouse=True)
-def _nothing_chosen(monkeypatch):
-    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
 
 
 def made(method, family, task, *, seed, head=None):

@@ -16,7 +16,6 @@ from transformers.models.longformer.modeling_longformer import (
 
 import foretoken
 from foretoken import PrefixPropagationConfig, StackConfig
-from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import use_engine, use_packing
 from foretoken.backbones.longformer.packed import PackingEncoder
 from foretoken.backbones.packing import HEAD_INPUTS
@@ -29,11 +28,6 @@ N = 27  # longer than the windows of 4 and 8, and no multiple of either
 TASKS = ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "MULTIPLE_CHOICE", "MASKED_LM")
 LORA = ("query", "value", "query_global", "value_global")
 PAD, SEP = 1, 2
-
-
-@pytest.fixture(autouse=True)
-def _nothing_chosen(monkeypatch):
-    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
 
 
 def whole(mask):

@@ -202,9 +202,11 @@ class PackedBatch:
         """(1, S, ...) -> (B, P + N, ...), zero where there is padding."""
         prefix, text = self.split(x)
         if self.is_whole:
-            return torch.cat([prefix, text[0].unflatten(0, (self.size, self.length))], dim=1)
-        spread = text.new_zeros(self.size * self.length, *text.shape[2:]).index_copy(0, self.index, text[0])
-        return torch.cat([prefix, spread.unflatten(0, (self.size, self.length))], dim=1)
+            spread = text[0]
+        else:
+            spread = text.new_zeros(self.size * self.length, *text.shape[2:]).index_copy(0, self.index, text[0])
+        spread = spread.unflatten(0, (self.size, self.length))
+        return torch.cat([prefix, spread], dim=1) if self.prefix_length else spread
 
     def first_tokens(self) -> Tensor | None:
         """Return the (B,) places of the texts' first tokens; None where one of them is masked."""

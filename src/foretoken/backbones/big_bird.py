@@ -1,6 +1,7 @@
 """BigBird: block-sparse or full attention, through attention modules of ours.
 
-The prefix enters right before the first layer, so that the blocks are those of the text alone.
+The prefix enters right before the first layer, so that the blocks are those of the text alone. The layers see a batch
+as one run of tokens without padding; attention runs with the padding, so that blocks are where they would be.
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ from transformers import BigBirdConfig, PreTrainedConfig
 from transformers.models.big_bird.modeling_big_bird import (
     BigBirdAttention,
     BigBirdBlockSparseAttention,
+    BigBirdLayer,
     BigBirdSelfAttention,
 )
 
-from foretoken.attention import Blocks, DenseMask, Mask
+from foretoken.attention import Blocks, DenseMask, Mask, Weighting, attend
+from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import Attention, AttentionAdapter, Backbone, Stack, adapter_of, alone, text_dimensions
-from foretoken.backbones.masks import extend_late_mask
+from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
+from foretoken.backbones.packing import (
+    FirstLayerPacks,
+    PackingLayer,
+    let_layers_pack,
+    stop_layers_packing,
+    with_own_prefix,
+)
 from foretoken.errors import BackboneError
 
 FULL, SPARSE = "original_full", "block_sparse"
@@ -36,12 +46,20 @@ class FullSelfAttention(BigBirdSelfAttention):
     def forward(  # type: ignore[override] # the rest of transformers' arguments is for decoders
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | PackedBatch | None = None,
         *,
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, P + N, D) and a mask to add to (B, 1, N, N) scores -> (B, P + N, D), and the weights if asked for."""
+        """(B, P + N, D) and a mask to add to (B, 1, N, N) scores -> (B, P + N, D), and the weights if asked for.
+
+        Or packed, (1, S, D) -> (1, S, D).
+        """
+        if isinstance(attention_mask, PackedBatch):
+            batch = with_own_prefix(attention_mask, self)
+            mask = None if batch.key_mask is None else as_mask(batch.key_mask, hidden_states.dtype)
+            dropout = self.dropout.p if self.training else 0.0
+            return attended_packed(self, hidden_states, batch, dropout=dropout, mask=DenseMask(mask)), None
         adapter = adapter_of(self)
         if adapter is None:
             return super().forward(hidden_states, attention_mask, **kwargs)
@@ -63,14 +81,22 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
     def forward(  # type: ignore[override] # the last two masks are passed on together
         self,
         hidden_states: Tensor,
-        band_mask: Tensor | None = None,
+        band_mask: Tensor | PackedBatch | None = None,
         from_mask: Tensor | None = None,
         to_mask: Tensor | None = None,
         *blocked_masks: Tensor | None,
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, P + N, D) and the mask of the text (B, 1, 1, N) -> (B, P + N, D), and the weights if asked for."""
+        """(B, P + N, D) and the mask of the text (B, 1, 1, N) -> (B, P + N, D), and the weights if asked for.
+
+        Or packed, (1, S, D) -> (1, S, D), with the packed batch in the place of the first mask.
+        """
+        if isinstance(band_mask, PackedBatch):
+            batch = with_own_prefix(band_mask, self)
+            random = self.random_blocks(batch.length, hidden_states.device)
+            blocks = Blocks(self.block_size, ~batch.masks()[0], random, batch.prefix_length)
+            return attended_packed(self, hidden_states, batch, dropout=0.0, mask=blocks), None
         adapter = adapter_of(self)
         if adapter is None:
             return super().forward(hidden_states, band_mask, from_mask, to_mask, *blocked_masks, **kwargs)
@@ -142,16 +168,43 @@ def attended(
     mask: Mask,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the adapter's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
-    shape = (module.num_attention_heads, module.attention_head_size)
-    query, key, value = (
-        project(hidden_states).unflatten(-1, shape).transpose(1, 2)
-        for project in (module.query, module.key, module.value)
-    )
+    query, key, value = projected(module, hidden_states)
     scale = 1 / math.sqrt(module.attention_head_size)
     out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
     adapter.deliver(after)
     weights = adapter.own_weights(query, key, scale=scale, mask=mask) if output_attentions else None
     return out.transpose(1, 2).flatten(2), weights
+
+
+def attended_packed(
+    module: FullSelfAttention | SparseSelfAttention,
+    hidden_states: Tensor,
+    batch: PackedBatch,
+    *,
+    dropout: float,
+    mask: Mask,
+) -> Tensor:
+    """Attention over a packed batch, which is padded for this alone: (1, S, D) -> (1, S, D)."""
+    adapter, scale = adapter_of(module), 1 / math.sqrt(module.attention_head_size)
+    # (1, H, S, K) -> (B, H, P + N, K)
+    query, key, value = (batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in projected(module, hidden_states))
+    if adapter is None:
+        out = attend(query, key, value, scale=scale, mask=mask, weighting=Weighting(dropout=dropout))[0]
+    else:
+        out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        adapter.deliver(after)
+        adapter.redeliver(batch.pack)
+    return batch.pack(out.transpose(1, 2)).flatten(2)
+
+
+def projected(module: FullSelfAttention | SparseSelfAttention, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, N, D) -> queries, keys and values (B, H, N, K)."""
+    shape = (module.num_attention_heads, module.attention_head_size)
+    query, key, value = (
+        project(hidden_states).unflatten(-1, shape).transpose(1, 2)
+        for project in (module.query, module.key, module.value)
+    )
+    return query, key, value
 
 
 class FullOrSparseAttention(BigBirdAttention):
@@ -163,11 +216,15 @@ class FullOrSparseAttention(BigBirdAttention):
             change_kind(self.self, self.attention_type, value, self.config, self.seed)
             self.attention_type = value
 
-    def forward(self, hidden_states: Tensor, band_mask: Tensor | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, hidden_states: Tensor, attention_mask: Any = None, *, band_mask: Tensor | None = None, **kwargs: Any
+    ) -> Any:
         """Attend in the way that the masks are for: a recomputed layer may follow a pass of the other kind."""
         self.set_attention_type(FULL if band_mask is None else SPARSE)
+        if isinstance(attention_mask, PackedBatch):
+            return self.output(self.self(hidden_states, attention_mask)[0], hidden_states), None
         kwargs.setdefault("output_attentions", self.config.output_attentions)
-        return super().forward(hidden_states, band_mask=band_mask, **kwargs)
+        return super().forward(hidden_states, attention_mask=attention_mask, band_mask=band_mask, **kwargs)
 
 
 def change_kind(module: nn.Module, before: str, after: str, config: BigBirdConfig, seed: int | None) -> None:
@@ -224,8 +281,29 @@ class TypeByLength:
 TYPE_BY_LENGTH = ModuleValue[TypeByLength]("foretoken_type_by_length")
 
 
+class EncoderPacks(FirstLayerPacks):
+    """Packs what enters the first layer, and unpacks what leaves the last one."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__(encoder, list(encoder.layer), "attention.self")
+
+    def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
+        """Tell whether this pass is packed; not where texts are fed forward in chunks, which want a round length."""
+        first: Any = self.layers[0]
+        return not first.chunk_size_feed_forward and super().may_begin(adapter, hidden)
+
+    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
+        """Return the mask of full attention, or which keys (B, 1, 1, N) sparse attention sees."""
+        of_sparse: Tensor | None = kwargs.get("to_mask")
+        return given if of_sparse is None else of_sparse > 0
+
+
+class PackingBigBirdLayer(PackingLayer, BigBirdLayer):
+    """BigBird's layer, which packs."""
+
+
 def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let the attention modules be of our classes: the same objects, names and weights, another forward."""
+    """Let attention modules and layers be of our classes: the same objects, names and weights, another forward."""
     if TYPE_BY_LENGTH.get(body) is not None:
         return
     for attention in attention_blocks(body):
@@ -233,12 +311,16 @@ def attach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
         attention.self.__class__ = OURS[attention.attention_type]
         attention.self.drawn = {}
     TYPE_BY_LENGTH.set(body, TypeByLength(body))
+    config: Any = body.config
+    if not config.is_decoder:
+        let_layers_pack(EncoderPacks(body.get_submodule("encoder")), PackingBigBirdLayer)
 
 
 def detach_blocked(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     if (chosen := TYPE_BY_LENGTH.pop(body)) is not None:
         chosen.remove()
+    stop_layers_packing(body.get_submodule("encoder"), BigBirdLayer)
     for attention in attention_blocks(body):
         attention.set_attention_type(body.attention_type)  # recomputed layers may have left another
         del attention.self.drawn
@@ -287,4 +369,5 @@ BIG_BIRD = Backbone(
     attach_attention=attach_blocked,
     detach_attention=detach_blocked,
     idle_poolers=("ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"),
+    packs_padded_batches=True,
 )

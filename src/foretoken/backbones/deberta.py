@@ -4,7 +4,10 @@ A pair of tokens is scored by their contents, by the query's content and their d
 their distance. The prefix has no position: a pair with one of its tokens is scored by the contents alone. It enters
 right before the first layer, so that distances, masks and the convolution are those of the text alone.
 
-Shapes: B batch, N text tokens, P prefix length, D model width, H heads, K head width, S distances either way.
+The layers see a batch as one run of tokens without padding; attention and the convolution run with the padding.
+
+Shapes: B batch, N text tokens, P prefix length, T real tokens of all texts, D model width, H heads, K head width, S
+distances either way.
 """
 
 from __future__ import annotations
@@ -16,11 +19,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers.activations import ACT2FN
-from transformers.models.deberta_v2.modeling_deberta_v2 import ConvLayer, DebertaV2Encoder, DisentangledSelfAttention
+from transformers.models.deberta_v2.modeling_deberta_v2 import (
+    ConvLayer,
+    DebertaV2Encoder,
+    DebertaV2Layer,
+    DisentangledSelfAttention,
+)
 
-from foretoken.attention import DenseMask
-from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, text_dimensions
+from foretoken.attention import DenseMask, Weighting, attend
+from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, adapter_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
+from foretoken.backbones.packing import (
+    PACKS,
+    FirstLayerPacks,
+    PackingLayer,
+    let_layers_pack,
+    stop_layers_packing,
+    with_own_prefix,
+)
 
 
 class DisentangledAttention(DisentangledSelfAttention):
@@ -29,37 +46,74 @@ class DisentangledAttention(DisentangledSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor,
+        attention_mask: Tensor | PackedBatch,
         output_attentions: bool = False,
         query_states: Tensor | None = None,
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, P + N, D) -> (B, P + N, D), and the weights if asked for.
+        """(B, P + N, D) -> (B, P + N, D), or packed (1, S, D), and the weights if asked for.
 
         ``attention_mask`` is (B, 1, N, N) bool, ``relative_pos`` (1, N, N), and ``rel_embeddings`` (2 S, D), or
         (B, 2 S, D) where the documents use different adapters.
         """
+        if isinstance(attention_mask, PackedBatch):
+            return self.packed(hidden_states, attention_mask, relative_pos, rel_embeddings), None
         adapter = ADAPTER.get(self)
         if adapter is None or not (adapter.acts or adapter.mixed_size):
             given = (hidden_states, attention_mask, output_attentions, query_states, relative_pos, rel_embeddings)
             return super().forward(*given)
         query = self.heads(self.query_proj(hidden_states if query_states is None else query_states))
         key, value = self.heads(self.key_proj(hidden_states)), self.heads(self.value_proj(hidden_states))
-        scale = 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
         visible: Tensor | None = attention_mask
         if (prefix := adapter.prefix_mask) is not None:
             visible = extend_late_mask(attention_mask, prefix, keys=key.shape[2], dtype=torch.bool)
-        assert visible is not None  # the encoder always makes a mask
-        mask = as_mask(visible, query.dtype)
-        if relative_pos is not None and rel_embeddings is not None:
-            scores = self.distance_scores(query, key, relative_pos, rel_embeddings, scale)
-            mask = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
-        seen, dropout = DenseMask(mask), self.dropout.p if self.training else 0.0
-        out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=seen)
+        seen = self.scored(query, key, visible, relative_pos, rel_embeddings)
+        out, after = adapter.attend(query, key, value, scale=self.scale, dropout=self.dropped, mask=seen)
         adapter.deliver(after)
-        weights = adapter.own_weights(query, key, scale=scale, mask=seen) if output_attentions else None
+        weights = adapter.own_weights(query, key, scale=self.scale, mask=seen) if output_attentions else None
         return out.transpose(1, 2).flatten(2), weights
+
+    def packed(
+        self, hidden_states: Tensor, batch: PackedBatch, relative_pos: Tensor | None, rel_embeddings: Tensor | None
+    ) -> Tensor:
+        """(1, S, D) and the distances of the padded texts (1, N, N) -> (1, S, D); attention runs with the padding."""
+        batch, adapter = with_own_prefix(batch, self), adapter_of(self)
+        maps = self.query_proj, self.key_proj, self.value_proj
+        query, key, value = (self.heads(batch.unpack(map_(hidden_states))) for map_ in maps)
+        seen = self.scored(query, key, batch.key_mask, relative_pos, rel_embeddings)
+        if adapter is None:
+            weighting = Weighting(dropout=self.dropped)
+            out = attend(query, key, value, scale=self.scale, mask=seen, weighting=weighting)[0]
+        else:
+            out, after = adapter.attend(query, key, value, scale=self.scale, dropout=self.dropped, mask=seen)
+            adapter.deliver(after)
+            adapter.redeliver(batch.pack)
+        return batch.pack(out.transpose(1, 2)).flatten(2)
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by: those of contents, and those with distances."""
+        return 1 / math.sqrt(self.attention_head_size * (1 + len(self.distance_terms())))
+
+    @property
+    def dropped(self) -> float:
+        """The share of attention weights that are dropped."""
+        return self.dropout.p if self.training else 0.0
+
+    def scored(
+        self,
+        query: Tensor,
+        key: Tensor,
+        visible: Tensor | None,
+        relative_pos: Tensor | None,
+        rel_embeddings: Tensor | None,
+    ) -> DenseMask:
+        """Return the mask that adds the scores with distances; ``visible`` is bool, None where all keys are seen."""
+        if relative_pos is None or rel_embeddings is None:
+            return DenseMask(None if visible is None else as_mask(visible, query.dtype))
+        scores = self.distance_scores(query, key, relative_pos, rel_embeddings, self.scale)
+        return DenseMask(scores if visible is None else scores.masked_fill(~visible, torch.finfo(scores.dtype).min))
 
     def distance_terms(self) -> list[str]:
         """Return which contents are scored with distances: the query's (``c2p``), the key's (``p2c``)."""
@@ -112,17 +166,29 @@ class DisentangledEncoder(DebertaV2Encoder):
         return self.LayerNorm(distances) if "layer_norm" in self.norm_rel_ebd else distances
 
 
+class PackingDebertaLayer(PackingLayer, DebertaV2Layer):
+    """DeBERTa's layer, which packs."""
+
+
 class TextConvolution(ConvLayer):
     """The convolution over neighbouring tokens beside the first layer; the prefix has no neighbours."""
 
     def forward(self, hidden_states: Tensor, residual_states: Tensor, input_mask: Tensor) -> Tensor:
-        """Embeddings (B, N, D), the first layer's output (B, P + N, D), mask (B, N) -> (B, P + N, D)."""
-        front = (0, 0, residual_states.shape[1] - hidden_states.shape[1], 0)
+        """Embeddings (B, N, D), the first layer's output (B, P + N, D), mask (B, N) -> (B, P + N, D), or packed."""
         is_text = input_mask.bool()[..., None]
         out = self.conv(hidden_states).masked_fill(~is_text, 0)
-        out = F.pad(ACT2FN[self.conv_act](self.dropout(out)), front)
+        out = ACT2FN[self.conv_act](self.dropout(out))
+        hooks = PACKS.get(self)
+        if hooks is None or hooks.batch is None:
+            front = (0, 0, residual_states.shape[1] - hidden_states.shape[1], 0)
+            out, is_text = F.pad(out, front), F.pad(is_text, front, value=True)
+        else:
+            batch = hooks.batch_at(hooks.layers[0])
+            shape = (batch.size, batch.prefix_length)
+            out = batch.join(out.new_zeros(*shape, out.shape[-1]), batch.pack_text(out))
+            is_text = batch.join(is_text.new_ones(*shape, 1), batch.pack_text(is_text))
         given = residual_states + out
-        return self.LayerNorm(given).to(given) * F.pad(is_text, front, value=True)
+        return self.LayerNorm(given).to(given) * is_text
 
 
 class ChannelsLast(nn.Conv1d):
@@ -145,11 +211,22 @@ THEIRS = {ours: theirs for theirs, ours in OURS.items()}
 def attach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let the modules be of our classes: the same objects, names and weights, another forward."""
     change_classes(body, OURS)
+    if PACKS.get(body) is not None:
+        return
+    encoder: Any = body.get_submodule("encoder")
+    hooks = FirstLayerPacks(body, list(encoder.layer), "attention.self")
+    let_layers_pack(hooks, PackingDebertaLayer)
+    if encoder.conv is not None:
+        PACKS.set(encoder.conv, hooks)
 
 
 def detach_disentangled(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     change_classes(body, THEIRS)
+    stop_layers_packing(body, DebertaV2Layer)
+    encoder: Any = body.get_submodule("encoder")
+    if encoder.conv is not None:
+        PACKS.pop(encoder.conv)
 
 
 def change_classes(body: nn.Module, table: dict[type[nn.Module], type[nn.Module]]) -> None:
@@ -179,4 +256,5 @@ DEBERTA = Backbone(
     dimensions=text_dimensions,
     attach_attention=attach_disentangled,
     detach_attention=detach_disentangled,
+    packs_padded_batches=True,
 )

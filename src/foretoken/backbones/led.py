@@ -1,7 +1,8 @@
 """LED: Longformer's sliding window and global tokens in the encoder, BART's decoder.
 
 The prefix enters before the encoder's first layer, after transformers has padded the text to its window, and is made
-of global tokens: the attention puts it into the masks by itself.
+of global tokens: the attention puts it into the masks by itself. The encoder's layers see a batch as one run of tokens
+without padding, the first of them packs it and the last unpacks it; the decoder sees it padded.
 
 Shapes: B batch, N queries, M keys, P prefix length, H heads, K head width, D model width.
 """
@@ -12,13 +13,36 @@ from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache
-from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderSelfAttention
+from transformers.models.led.modeling_led import LEDDecoderAttention, LEDEncoderLayer, LEDEncoderSelfAttention
 
 from foretoken.attention import DenseMask
-from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack, adapter_of, offset_after_padding
+from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.base import (
+    ADAPTER,
+    Attention,
+    AttentionAdapter,
+    Backbone,
+    Stack,
+    adapter_of,
+    offset_after_padding,
+)
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
+from foretoken.backbones.longformer.packed import PackedAttention
+from foretoken.backbones.module_value import Arguments, Keywords
+from foretoken.backbones.packing import (
+    PACKS,
+    RECORDED,
+    FirstLayerPacks,
+    PackingLayer,
+    let_layers_pack,
+    may_pack,
+    stop_layers_packing,
+    with_own_prefix,
+)
 from foretoken.backbones.seq2seq import BART_DECODER, HEADS, bart_dimensions, keys_and_values
 from foretoken.errors import BackboneError
+
+SELF_ATTENTION = "self_attn.longformer_self_attn"  # in a layer of the encoder
 
 
 class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
@@ -27,13 +51,15 @@ class WindowedEncoderAttention(WindowedSelfAttention, LEDEncoderSelfAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Tensor | PackedBatch | None = None,
         is_index_masked: Tensor | None = None,
         is_index_global_attn: Tensor | None = None,
         is_global_attn: bool | None = None,
         output_attentions: bool = False,
     ) -> tuple[Tensor]:
-        """(B, N, D) -> ((B, N, D),); masks of the text, True for a masked or a global token."""
+        """(B, N, D) -> ((B, N, D),), or packed (1, S, D); masks of the text, True for a masked or a global token."""
+        if isinstance(attention_mask, PackedBatch):
+            return (PackedAttention(self, with_own_prefix(attention_mask, self))(hidden_states),)
         if (adapter := ADAPTER.get(self)) is not None and adapter.rests:
             masks = (attention_mask, is_index_masked, is_index_global_attn, is_global_attn)
             return LEDEncoderSelfAttention.forward(self, hidden_states, *masks, output_attentions)
@@ -79,8 +105,38 @@ class AdaptedDecoderAttention(LEDDecoderAttention):
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
 
+class EncoderPacks(FirstLayerPacks):
+    """Packs the encoder's batch, whoever asks for its last hidden states: they are read by the mask of the text."""
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__(encoder, list(encoder.layers), SELF_ATTENTION)
+        self.records = False
+        self.handles.append(encoder.register_forward_pre_hook(self.before_pass, with_kwargs=True))
+
+    def before_pass(self, encoder: Any, args: Arguments, kwargs: Keywords) -> None:
+        """Note whether states are recorded on the way: a forward pre-hook of the encoder."""
+        asked = {name: kwargs.get(f"output_{name}") for name in RECORDED}
+        self.records = any(
+            getattr(encoder.config, f"output_{n}") if given is None else given for n, given in asked.items()
+        )
+
+    def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
+        """Tell whether this pass is packed; not where whole layers may be dropped, the last one among them."""
+        encoder: Any = self.encoder
+        drops = encoder.training and encoder.layerdrop > 0
+        return not self.records and not drops and may_pack(encoder, adapter, hidden)
+
+    def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what is masked and what is global in (B, N) of below, above and equal to 0."""
+        return mask < 0, mask > 0
+
+
+class PackingLEDLayer(PackingLayer, LEDEncoderLayer):
+    """The encoder's layer, which packs."""
+
+
 def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
-    """Let the attention modules be of our classes: the same objects, names and weights, another forward."""
+    """Let attention modules and the encoder's layers be of our classes: the same objects, names and weights."""
     global_tokens = GlobalTokens()
     for attention in attentions:
         if isinstance(attention, LEDEncoderSelfAttention):
@@ -88,6 +144,9 @@ def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
             attention.global_tokens = global_tokens  # type: ignore[assignment]
         else:
             attention.__class__ = AdaptedDecoderAttention
+    encoder: Any = body.get_submodule("encoder")
+    if PACKS.get(encoder) is None:
+        let_layers_pack(EncoderPacks(encoder), PackingLEDLayer)
 
 
 def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
@@ -98,6 +157,7 @@ def detach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
             attention.__class__ = LEDEncoderSelfAttention
         else:
             attention.__class__ = LEDDecoderAttention
+    stop_layers_packing(body.get_submodule("encoder"), LEDEncoderLayer)
 
 
 LED = Backbone(
@@ -107,8 +167,8 @@ LED = Backbone(
             path="encoder",
             layers="encoder.layers",
             attention=Attention(
-                module="self_attn.longformer_self_attn",
-                query=("self_attn.longformer_self_attn.query", "self_attn.longformer_self_attn.query_global"),
+                module=SELF_ATTENTION,
+                query=(f"{SELF_ATTENTION}.query", f"{SELF_ATTENTION}.query_global"),
                 output="self_attn.output",
                 has_global=True,
             ),
@@ -124,4 +184,5 @@ LED = Backbone(
     detach_attention=detach_led,
     position_offset=offset_after_padding,
     first_token_is_global=True,
+    packs_padded_batches=True,
 )

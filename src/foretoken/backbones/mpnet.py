@@ -25,8 +25,14 @@ from foretoken.backbones.base import (
     text_dimensions,
 )
 from foretoken.backbones.masks import PrefixMask, as_mask, extend_late_mask
-from foretoken.backbones.module_value import ModuleValue
-from foretoken.backbones.packing import FirstLayerPacks, with_own_prefix
+from foretoken.backbones.packing import (
+    PACKS,
+    FirstLayerPacks,
+    PackingLayer,
+    let_layers_pack,
+    stop_layers_packing,
+    with_own_prefix,
+)
 
 
 class BiasedSelfAttention(MPNetSelfAttention):
@@ -78,36 +84,8 @@ class BiasedSelfAttention(MPNetSelfAttention):
         return projected
 
 
-class EncoderHooks(FirstLayerPacks):
-    """Pack what enters the first layer, and unpack what leaves the encoder."""
-
-    def __init__(self, encoder: Any) -> None:
-        super().__init__(encoder, list(encoder.layer), "attention.attn")
-        # before the tuner's hook, which removes the prefix from padded states
-        self.handles = [encoder.register_forward_hook(self.after, prepend=True, always_call=True)]
-
-    def after(self, encoder: nn.Module, args: Any, output: Any) -> Any:
-        """Unpack the last hidden states; after a failed pass there are none."""
-        if self.batch is None or output is None:
-            self.end()
-            return output
-        if isinstance(output, tuple):
-            return (self.leaving(output[0]), *output[1:])
-        output["last_hidden_state"] = self.leaving(output["last_hidden_state"])
-        return output
-
-
-HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")  # on the encoder, and on each layer
-
-
-class PackingMPNetLayer(MPNetLayer):
-    """A layer that asks the encoder's hooks what it is called with, before the prefix enters."""
-
-    def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """(B, N, D) or (1, S, D) -> the same in a tuple, or (1, S, D) from the first layer of a packed pass."""
-        if (hooks := HOOKS.get(self)) is not None:
-            hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask)
-        return super().__call__(hidden_states, attention_mask, *args, **kwargs)
+class PackingMPNetLayer(PackingLayer, MPNetLayer):
+    """MPNet's layer, which packs."""
 
 
 def heads(x: Tensor, attention: MPNetSelfAttention) -> Tensor:
@@ -134,26 +112,15 @@ def attach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
     for attention in attentions:
         attention.__class__ = BiasedSelfAttention
     encoder: Any = body.get_submodule("encoder")
-    if HOOKS.get(encoder) is not None:
-        return
-    hooks = EncoderHooks(encoder)
-    for module in (encoder, *encoder.layer):
-        HOOKS.set(module, hooks)
-    for layer in encoder.layer:
-        layer.__class__ = PackingMPNetLayer
+    if PACKS.get(encoder) is None:
+        let_layers_pack(FirstLayerPacks(encoder, list(encoder.layer), "attention.attn"), PackingMPNetLayer)
 
 
 def detach_biased(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     for attention in attentions:
         attention.__class__ = MPNetSelfAttention
-    encoder: Any = body.get_submodule("encoder")
-    hooks = HOOKS.pop(encoder)
-    if hooks is not None:
-        hooks.remove()
-    for layer in encoder.layer:
-        HOOKS.pop(layer)
-        layer.__class__ = MPNetLayer
+    stop_layers_packing(body.get_submodule("encoder"), MPNetLayer)
 
 
 MPNET = Backbone(

@@ -8,6 +8,7 @@ Shapes: B batch, N text tokens, P prefix length, S tokens of all documents with 
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,27 +21,31 @@ from torch.utils.hooks import RemovableHandle
 from foretoken.attention.choose import packs
 from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed import PackedBatch, packed_batch_of
+from foretoken.attention.tracing import is_traced
 from foretoken.backbones.base import ADAPTER, AttentionAdapter, Backbone, has_submodule
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.pooling import POOLING
 
 RECORDED = ("hidden_states", "attentions")
-PADDING_HEADS = ("ForQuestionAnswering",)
+SPANS = ("start_logits", "end_logits")
+IGNORED = -100  # the label that transformers' losses leave out
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeadInputs:
     """What the head of the model that runs now reads of its encoder.
 
     Attributes:
         first_token_only: each document's first token alone, of the last hidden states.
-        padding: the states of padding too, as question answering does: its softmax goes over all positions.
+        padding: the states of padding too, as the loss of this pass does.
         last_layer_only: the last hidden states alone, by a mask of tokens.
+        packed: the batch of a pass that left padding out; the pass puts it here.
     """
 
     first_token_only: bool
     padding: bool
     last_layer_only: bool
+    packed: PackedBatch | None = None
 
 
 # on an encoder while a model runs; absent where the body itself was called
@@ -50,11 +55,11 @@ HEAD_INPUTS = ModuleValue[HeadInputs]("foretoken_head_inputs")
 class HeadInputHooks:
     """Hooks of a model that note on its encoder what the head reads."""
 
-    def __init__(self, body: nn.Module, encoder: nn.Module, *, first_token_only: bool, padding: bool) -> None:
+    def __init__(self, model: nn.Module, body: nn.Module, encoder: nn.Module, *, first_token_only: bool) -> None:
         self.body = body
         self.encoder = encoder
         self.first_token_only = first_token_only
-        self.padding = padding
+        self.names = list(inspect.signature(type(model).forward).parameters)[1:]
 
     def before(self, model: nn.Module, args: Arguments, kwargs: Keywords) -> None:
         """Note it: a forward pre-hook of the model."""
@@ -64,22 +69,62 @@ class HeadInputHooks:
         last_layer_only = not (recorded or has_full_mask)
         pooling = POOLING.get(self.body)
         first = self.first_token_only and not recorded and (pooling is None or pooling.pool == "first")
-        HEAD_INPUTS.set(self.encoder, HeadInputs(first, self.padding, last_layer_only))
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        padding = not is_traced() and loss_reads_padding(given)
+        HEAD_INPUTS.set(self.encoder, HeadInputs(first, padding, last_layer_only))
 
-    def after(self, model: nn.Module, args: Any, output: Any) -> None:
-        """Remove the note: a forward hook that also runs after a failed pass."""
-        HEAD_INPUTS.pop(self.encoder)
+    def after(self, model: nn.Module, args: Any, output: Any) -> Any:
+        """Remove the note: a forward hook that also runs after a failed pass. No answer begins or ends in padding."""
+        inputs = HEAD_INPUTS.pop(self.encoder)
+        if inputs is None or inputs.packed is None or not type(model).__name__.endswith("ForQuestionAnswering"):
+            return output
+        return without_spans_in_padding(output, inputs.packed)
+
+
+def loss_reads_padding(given: Keywords) -> bool:
+    """Tell whether the loss that transformers computes of a model's inputs depends on the states of padding.
+
+    That of question answering is a softmax over all positions. A label of a token counts unless it is -100.
+    """
+    if given.get("start_positions") is not None and given.get("end_positions") is not None:
+        return True
+    labels, mask = given.get("labels"), given.get("attention_mask")
+    if not (isinstance(labels, Tensor) and isinstance(mask, Tensor)) or labels.shape != mask.shape:
+        return False
+    return bool(((labels != IGNORED) & (mask == 0)).any())
+
+
+def without_spans_in_padding(output: Any, batch: PackedBatch) -> Any:
+    """Give padding scores to begin and to end an answer that are below all others; a sum of two is still finite.
+
+    A packed pass has no states of padding: the head has made their scores (B, N) of zeros.
+    """
+    if output is None or batch.is_whole:
+        return output
+    real = torch.ones(1, batch.text_start + len(batch.index), dtype=torch.bool, device=batch.index.device)
+    left_out = ~batch.unpack(real)[:, batch.prefix_length :]
+
+    def lowest(scores: Tensor) -> Tensor:
+        return scores.masked_fill(left_out[:, : scores.shape[1]], torch.finfo(scores.dtype).min / 2)
+
+    if isinstance(output, tuple):
+        return (*(lowest(scores) for scores in output[:2]), *output[2:])
+    for name in SPANS:
+        output[name] = lowest(output[name])
+    return output
 
 
 def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
-    """Let the encoder know what the model's head reads of it, where the family packs; return the hooks' handles."""
+    """Let the encoder know what the model's head reads of it, where the family packs; return the hooks' handles.
+
+    A decoder reads its encoder by a mask: nothing has to be known of its head.
+    """
     stack, kind = backbone.stacks[0], type(model).__name__
-    if not backbone.packs or not has_submodule(stack.module(body), stack.end):
+    if not backbone.packs or len(backbone.stacks) > 1 or not has_submodule(stack.module(body), stack.end):
         return []
     encoder = stack.module(body).get_submodule(stack.end)
     first_token_only = bool(backbone.first_token_heads) and kind.endswith(backbone.first_token_heads)
-    padding = kind.endswith(PADDING_HEADS)
-    hooks = HeadInputHooks(body, encoder, first_token_only=first_token_only, padding=padding)
+    hooks = HeadInputHooks(model, body, encoder, first_token_only=first_token_only)
     return [
         model.register_forward_pre_hook(hooks.before, with_kwargs=True),
         model.register_forward_hook(hooks.after, always_call=True),
@@ -130,22 +175,34 @@ def is_watched(layer: Any) -> bool:
     return bool(layer._forward_hooks or attention._forward_hooks or attention._forward_pre_hooks)
 
 
-class PackedPass:
-    """A pass that runs packed: its batch, what the adapters know of it, and the hooks that begin and end it."""
+def note_packed(encoder: nn.Module, batch: PackedBatch) -> None:
+    """Let the head know that the pass under way leaves padding out."""
+    if (inputs := HEAD_INPUTS.get(encoder)) is not None:
+        inputs.packed = batch
 
-    def __init__(self) -> None:
+
+class PackedPass:
+    """A pass that runs packed: its batch, what the adapters know of it, and the hooks that begin and end it.
+
+    Args:
+        encoder: the module that knows what the head reads.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        self.encoder = encoder
         self.batch: PackedBatch | None = None
         self.context: AbstractContextManager[None] | None = None
         self.handles: list[RemovableHandle] = []
 
-    def begin(self, adapter: AttentionAdapter | None, masked: Tensor) -> PackedBatch:
-        """Return the batch of (B, N) bool padding, no token of which is global, and let the adapters know."""
+    def begin(self, adapter: AttentionAdapter | None, masked: Tensor, is_global: Tensor | None = None) -> PackedBatch:
+        """Return the batch of (B, N) bool padding and global tokens, and let the adapters and the head know."""
         batch = self.batch = packed_batch_of(
             masked,
-            torch.zeros_like(masked),
+            torch.zeros_like(masked) if is_global is None else is_global,
             prefix_length=prefix_length_of(adapter),
             prefix_mask=prefix_mask_of(adapter),
         )
+        note_packed(self.encoder, batch)
         self.context = while_packed(adapter, batch)
         self.context.__enter__()
         return batch
@@ -167,37 +224,93 @@ class FirstLayerPacks(PackedPass):
     """Packs a batch where an encoder runs its layers itself: before the first layer is called, until the last has run.
 
     Args:
-        encoder: the module that knows what the head reads.
+        encoder: the module that runs the layers, and knows what the head reads.
         layers: its layers.
         attention: path of the attention in a layer.
     """
 
     def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
-        super().__init__()
-        self.encoder = encoder
+        super().__init__(encoder)
         self.layers = layers
         self.path = attention
+        # before the tuner's hook, which removes the prefix from padded states
+        self.handles = [encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
 
     def entering(
-        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
+        self, layer: nn.Module, hidden: Tensor, given: Tensor | PackedBatch | None, kwargs: Keywords
     ) -> tuple[Tensor, Tensor | PackedBatch | None]:
         """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
-        adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
+        mask, adapter = self.mask_in(given, kwargs), ADAPTER.get(self.layers[0].get_submodule(self.path))
         if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(adapter, hidden):
-            hidden = self.begin(adapter, masked_texts(mask, hidden)).pack_text(hidden)
-        return hidden, mask if self.batch is None else self.batch
+            hidden = self.begin(adapter, *self.masks(mask, hidden)).pack_text(hidden)
+        return hidden, given if self.batch is None else self.batch
+
+    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
+        """Return the mask that a layer is called with; it may be among the layer's other arguments."""
+        return given
 
     def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
         """Tell whether this pass is packed."""
         inputs = HEAD_INPUTS.get(self.encoder)
         return inputs is not None and inputs.last_layer_only and may_pack(self.encoder, adapter, hidden)
 
+    def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return which tokens (B, N) a layer's mask leaves out, and which are global; None for none."""
+        return masked_texts(mask, hidden), None
+
+    def batch_at(self, layer: nn.Module) -> PackedBatch:
+        """Return the batch as a layer's attention sees it."""
+        assert self.batch is not None
+        return with_own_prefix(self.batch, layer.get_submodule(self.path))
+
     def leaving(self, hidden: Tensor) -> Tensor:
         """Unpack the hidden states that leave the last layer."""
-        assert self.batch is not None
-        batch = with_own_prefix(self.batch, self.layers[-1].get_submodule(self.path))
+        batch = self.batch_at(self.layers[-1])
         self.end()
         return batch.unpack(hidden)
+
+    def left(self, layer: nn.Module, output: Any) -> Any:
+        """Return what a layer returns, hidden states or a tuple of them and more: the last one unpacks them."""
+        if self.batch is None or layer is not self.layers[-1]:
+            return output
+        return (self.leaving(output[0]), *output[1:]) if isinstance(output, tuple) else self.leaving(output)
+
+    def after_pass(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Forget the batch of a pass that failed: a forward hook of the encoder, called in any case."""
+        self.end()
+
+
+PACKS = ModuleValue[FirstLayerPacks]("foretoken_packing")  # on an encoder and on its layers
+
+
+class PackingLayer(nn.Module):
+    """A layer that asks what it is called with, before gradient checkpointing notes it and before the prefix enters."""
+
+    def __call__(self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """(B, N, D) or (1, S, D) -> the same; packed between the first layer and the last."""
+        hooks = PACKS.get(self)
+        assert hooks is not None
+        hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask, kwargs)
+        return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
+
+
+def let_layers_pack(hooks: FirstLayerPacks, kind: type[nn.Module]) -> None:
+    """Let an encoder's layers be of a class that asks the hooks: the same objects, names and weights."""
+    for module in (hooks.encoder, *hooks.layers):
+        PACKS.set(module, hooks)
+    for layer in hooks.layers:
+        layer.__class__ = kind
+
+
+def stop_layers_packing(encoder: nn.Module, kind: type[nn.Module]) -> None:
+    """Take the hooks off, and let the layers be of transformers' own class again."""
+    hooks = PACKS.pop(encoder)
+    if hooks is None:
+        return
+    hooks.remove()
+    for layer in hooks.layers:
+        PACKS.pop(layer)
+        layer.__class__ = kind
 
 
 def masked_texts(mask: Tensor, hidden: Tensor) -> Tensor:

@@ -141,8 +141,7 @@ class EncoderHooks(PackedPass):
     """Pack what enters an encoder, and unpack what leaves it."""
 
     def __init__(self, encoder: nn.Module, parts: Parts) -> None:
-        super().__init__()
-        self.encoder = encoder
+        super().__init__(encoder)
         self.parts = parts
         last = self.layers()[-1]
         self.handles = [

@@ -26,6 +26,7 @@ from foretoken.backbones.packing import (
     HEAD_INPUTS,
     is_watched,
     may_pack,
+    note_packed,
     one_document,
     prefix_length_of,
     prefix_mask_of,
@@ -62,6 +63,7 @@ class PackingEncoder(LongformerEncoder):
         text = attention_mask[:, length:]
         of_prefix = prefix_mask_of(adapter)
         batch = packed_batch_of(text < 0, text > 0, prefix_length=length, prefix_mask=of_prefix)
+        note_packed(self, batch)
         recorded = []
         with while_packed(adapter, batch):
             hidden = batch.pack(hidden_states)

@@ -182,14 +182,20 @@ class Plan:
         return len(self.entries) > 1
 
     def ids_for(self, text: Tensor) -> Tensor | None:
-        """Return the token ids of the (B, N, D) text. LED pads it after its embeddings; any id will do for those."""
-        ids = self.token_ids
-        if ids is not None and self.packed is not None:
-            return self.remembered(ids, self.packed.pack_text)
-        missing = 0 if ids is None else text.shape[1] - ids.shape[1]
-        if ids is None or not missing:
+        """Return the token ids of the (B, N, D) text, or packed (1, T, D).
+
+        LED and BigBird pad it after its embeddings; any id will do for those.
+        """
+        ids, packed = self.token_ids, self.packed
+        missing = 0 if ids is None else (text.shape[1] if packed is None else packed.length) - ids.shape[1]
+        if ids is None or (packed is None and not missing):
             return ids
-        return self.remembered(ids, lambda ids: torch.nn.functional.pad(ids, (0, missing)))
+
+        def fitted(ids: Tensor) -> Tensor:
+            ids = torch.nn.functional.pad(ids, (0, missing))
+            return ids if packed is None else packed.pack_text(ids)
+
+        return self.remembered(ids, fitted)
 
     def remembered(self, ids: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor | None:
         """Return changed token ids, the same tensor for all layers."""

@@ -1,0 +1,260 @@
+"""All packed families but Longformer: packed batches give what padded ones do, and what transformers' own do."""
+
+import copy
+import pickle
+from itertools import product
+
+import pytest
+import torch
+
+import foretoken
+from foretoken import PrefixPropagationConfig
+from foretoken.attention.choose import use_packing
+from foretoken.backbones.bert.packed import HOOKS
+from foretoken.backbones.packing import HEAD_INPUTS
+
+from support import tiny
+from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, outcome, whole
+from support.table import EMPTY, METHODS, adapted
+
+ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
+TASKS = ("SEQ_CLS", "TOKEN_CLS", "MASKED_LM", "SEQ_2_SEQ_LM")
+LAYERS = {"deberta-v2": "deberta.encoder.layer", "big_bird": "bert.encoder.layer", "led": "led.encoder.layers"}
+
+
+def model_of(family, method, task, **options):
+    """Return a model in float64 in training, with a shaken adapter or sped up."""
+    if method is None:
+        return foretoken.speed_up(tiny.model(family, task, **options)).double().train()
+    made = adapted(tiny.model(family, task, **options), method, task_type=tiny.peft_task(task))
+    return tiny.shaken(made, scale=0.3).double().train()
+
+
+def cells():
+    """Every method on BERT, and on the others those of ``ALIKE`` by default; tags for these alone."""
+    for family, task, method in product(PACKED, ("SEQ_CLS", "TOKEN_CLS", "SEQ_2_SEQ_LM"), METHODS):
+        is_main = family == "bert" or method in ALIKE
+        if task in tiny.tasks(family) and (method, family) not in EMPTY and (is_main or task != "TOKEN_CLS"):
+            yield pytest.param(family, method, task, marks=() if is_main else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("family", "method", "task"), list(cells()))
+def test_packed_is_padded(family, method, task):
+    model, atol = model_of(family, method, task), 1e-9 if method in ALIKE else ROUNDED.get(family, 1e-9)
+    rows, padded_rows = check_same(model, batch(family, task), atol=atol)
+    assert rows[0] < padded_rows[0]
+    late = 3 * 3 if method == "prefix-propagation, upper layers" else 0  # a prefix of 3 for each of the 3 texts
+    assert rows[-1] == (3 if task == "SEQ_CLS" and family in BERT_LIKE else rows[0] + late)
+
+
+@pytest.mark.parametrize(("family", "task"), [(f, t) for f in PACKED for t in TASKS if t in tiny.tasks(f)])
+def test_sped_up_is_transformers_own(family, task):
+    plain, inputs = tiny.model(family, task), batch(family, task)
+    classes = [type(module) for module in plain.modules()]
+    with torch.no_grad():
+        theirs = copy.deepcopy(plain)(**inputs, output_hidden_states=True)
+        foretoken.speed_up(plain)
+        ours = plain(**inputs)
+        unpickled = pickle.loads(pickle.dumps(plain))(**inputs)
+        copied = copy.deepcopy(plain)(**inputs)
+        more = plain(**inputs, output_hidden_states=True)
+    real = inputs["attention_mask"].bool() if task in ("TOKEN_CLS", "MASKED_LM") else slice(None)
+    for found in (ours, unpickled, copied, more):
+        torch.testing.assert_close(found.logits[real], theirs.logits[real], atol=1e-5, rtol=1e-5)
+    name = "encoder_hidden_states" if task == "SEQ_2_SEQ_LM" else "hidden_states"
+    assert [state.shape for state in more[name]] == [state.shape for state in theirs[name]]
+    assert [type(module) for module in foretoken.undo_speed_up(plain).modules()] == classes
+    assert plain(**inputs).logits.equal(theirs.logits)
+
+
+@pytest.mark.parametrize("family", FIRST_LAYER_PACKS)
+def test_sped_up_runs_packed(family):
+    task = tiny.main_task(family)
+    model, inputs = model_of(family, None, task), batch(family, task)
+    rows, padded_rows = check_same(model, inputs, atol=ROUNDED.get(family, 1e-9))
+    assert max(rows) < min(padded_rows)
+    assert len(rows) == len(padded_rows)
+
+
+def left(mask):
+    mask[0, :4] = mask[1, :17] = 0
+
+
+def both_sides(mask):
+    mask[0, :4] = mask[0, 15:] = mask[1, :3] = mask[1, 9:12] = mask[2, 1::2] = 0
+
+
+def empty(mask):
+    mask[1] = mask[2, 1:] = 0
+
+
+BATCHES = {
+    "padded on the left": {"cut": left},
+    "padded on both sides, holes": {"cut": both_sides},
+    "a document without a token": {"cut": empty},
+    "no padding": {"cut": whole},
+    "one document": {"cut": whole, "size": 1},
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("family", ["modernbert", "mpnet", "deberta-v2", "big_bird", "led"])
+def test_every_batch(family, kind):
+    task = "TOKEN_CLS" if "TOKEN_CLS" in tiny.tasks(family) else tiny.main_task(family)
+    check_same(model_of(family, "stack, of every site", task), batch(family, task, **BATCHES[kind]))
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "big_bird", "led"])
+def test_a_list_of_outputs_and_embeddings_instead_of_ids(family):
+    task = tiny.main_task(family)
+    model, inputs = model_of(family, "prefix-propagation", task).eval(), batch(family, task)
+    inputs["inputs_embeds"] = torch.randn(3, N, 32, dtype=torch.float64)
+    inputs["input_ids"] = None
+    found = {}
+    for packed in (True, False):
+        use_packing(packed)
+        found[packed] = model(**inputs, return_dict=False)[:2]
+    torch.testing.assert_close(found[True], found[False], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_documents_that_name_their_adapters_run_packed(family):
+    task = tiny.main_task(family)
+    model = model_of(family, "prefix-propagation", task)
+    model.add_adapter("long", PrefixPropagationConfig(task_type=task, num_virtual_tokens=5))
+    tiny.shaken(model, scale=0.3).double().eval()
+    inputs, names = batch(family, task), ["long", "default", "long"]
+    inputs = {name: x for name, x in inputs.items() if name != "labels"}
+    found = {}
+    with torch.no_grad():
+        for packed in (True, False):
+            use_packing(packed)
+            found[packed] = model(**inputs, adapter_names=names).logits
+            for row, name in enumerate(names):
+                model.set_adapter(name)
+                torch.testing.assert_close(found[packed][row], model(**inputs).logits[row], atol=1e-9, rtol=0)
+    torch.testing.assert_close(found[True], found[False], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_no_document_depends_on_the_others_of_its_batch(family):
+    """But in block-sparse attention, whose last block and random blocks are those of the padded batch."""
+    task = tiny.main_task(family)
+    model, inputs = model_of(family, "stack, of every site", task).eval(), batch(family, task)
+    inputs = {name: x for name, x in inputs.items() if name != "labels"}
+    with torch.no_grad():
+        together = model(**inputs).logits
+        for number, length in enumerate((N, 8, 1)):
+            if family == "big_bird":
+                length = N
+            alone = model(**tiny.cut(inputs, number, length)).logits
+            torch.testing.assert_close(alone[0], together[number], atol=1e-9, rtol=0)
+
+
+def test_what_cannot_be_packed_is_padded():
+    """A user's mask in four dimensions, a call of the body itself, and states that somebody records."""
+    model, inputs = foretoken.speed_up(tiny.model("bert")).double(), batch("bert", "SEQ_CLS")
+    use_packing(True)
+    own = inputs["attention_mask"].bool()[:, None, None] & torch.ones(N, N, dtype=torch.bool).tril()
+    body = model.bert(inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
+    assert body.shape[:2] == (3, N)
+    given = model(inputs["input_ids"], attention_mask=own).logits
+    foretoken.undo_speed_up(model)
+    torch.testing.assert_close(given, model(inputs["input_ids"], attention_mask=own).logits, atol=1e-9, rtol=0)
+
+
+def test_without_padding_only_the_last_layer_is_short():
+    model = tiny.shaken(adapted(tiny.model("bert"), "prefix-tuning", task_type="SEQ_CLS")).double().train()
+    rows, _ = check_same(model, batch("bert", "SEQ_CLS", cut=whole))
+    assert rows == [3 * N] * (len(rows) - 1) + [3]
+
+
+def test_a_failed_pass_leaves_no_mark():
+    model, inputs = foretoken.speed_up(tiny.model("bert")), batch("bert", "SEQ_CLS")
+    encoder = model.bert.encoder
+    expected = model(**inputs).logits
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    handle = encoder.layer[0].intermediate.register_forward_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        model(**inputs)
+    handle.remove()
+    assert HEAD_INPUTS.get(encoder) is None
+    assert HOOKS.get(encoder).batch is None
+    assert model(**inputs).logits.equal(expected)
+
+
+@pytest.mark.parametrize("family", [family for family in ("bert", *FIRST_LAYER_PACKS) if family != "mpnet"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(reentrant, family):
+    task = tiny.main_task(family)
+    model, inputs = model_of(family, "prefix-propagation", task), batch(family, task)
+    _, expected, _ = outcome(model, inputs, True)
+    model.enable_input_require_grads()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    _, gradients, _ = outcome(model, inputs, True)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "big_bird", "led"])
+def test_hooks_of_the_users_see_the_run(family):
+    """Between the first layer and the last a layer sees one long document; the model's output is padded."""
+    task = tiny.main_task(family)
+    model, inputs = model_of(family, None, task), batch(family, task)
+    layer = dict(model.named_modules())[LAYERS[family]][1]
+    seen = []
+    handle = layer.register_forward_hook(
+        lambda _, args, out: seen.append((out[0] if isinstance(out, tuple) else out).shape)
+    )
+    use_packing(True)
+    model(**inputs)
+    handle.remove()
+    assert seen == [(1, N + 8 + 1, 32)]
+
+
+@pytest.mark.parametrize("family", ["deberta-v2", "big_bird", "led"])
+def test_a_pass_that_fails_leaves_no_batch(family):
+    task = tiny.main_task(family)
+    model, inputs = model_of(family, "prefix-propagation", task), batch(family, task)
+    use_packing(True)
+    expected = model(**inputs).logits
+    layer = dict(model.get_base_model().named_modules())[LAYERS[family]][1]
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    handle = layer.register_forward_pre_hook(fail)
+    with pytest.raises(ZeroDivisionError):
+        model(**inputs)
+    handle.remove()
+    use_packing(False)
+    torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-9, rtol=0)
+    use_packing(True)
+    torch.testing.assert_close(model(**inputs).logits, expected, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("method", [None, "prefix-propagation"])
+def test_an_encoder_that_a_text_is_written_from_is_packed(method):
+    """`generate` calls LED's encoder by itself."""
+    model, inputs = model_of("led", method, "SEQ_2_SEQ_LM").eval(), batch("led", "SEQ_2_SEQ_LM")
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask", "global_attention_mask")}
+    encoder, shapes, found = dict(model.named_modules()), [], {}
+    layer = next(module for name, module in encoder.items() if name.endswith("encoder.layers.0.fc1"))
+    layer.register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape[0]))
+    for packed in (True, False):
+        use_packing(packed)
+        options = {"max_new_tokens": 5, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+        found[packed] = model.generate(**inputs, **options)
+    assert shapes == [1, 3]
+    assert torch.equal(found[True].sequences, found[False].sequences)
+    torch.testing.assert_close(found[True].logits, found[False].logits, atol=1e-9, rtol=0)
+
+
+def test_layers_that_are_dropped_take_their_padding_with_them():
+    """The first layer packs, the last unpacks: LED may drop either in training."""
+    model, inputs = foretoken.speed_up(tiny.model("led", encoder_layerdrop=0.9)).train(), batch("led", "SEQ_2_SEQ_LM")
+    torch.manual_seed(0)
+    assert all(model(**inputs).logits.shape == (3, 6, 100) for _ in range(8))
