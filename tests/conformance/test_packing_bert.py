@@ -13,6 +13,7 @@ from foretoken.backbones.bert.packed import HOOKS
 from foretoken.backbones.packing import HEAD_INPUTS
 
 from support import tiny
+from support.packed_runs import check_same, outcome
 from support.table import METHODS, adapted
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert", "mpnet")
@@ -34,37 +35,6 @@ def batch(task, *, padded=True):
     return {"input_ids": ids, "attention_mask": mask} | tiny.answers(
         task, {"attention_mask": mask, "input_ids": ids}, generator
     )
-
-
-def outcome(model, inputs, packed, **options):
-    """Return output, gradients, and the rows that entered each layer's feed-forward block."""
-    use_packing(packed)
-    model.zero_grad(set_to_none=True)
-    rows = []
-    hooks = [
-        module.register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[0] * args[0].shape[1]))
-        for name, module in model.named_modules()
-        if name.endswith(("intermediate.dense", "ffn.lin1", "mlp.Wi"))
-    ]
-    output = model(**inputs, **options)
-    output.loss.backward()
-    for hook in hooks:
-        hook.remove()
-    use_packing(None)
-    return output, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}, rows
-
-
-def check_same(model, inputs, **options):
-    (ours, our_gradients, rows), (theirs, gradients, padded_rows) = (
-        outcome(model, inputs, p, **options) for p in (True, False)
-    )
-    real = inputs["attention_mask"].bool() if ours.logits.shape[:2] == (3, N) else slice(None)
-    torch.testing.assert_close(ours.logits[real], theirs.logits[real], atol=1e-9, rtol=0)
-    for name, gradient in gradients.items():
-        assert (our_gradients[name] is None) == (gradient is None), name
-        if gradient is not None:
-            torch.testing.assert_close(our_gradients[name], gradient, atol=1e-9, rtol=0)
-    return rows, padded_rows
 
 
 @pytest.mark.parametrize("task", ["SEQ_CLS", "TOKEN_CLS"])

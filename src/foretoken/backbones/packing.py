@@ -60,7 +60,8 @@ class HeadInputHooks:
         """Note it: a forward pre-hook of the model."""
         config: Any = model.config
         recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
-        has_full_mask = any(isinstance(x, Tensor) and x.dim() == 4 for x in (*args, *kwargs.values()))
+        given = (*args, *kwargs.values())  # of finished masks there may be one for each kind of layer
+        has_full_mask = any(isinstance(x, dict) or (isinstance(x, Tensor) and x.dim() == 4) for x in given)
         last_layer_only = not (recorded or has_full_mask)
         pooling = POOLING.get(self.body)
         first = self.first_token_only and not recorded and (pooling is None or pooling.pool == "first")
@@ -83,6 +84,7 @@ def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> l
     return [
         model.register_forward_pre_hook(hooks.before, with_kwargs=True),
         model.register_forward_hook(hooks.after, always_call=True),
+        *backbone.note_head(model, body),
     ]
 
 

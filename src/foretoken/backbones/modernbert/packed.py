@@ -15,10 +15,10 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer
 
-from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.attention_interface import attach_interface, detach_interface
-from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
-from foretoken.backbones.packing import FirstLayerPacks, with_own_prefix
+from foretoken.backbones.module_value import Arguments, ModuleValue
+from foretoken.backbones.packed_layers import pack_rotations
+from foretoken.backbones.packing import FirstLayerPacks
 
 
 class BodyHooks(FirstLayerPacks):
@@ -55,20 +55,6 @@ class PackingModernBertLayer(ModernBertEncoderLayer):
             hidden_states, mask = hooks.entering(self, hidden_states, kwargs.get("attention_mask"))
             kwargs["attention_mask"] = mask
         return super().__call__(hidden_states, *args, **kwargs)
-
-
-def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
-    """Give the tokens of a run their own rotations, (1 or B, P + N, K) -> (1, S, K), once for layers given the same."""
-    batch = kwargs.get("attention_mask")
-    if not isinstance(batch, PackedBatch):
-        return None
-    batch, (cosine, sine) = with_own_prefix(batch, attention), kwargs["position_embeddings"]
-
-    def packed(x: Tensor) -> Tensor:
-        return batch.pack(x.expand(batch.size, -1, -1))
-
-    rotations = batch.remembered(cosine, packed), batch.remembered(sine, packed)
-    return args, {**kwargs, "position_embeddings": rotations}
 
 
 def attach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:

@@ -1,0 +1,180 @@
+"""Layers that a stack runs itself, over a run of documents without padding: causal decoders of every family.
+
+The first layer packs what it is called with and the last one unpacks what it returns, both outside of gradient
+checkpointing. Linear maps and norms run without padding; attention runs with it, and with the layer's own mask. The
+layers' classes are made of transformers' own, so that one way serves all families whose layers are called alike.
+
+Shapes: B documents, N tokens of the padded texts, T real tokens of all, K head width, D model width.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.attention_interface import attach_interface, detach_interface
+from foretoken.backbones.base import ADAPTER
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
+from foretoken.backbones.packing import FirstLayerPacks, masked_texts, prefix_length_of, with_own_prefix
+
+
+@dataclass(frozen=True)
+class PaddedCache:
+    """What a packed layer is given in the place of an empty key-value cache, whose keys have the padding."""
+
+    cache: DynamicCache
+    batch: PackedBatch
+
+    def update(self, key: Tensor, value: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Let the cache have the keys and values (1, H_kv, T, K), which are all that the layer's queries may see."""
+        padded = (self.batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
+        self.cache.update(*padded, layer, *args, **kwargs)
+        return key, value
+
+
+class LayerHooks(FirstLayerPacks):
+    """Pack what enters the first layer of a body, and unpack what leaves the last one.
+
+    Attributes:
+        unpacked: the batch whose states have left the last layer, until the model's pass ends; None where it was
+            padded, or where documents have heads of their own.
+    """
+
+    def __init__(self, body: nn.Module, layers: list[nn.Module], attention: str) -> None:
+        super().__init__(body, layers, attention)
+        self.unpacked: PackedBatch | None = None
+        self.handles = [
+            # after the tuner's hook, which notes how queries are rotated
+            *(
+                layer.get_submodule(attention).register_forward_pre_hook(pack_rotations, with_kwargs=True)
+                for layer in layers
+            ),
+            body.register_forward_hook(self.after, prepend=True, always_call=True),
+        ]
+
+    def after(self, body: nn.Module, args: Any, output: Any) -> None:
+        """End a pass that failed between the first layer and the last."""
+        self.end()
+
+    def packed(self, layer: nn.Module, given: Keywords) -> Keywords | None:
+        """Return what a layer is called with in the place of what is given; None where that stays."""
+        hidden, mask = given["hidden_states"], given.get("attention_mask")
+        if layer is self.layers[0] and self.can_begin(given, mask, hidden):
+            masked = masked_texts(mask, hidden)
+            if bool(masked.any()):
+                adapter = ADAPTER.get(layer.get_submodule(self.path))
+                hidden = self.begin(adapter, masked).pack_text(hidden)
+        if self.batch is None:
+            return None
+        assert isinstance(mask, Tensor)
+        changed: Keywords = {"hidden_states": hidden, "attention_mask": self.batch.with_mask(mask)}
+        if (held := given.get("past_key_values")) is not None:
+            changed["past_key_values"] = PaddedCache(held, self.batch)
+        return given | changed
+
+    def can_begin(self, given: Keywords, mask: Any, hidden: Tensor) -> bool:
+        """Tell whether this pass can be packed: not that of the prefix alone, and not one that goes on with a cache."""
+        adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
+        is_square = isinstance(mask, Tensor) and mask.shape[2:] == (hidden.shape[1], hidden.shape[1])
+        if not is_square or prefix_length_of(adapter) or given.get("encoder_hidden_states") is not None:
+            return False
+        held = given.get("past_key_values")
+        is_empty = held is None or (type(held) is DynamicCache and held.get_seq_length() == 0)
+        return is_empty and self.may_begin(adapter, hidden)
+
+    def left(self, layer: nn.Module, output: Any) -> Any:
+        """Return what a packed layer yields, the last one with the padding."""
+        if layer is not self.layers[-1]:
+            return output
+        adapter = ADAPTER.get(layer.get_submodule(self.path))
+        self.unpacked = self.batch if adapter is None or adapter.mixed_size is None else None
+        return (self.leaving(output[0]), *output[1:]) if isinstance(output, tuple) else self.leaving(output)
+
+
+HOOKS = ModuleValue[LayerHooks]("foretoken_packing")  # on the body, and on each layer
+
+
+class PackingLayer(nn.Module):
+    """A layer that asks the body's hooks what it is called with, before gradient checkpointing notes it."""
+
+    theirs: ClassVar[type[nn.Module]]
+    argument_names: ClassVar[tuple[str, ...]]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """(B, N, D) -> (B, N, D); in a packed pass (1, T, D) -> (1, T, D), but for the ends of the stack."""
+        hooks = HOOKS.get(self)
+        given = dict(zip(self.argument_names, args, strict=False)) | kwargs
+        packed = None if hooks is None else hooks.packed(self, given)
+        if hooks is None or packed is None:
+            return super().__call__(*args, **kwargs)
+        return hooks.left(self, super().__call__(packed.pop("hidden_states"), **packed))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Make the class anew where the layer is copied or unpickled."""
+        return new_layer, (self.theirs,), vars(self)
+
+
+@cache
+def packing_class(theirs: type[nn.Module]) -> type[nn.Module]:
+    """Return the class of a family's layers that pack; it has the name of theirs, by which others look for layers."""
+    names = tuple(inspect.signature(theirs.forward).parameters)[1:]
+    return type(theirs.__name__, (PackingLayer, theirs), {"theirs": theirs, "argument_names": names})
+
+
+def new_layer(theirs: type[nn.Module]) -> nn.Module:
+    """Return an empty layer of the class."""
+    made = packing_class(theirs)
+    return made.__new__(made)
+
+
+def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
+    """Give the tokens of a run their own rotations, (1 or B, P + N, K) -> (1, S, K), once for layers given the same."""
+    batch = kwargs.get("attention_mask")
+    if not isinstance(batch, PackedBatch) or kwargs.get("position_embeddings") is None:
+        return None
+    batch, (cosine, sine) = with_own_prefix(batch, attention), kwargs["position_embeddings"]
+
+    def packed(x: Tensor) -> Tensor:
+        return batch.pack(x.expand(batch.size, -1, -1))
+
+    rotations = batch.remembered(cosine, packed), batch.remembered(sine, packed)
+    return args, {**kwargs, "position_embeddings": rotations}
+
+
+def attach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, attention: str) -> None:
+    """Let attention ask its adapter, and the body's layers pack its batches.
+
+    Args:
+        body: the module that runs the layers.
+        attentions: the layers' attention modules.
+        layers: path of the layers in the body.
+        attention: path of the attention in a layer.
+    """
+    attach_interface(body, attentions)
+    if HOOKS.get(body) is not None:
+        return
+    modules = list(body.get_submodule(layers).children())
+    hooks = LayerHooks(body, modules, attention)
+    HOOKS.set(body, hooks)
+    for layer in modules:
+        layer.__class__ = packing_class(type(layer))
+        HOOKS.set(layer, hooks)
+
+
+def detach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, attention: str) -> None:
+    """Let them be transformers' own again."""
+    detach_interface(body, attentions)
+    hooks = HOOKS.pop(body)
+    if hooks is None:
+        return
+    hooks.remove()
+    for layer in hooks.layers:
+        if isinstance(layer, PackingLayer):
+            layer.__class__ = layer.theirs
+        HOOKS.pop(layer)
