@@ -214,18 +214,31 @@ def test_every_document_has_its_adapter(family, method):
 
 
 @pytest.mark.parametrize("position_free", [False, True])
-def test_an_adapter_on_a_model_that_was_sped_up(position_free):
+@pytest.mark.parametrize("family", ["llama", "modernbert"])
+def test_an_adapter_on_a_model_that_was_sped_up(family, position_free):
     """The rotations of the padded queries are noted, whatever was attached first."""
-    config = foretoken.PrefixPropagationConfig(
-        task_type="CAUSAL_LM", num_virtual_tokens=3, prefix_dropout=0.0, position_free=position_free
+    config = foretoken.PrefixTuningConfig(
+        task_type="SEQ_CLS", num_virtual_tokens=3, prefix_dropout=0.0, position_free=position_free
     )
-    model = tiny.shaken(get_peft_model(foretoken.speed_up(tiny.model("llama", "CAUSAL_LM")), config)).double()
-    assert check_same(model, batch())[0][-1] == 22
+    model = tiny.shaken(get_peft_model(foretoken.speed_up(tiny.model(family, "SEQ_CLS")), config)).double()
+    assert check_same(model, batch("SEQ_CLS"))[0][-1] == 22
 
 
 def test_lora_of_peft_alone():
     model = get_peft_model(tiny.model("llama", "CAUSAL_LM"), LoraConfig(task_type="CAUSAL_LM", r=2)).double()
     assert check_same(tiny.shaken(foretoken.speed_up(model)), batch())[0][-1] == 22
+
+
+@pytest.mark.parametrize(("family", "projections"), [("bert", ["query", "value"]), ("llama", ["q_proj", "v_proj"])])
+def test_documents_that_name_lora_of_peft_are_padded(family, projections):
+    config = LoraConfig(task_type="SEQ_CLS", r=2, target_modules=projections, init_lora_weights=False)
+    model = get_peft_model(tiny.model(family, "SEQ_CLS"), config).eval()
+    model.add_adapter("other", copy.deepcopy(config))
+    inputs = batch("SEQ_CLS") | {"adapter_names": ["other", "__base__", "default"]}
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        assert foretoken.speed_up(model)(**inputs).logits.equal(expected)
+        assert not model(**batch("SEQ_CLS")).logits.allclose(expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("family", QUICK)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -33,8 +32,8 @@ class PaddedCache:
 
     def update(self, key: Tensor, value: Tensor, layer: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Let the cache have the keys and values (1, H_kv, T, K), which are all that the layer's queries may see."""
-        padded = (self.batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
-        self.cache.update(*padded, layer, *args, **kwargs)
+        padded, values = (self.batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
+        self.cache.update(padded, values, layer, *args, **kwargs)
         return key, value
 
 
@@ -65,7 +64,7 @@ class LayerHooks(FirstLayerPacks):
     def packed(self, layer: nn.Module, given: Keywords) -> Keywords | None:
         """Return what a layer is called with in the place of what is given; None where that stays."""
         hidden, mask = given["hidden_states"], given.get("attention_mask")
-        if layer is self.layers[0] and self.can_begin(given, mask, hidden):
+        if layer is self.layers[0] and isinstance(mask, Tensor) and self.can_begin(given, mask, hidden):
             masked = masked_texts(mask, hidden)
             if bool(masked.any()):
                 adapter = ADAPTER.get(layer.get_submodule(self.path))
@@ -78,10 +77,10 @@ class LayerHooks(FirstLayerPacks):
             changed["past_key_values"] = PaddedCache(held, self.batch)
         return given | changed
 
-    def can_begin(self, given: Keywords, mask: Any, hidden: Tensor) -> bool:
+    def can_begin(self, given: Keywords, mask: Tensor, hidden: Tensor) -> bool:
         """Tell whether this pass can be packed: not that of the prefix alone, and not one that goes on with a cache."""
         adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
-        is_square = isinstance(mask, Tensor) and mask.shape[2:] == (hidden.shape[1], hidden.shape[1])
+        is_square = mask.shape[2:] == (hidden.shape[1], hidden.shape[1])
         if not is_square or prefix_length_of(adapter) or given.get("encoder_hidden_states") is not None:
             return False
         held = given.get("past_key_values")
@@ -120,11 +119,15 @@ class PackingLayer(nn.Module):
         return new_layer, (self.theirs,), vars(self)
 
 
-@cache
+CLASSES: dict[type[nn.Module], type[nn.Module]] = {}  # those of layers that pack, by transformers' own
+
+
 def packing_class(theirs: type[nn.Module]) -> type[nn.Module]:
     """Return the class of a family's layers that pack; it has the name of theirs, by which others look for layers."""
-    names = tuple(inspect.signature(theirs.forward).parameters)[1:]
-    return type(theirs.__name__, (PackingLayer, theirs), {"theirs": theirs, "argument_names": names})
+    if theirs not in CLASSES:
+        names = tuple(inspect.signature(theirs.forward).parameters)[1:]
+        CLASSES[theirs] = type(theirs.__name__, (PackingLayer, theirs), {"theirs": theirs, "argument_names": names})
+    return CLASSES[theirs]
 
 
 def new_layer(theirs: type[nn.Module]) -> nn.Module:
@@ -174,7 +177,7 @@ def detach_layers(body: nn.Module, attentions: list[nn.Module], layers: str, att
     if hooks is None:
         return
     hooks.remove()
+    theirs = {ours: theirs for theirs, ours in CLASSES.items()}
     for layer in hooks.layers:
-        if isinstance(layer, PackingLayer):
-            layer.__class__ = layer.theirs
+        layer.__class__ = theirs.get(type(layer), type(layer))
         HOOKS.pop(layer)
