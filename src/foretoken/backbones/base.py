@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedConfig
 
 from foretoken.attention import LinearMap, Mask
@@ -167,6 +168,11 @@ def no_offset(config: PreTrainedConfig) -> int:
     return 0
 
 
+def no_hooks(model: nn.Module, body: nn.Module) -> list[RemovableHandle]:
+    """Return nothing: what every family's head reads has been noted."""
+    return []
+
+
 def offset_after_padding(config: PreTrainedConfig) -> int:
     """Return how many positions stand before the first token's: it has number ``pad_token_id + 1``."""
     return (config.pad_token_id or 0) + 1
@@ -249,6 +255,7 @@ class Backbone:
         first_token_is_global: the encoder is told its global tokens with the inputs, and the first token is to be one.
         segments_are_tokens: token types are looked up in the table of the tokens.
         packs_padded_batches: a batch with padding runs without it, whatever the head reads.
+        note_head: (model, body) -> handles of further hooks that note what a model's head reads.
         attach_attention: (body, attention modules): makes the modules ask their adapter.
         detach_attention: undoes it.
         is_attached: body -> whether the modules still ask, which the user may have undone.
@@ -271,6 +278,7 @@ class Backbone:
     first_token_is_global: bool = False
     segments_are_tokens: bool = False
     packs_padded_batches: bool = False
+    note_head: Callable[[nn.Module, nn.Module], list[RemovableHandle]] = no_hooks
 
     @property
     def is_fused(self) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from transformers import DynamicCache, PreTrainedConfig
 
-from foretoken.backbones.attention_interface import (
-    attach_interface,
-    detach_interface,
-    interface_dimensions,
-    is_attached,
-)
+from foretoken.backbones.attention_interface import interface_dimensions, is_attached
 from foretoken.backbones.base import Attention, Backbone, Stack
+from foretoken.backbones.decoder_heads import note_decoder_head
+from foretoken.backbones.packed_decoders import attach_layers, detach_layers
 
 HEADS = ("score", "classifier", "qa_outputs")
 GROWING = ("dynamic", "longrope")  # rotations that depend on the length of the text
@@ -39,9 +38,11 @@ GPT2 = Backbone(
     pooled_heads=(),
     projections=("c_attn",),
     dimensions=interface_dimensions,  # GPT2Config answers to the usual names through its attribute map
-    attach_attention=attach_interface,
-    detach_attention=detach_interface,
+    attach_attention=partial(attach_layers, layers="h", attention="attn"),
+    detach_attention=partial(detach_layers, layers="h", attention="attn"),
     is_attached=is_attached,
+    packs_padded_batches=True,
+    note_head=note_decoder_head,
     segments_are_tokens=True,
 )
 
@@ -61,7 +62,9 @@ LLAMA = Backbone(
     projections=("q_proj", "v_proj"),
     dimensions=interface_dimensions,
     cannot_cache=cannot_cache,
-    attach_attention=attach_interface,
-    detach_attention=detach_interface,
+    attach_attention=partial(attach_layers, layers="layers", attention="self_attn"),
+    detach_attention=partial(detach_layers, layers="layers", attention="self_attn"),
     is_attached=is_attached,
+    packs_padded_batches=True,
+    note_head=note_decoder_head,
 )

@@ -65,11 +65,12 @@ class HeadInputHooks:
         """Note it: a forward pre-hook of the model."""
         config: Any = model.config
         recorded = any(kwargs.get(f"output_{name}", getattr(config, f"output_{name}", None)) for name in RECORDED)
-        has_full_mask = any(isinstance(x, Tensor) and x.dim() == 4 for x in (*args, *kwargs.values()))
+        given = dict(zip(self.names, args, strict=False)) | kwargs
+        # of finished masks there may be one for each kind of layer
+        has_full_mask = any(isinstance(x, dict) or (isinstance(x, Tensor) and x.dim() == 4) for x in given.values())
         last_layer_only = not (recorded or has_full_mask)
         pooling = POOLING.get(self.body)
         first = self.first_token_only and not recorded and (pooling is None or pooling.pool == "first")
-        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
         padding = not is_traced() and loss_reads_padding(given)
         HEAD_INPUTS.set(self.encoder, HeadInputs(first, padding, last_layer_only))
 
@@ -128,6 +129,7 @@ def note_head_inputs(model: nn.Module, body: nn.Module, backbone: Backbone) -> l
     return [
         model.register_forward_pre_hook(hooks.before, with_kwargs=True),
         model.register_forward_hook(hooks.after, always_call=True),
+        *backbone.note_head(model, body),
     ]
 
 
@@ -175,8 +177,8 @@ def is_watched(layer: Any) -> bool:
     return bool(layer._forward_hooks or attention._forward_hooks or attention._forward_pre_hooks)
 
 
-def note_packed(encoder: nn.Module, batch: PackedBatch) -> None:
-    """Let the head know that the pass under way leaves padding out."""
+def note_packed(encoder: nn.Module, batch: PackedBatch | None) -> None:
+    """Let the head know that the pass under way leaves padding out, or that it does not."""
     if (inputs := HEAD_INPUTS.get(encoder)) is not None:
         inputs.packed = batch
 
@@ -311,6 +313,20 @@ def stop_layers_packing(encoder: nn.Module, kind: type[nn.Module]) -> None:
     for layer in hooks.layers:
         PACKS.pop(layer)
         layer.__class__ = kind
+
+
+def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
+    """Give the tokens of a run their own rotations, (1 or B, P + N, K) -> (1, S, K), once for layers given the same."""
+    batch = kwargs.get("attention_mask")
+    if not isinstance(batch, PackedBatch) or kwargs.get("position_embeddings") is None:
+        return None
+    batch, (cosine, sine) = with_own_prefix(batch, attention), kwargs["position_embeddings"]
+
+    def packed(x: Tensor) -> Tensor:
+        return batch.pack(x.expand(batch.size, -1, -1))
+
+    rotations = batch.remembered(cosine, packed), batch.remembered(sine, packed)
+    return args, {**kwargs, "position_embeddings": rotations}
 
 
 def masked_texts(mask: Tensor, hidden: Tensor) -> Tensor:

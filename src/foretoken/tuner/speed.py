@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones import BACKBONES, find_backbone
-from foretoken.backbones.base import LINEAR_MAP, Backbone
-from foretoken.backbones.packing import note_head_inputs
+from foretoken.backbones.base import LINEAR_MAP, Backbone, has_submodule
+from foretoken.backbones.module_value import Arguments
+from foretoken.backbones.packing import HEAD_INPUTS, note_head_inputs
 from foretoken.memory import tune_malloc_by_default
 from foretoken.tuner.attention.linear_map import linear_map
 from foretoken.tuner.dimensions import body_of
@@ -49,7 +54,7 @@ def speed_up(model: Model, *, malloc: bool = True) -> Model:
         tune_malloc_by_default(device=next(body.parameters()).device.type)
     if find_model_hooks(inner) is None and FAST.get(body) is None:
         backbone.attach_attention(body, backbone.attention_modules(body))
-        FAST.set(body, note_head_inputs(inner, body, backbone))
+        FAST.set(body, [*note_head_inputs(inner, body, backbone), *note_named_documents(inner, body, backbone)])
         for attention in backbone.attention_modules(body):
             LINEAR_MAP.set(attention, linear_map)
     return model
@@ -68,6 +73,29 @@ def undo_speed_up(model: Model) -> Model:
     if find_model_hooks(inner) is None:
         backbone.detach_attention(body, backbone.attention_modules(body))
     return model
+
+
+def note_named_documents(model: nn.Module, body: nn.Module, backbone: Backbone) -> list[RemovableHandle]:
+    """Let batches be padded whose documents name adapters of peft's, which look for the documents; return handles."""
+    stack = backbone.stacks[0]
+    if not backbone.packs or not has_submodule(stack.module(body), stack.end):
+        return []
+    encoder = stack.module(body).get_submodule(stack.end)
+    return [model.register_forward_pre_hook(partial(pad_named_documents, body=body, encoder=encoder))]
+
+
+def pad_named_documents(model: nn.Module, args: Arguments, *, body: nn.Module, encoder: nn.Module) -> None:
+    """Let this pass be padded where documents name their adapters: a forward pre-hook of the model."""
+    noted = HEAD_INPUTS.get(encoder)
+    if noted is not None and any(map(knows_documents, body.modules())):
+        HEAD_INPUTS.set(encoder, replace(noted, padding=True))
+
+
+def knows_documents(module: nn.Module) -> bool:
+    """Tell whether peft tells a layer of its own in this pass which document it has before it."""
+    told = ("adapter_names", "alora_offsets")
+    hooks = module._forward_pre_hooks.values() if isinstance(module, BaseTunerLayer) else ()
+    return any(isinstance(hook, partial) and any(name in hook.keywords for name in told) for hook in hooks)
 
 
 def use_fast_attention(model: nn.Module) -> None:

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer
 
-from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.attention_interface import attach_interface, detach_interface
-from foretoken.backbones.module_value import Arguments, Keywords
+from foretoken.backbones.module_value import Arguments
 from foretoken.backbones.packing import (
     PACKS,
     FirstLayerPacks,
     PackingLayer,
     let_layers_pack,
+    pack_rotations,
     stop_layers_packing,
-    with_own_prefix,
 )
 
 
@@ -46,20 +45,6 @@ class BodyHooks(FirstLayerPacks):
 
 class PackingModernBertLayer(PackingLayer, ModernBertEncoderLayer):
     """ModernBERT's layer, which packs."""
-
-
-def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
-    """Give the tokens of a run their own rotations, (1 or B, P + N, K) -> (1, S, K), once for layers given the same."""
-    batch = kwargs.get("attention_mask")
-    if not isinstance(batch, PackedBatch):
-        return None
-    batch, (cosine, sine) = with_own_prefix(batch, attention), kwargs["position_embeddings"]
-
-    def packed(x: Tensor) -> Tensor:
-        return batch.pack(x.expand(batch.size, -1, -1))
-
-    rotations = batch.remembered(cosine, packed), batch.remembered(sine, packed)
-    return args, {**kwargs, "position_embeddings": rotations}
 
 
 def attach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:

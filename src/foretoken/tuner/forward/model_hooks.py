@@ -58,7 +58,8 @@ class ModelHooks:
         tuned = TunedAttention(module, stack_hooks.pass_state, number, is_cross=attention is stack.cross)
         handles = [layer.get_submodule(attention.output).register_forward_hook(tuned.after_projection)]
         if attention.is_rotary:
-            handles.append(module.register_forward_pre_hook(tuned.note_rotation, with_kwargs=True))
+            # before the hook that packs rotations, which an earlier speed_up may have put there
+            handles.append(module.register_forward_pre_hook(tuned.note_rotation, with_kwargs=True, prepend=True))
         return handles
 
     def target(self, key: int | str | Place, module: nn.Module) -> Target:

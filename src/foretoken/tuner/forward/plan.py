@@ -165,7 +165,7 @@ class Plan:
                 self,
                 groups=tuple(group.at(begins) for group in self.groups),
                 prefix_length=length,
-                packed=None if self.packed is None else self.packed.with_prefix(length),
+                packed=None if self.packed is None else self.packed.with_prefix(length if self.prefix_here else 0),
                 memo={},
                 begins=begins,
                 entries=(),
