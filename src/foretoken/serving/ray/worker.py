@@ -55,6 +55,7 @@ class Job:
         has_ids: whether the input has a column ``id``.
         tokens_per_batch: of a forward pass.
         memory: bytes of adapters that stay loaded.
+        precision: of the pretrained model.
     """
 
     model: str
@@ -66,6 +67,7 @@ class Job:
     has_ids: bool
     tokens_per_batch: int
     memory: int = 2 * 10**9
+    precision: str = "fp32"
 
     @property
     def texts(self) -> list[str]:
@@ -116,7 +118,7 @@ class Worker:
     @cached_property
     def engine(self) -> Engine:
         """The engine, with the one adapter where there is one alone."""
-        base = SharedBase(self.job.model)
+        base = SharedBase(self.job.model, self.job.precision)
         bank = make_bank(base)
         store = Store(base, bank, memory=self.job.memory)
         if self.job.adapter_column is None:
