@@ -6,9 +6,11 @@ import httpx
 import pytest
 import torch
 from peft import get_peft_model
+from transformers import AutoModelForSeq2SeqLM
 
 from foretoken import LoraConfig, PrefixPropagationConfig, PrefixTuningConfig
 from foretoken.data.plain_table import PlainTable
+from foretoken.errors import AdapterError
 from foretoken.files import write_json
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.completion import Complete
@@ -83,6 +85,16 @@ def test_the_server_writes_what_predict_writes(written):
         assert (refused.status_code, "ask for completions" in refused.text) == (422, True)
         listed = {item["id"]: item["task"] for item in client.get("/v1/models").json()["data"]}
         assert listed["short"] == "generation"
+
+
+def test_an_adapter_with_embeddings_of_its_own_is_refused(written, tmp_path):
+    model, folders, _ = written
+    base = AutoModelForSeq2SeqLM.from_pretrained(model)
+    maps = MAPS[base.config.model_type]
+    config = LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=maps, r=2, trainable_token_indices=[5, 6])
+    get_peft_model(base, config).save_pretrained(tmp_path)
+    with pytest.raises(AdapterError, match="embeddings of tokens, which a bank of an encoder-decoder does not take"):
+        make_store(model, folders | {"own": tmp_path})
 
 
 def test_adapters_and_lengths_share_a_batch(written):

@@ -121,7 +121,7 @@ class AdapterBank:
         self.model: Any = model.requires_grad_(False).eval()
         self.body: Any = body_of(model)
         self.backbone = find_backbone(model)
-        self.config = copy.deepcopy(self.model.config)
+        self.config: Any = copy.deepcopy(self.model.config)
         numbers = dimensions_of(model, self.body, self.backbone)
         self.dimensions: dict[tuple[str, ...], Dimensions] = {(): numbers}
         self.hooks = ModelHooks(self.body, self.backbone, numbers)
@@ -227,6 +227,8 @@ class AdapterBank:
         shapes = dict(saved.state.shapes)
         dimensions = self.dimensions_for(saved.config)
         tokens = self.tokens.of(saved.config, saved.state, self.dtype)
+        if tokens is not None and self.config.is_encoder_decoder:
+            raise AdapterError("it trains embeddings of tokens, which a bank of an encoder-decoder does not take")
         key = form_key(config, maps, dimensions)
         if config is not None:
             size = dimensions.vocab_size if tokens is None else self.tokens.new_size(tokens)
