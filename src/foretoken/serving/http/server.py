@@ -19,6 +19,7 @@ from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.int8 import check_units
 from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import INT8, SharedBase
+from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import CONFIG, check_folder, check_name
@@ -58,6 +59,7 @@ def make_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Engi
         AdapterError: one of them cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
     """
+    keep_few_primitives()
     base = SharedBase(source, settings.precision)
     bank = make_bank(base, settings.adapter_dtype)
     store = Store(base, bank, memory=settings.memory)

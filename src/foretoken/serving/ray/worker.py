@@ -17,6 +17,7 @@ from foretoken.errors import AdapterError, ForetokenError, one_line
 from foretoken.files import atomic_file
 from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import SharedBase
+from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import ComputeError
@@ -118,6 +119,7 @@ class Worker:
     @cached_property
     def engine(self) -> Engine:
         """The engine, with the one adapter where there is one alone."""
+        keep_few_primitives()
         base = SharedBase(self.job.model, self.job.precision)
         bank = make_bank(base)
         store = Store(base, bank, memory=self.job.memory)
