@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -109,7 +110,7 @@ def check_units() -> None:
 
 def _frozen_maps(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor, Tensor | None]]:
     """Yield the linear maps of the layers: the module that holds it, its name there, its weight and bias."""
-    adapters = adapter_parts(model)
+    adapters, reads_weights = adapter_parts(model), _has_dora(model)
     layers = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     for path, holder in model.named_modules():
         if not any(path == one or path.startswith(f"{one}.") for one in layers):
@@ -117,8 +118,16 @@ def _frozen_maps(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor, Ten
         for name, module in holder.named_children():
             weight = _weight_of(module)
             is_frozen = weight is not None and not any(part in f"{path}.{name}." for part in adapters)
+            if reads_weights and name == "base_layer":
+                continue
             if is_frozen and weight is not None and min(weight.shape) >= LEAST_WIDTH:
                 yield holder, name, weight, module.bias  # type: ignore[misc]
+
+
+def _has_dora(model: nn.Module) -> bool:
+    """Tell whether adapters compute with the weights of the maps beneath them, as DoRA does with their norms."""
+    configs = model.peft_config.values() if isinstance(model, PeftModel) else ()
+    return any(getattr(config, "use_dora", False) for config in configs)
 
 
 def _weight_of(module: nn.Module) -> Tensor | None:
