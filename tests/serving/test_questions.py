@@ -7,37 +7,18 @@ import pytest
 
 from foretoken.client import AsyncClient, Client
 from foretoken.data.plain_table import PlainTable
-from foretoken.files import write_json
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.answers import Choices, Choose, Find
 from foretoken.serving.engine import Engine, Request
 from foretoken.serving.tasks import Classify, Document
 
-from support import tiny
-from support.saved import LABELS, tokenizer_of
+from support.saved import LABELS
 from support.served import make_store, serving
-from support.table import adapted
+from support.served_questions import ASKED, CHOSEN, save
 
 CONTEXTS = ["word1 lunch word2", " ".join(f"word{n % 40}" for n in range(70)) + " prize", "winner  word3,word4"]
 QUESTIONS = ["word5 word6", "lunch", "word7 word8 word9"]
 CHOICES = [["word1", "word2 lunch"], ["prize", "word3 word4", "winner word5", "word6"], ["lunch", "meeting"]]
-ASKED = {"problem": "question-answering", "labels": [], "no_answer": True, "max_length": 32}
-CHOSEN = {"problem": "multiple-choice", "labels": [], "max_length": 48}
-
-
-def save(root, family, adapters):
-    """Return the folder of a tiny model, and those of adapters: (method, task, outputs, card) by name."""
-    base = root / "base"
-    tiny.model(family, "SEQ_CLS").save_pretrained(base)
-    tokenizer_of(family).save_pretrained(base)
-    folders = {}
-    for seed, (name, (method, task, more, card)) in enumerate(adapters.items()):
-        adapter = tiny.shaken(adapted(tiny.model(family, task, **more), method, task_type=task), seed=seed)
-        adapter.peft_config["default"].base_model_name_or_path = str(base)
-        folders[name] = root / name
-        adapter.save_pretrained(folders[name])
-        write_json(folders[name] / "foretoken.json", card)
-    return base, folders
 
 
 @pytest.fixture(scope="module", params=["bert", pytest.param("longformer", marks=pytest.mark.slow)])
