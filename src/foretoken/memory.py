@@ -20,6 +20,7 @@ _SETTINGS = (
     ("M_TRIM_THRESHOLD", -1, 2**31 - 1),
     ("M_TOP_PAD", -2, 256 * 2**20),
 )
+_PRIMITIVES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")  # two names of one
 OFF_SWITCH = "FORETOKEN_MALLOC"
 _PROC = Path("/proc/self")
 _OTHERS = re.compile(r"/lib(jemalloc|tcmalloc|mimalloc|hoard|snmalloc|rpmalloc|scudo)[^/\s]*\.so[^/\s]*")
@@ -76,6 +77,17 @@ def _tune(reason: str | None, level: int) -> bool:
 def malloc_is_tuned() -> bool:
     """Tell whether :func:`tune_malloc` was called here and had an effect."""
     return _state["tuned"]
+
+
+def keep_few_primitives() -> None:
+    """Let oneDNN keep the kernels of the last 128 shapes, and not of 1,024, unless somebody has said how many.
+
+    PyTorch's linear maps on the processor are its kernels, one for each number of rows. Batches of a server hardly ever
+    have the same number twice, so what is kept is not used again, and grows for hours. It has to be called before the
+    first of them is made.
+    """
+    if not any(name in os.environ for name in _PRIMITIVES):
+        os.environ[_PRIMITIVES[0]] = "128"
 
 
 def give_back() -> None:

@@ -105,6 +105,20 @@ def test_lora_stays_in_floats(narrow):
 
 
 @has_units
+def test_maps_whose_weights_dora_reads_stay_in_floats(narrow):
+    config = LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], use_dora=True)
+    model, inputs = get_peft_model(tiny.model("bert"), config).eval(), tiny.batch("bert", labels=False)
+    with torch.no_grad():
+        expected = tiny.first(model(**inputs))
+        hold_in_int8(model)
+        found = tiny.first(model(**inputs))
+    assert 0 < (found - expected).abs().max() < 0.1 * expected.abs().max()
+    names = {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, Int8Linear)}
+    assert names >= {"key", "dense"}
+    assert "base_layer" not in names
+
+
+@has_units
 def test_a_folder_is_loaded_in_it(narrow, tmp_path):
     predictor = load_for_inference(save_adapter(tmp_path / "adapter"), precision="int8")
     assert any(isinstance(module, Int8Linear) for module in predictor.model.modules())

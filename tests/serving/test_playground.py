@@ -3,7 +3,11 @@
 import os
 from pathlib import Path
 
+import httpx
 import pytest
+
+from support.served import make_store, serving
+from support.served_questions import ASKED, CHOSEN, save
 
 CHROMIUM = Path("/usr/bin/chromium")
 SCREENSHOTS = os.environ.get("FORETOKEN_SCREENSHOTS")  # a folder, to look at what the page looks like
@@ -19,6 +23,18 @@ def browser():
         browser = runner.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    """A server that answers questions and chooses."""
+    card = {"question_answering": {"max_answer_tokens": 4}}
+    adapters = {
+        "asked": ("prefix-tuning", "QUESTION_ANS", {}, ASKED | {"no_answer": False, "recipe": card}),
+        "chosen": ("prefix-tuning", "SEQ_CLS", {"num_labels": 1}, CHOSEN),
+    }
+    with serving(make_store(*save(tmp_path_factory.mktemp("questions"), "bert", adapters))) as (address, _):
+        yield address
 
 
 def shoot(page, name):
@@ -64,6 +80,43 @@ def test_the_page_predicts(server, browser, view, scheme):
     page.locator(".error").wait_for()
     assert "the document is empty" in page.locator(".error").inner_text()
     shoot(page, f"{view}-{scheme}-error")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert not problems
+    context.close()
+
+
+@pytest.mark.parametrize(("view", "scheme"), [("desktop", "dark"), ("phone", "light")])
+def test_the_page_asks(questions, browser, view, scheme):
+    context = browser.new_context(viewport=VIEWS[view], color_scheme=scheme)
+    page = context.new_page()
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(questions)
+    choose = page.locator("#adapter")
+    choose.locator("option").nth(1).wait_for(state="attached")
+    text = "word1 \U0001f600 lunch word2"
+    with httpx.Client(base_url=questions) as client:
+        found = client.post("/models/asked", json={"inputs": {"question": "word3", "context": text}}).json()
+        given = {"text": "word3", "choices": ["word1", "lunch word2"]}
+        chosen = client.post("/models/chosen", json={"inputs": given}).json()
+    choose.select_option("asked")
+    page.locator("#question").fill("word3")
+    page.locator("#text").fill(text)
+    page.locator("#send").click()
+    page.locator(".text mark").wait_for()
+    assert page.locator(".text mark").inner_text() == found["answer"]
+    assert page.locator(".text").inner_text() == text
+    shoot(page, f"{view}-{scheme}-answer")
+
+    choose.select_option("chosen")
+    assert page.locator("#what").inner_text() == "Choices, one a line"
+    page.locator("#text").fill("word1\n\nlunch word2\n")
+    page.locator("#send").click()
+    page.locator(".bar").first.wait_for()
+    shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
+    assert shown == [f"{100 * value:.1f}" for value in chosen["probabilities"]]
+    assert page.locator(".bar.best .name").inner_text() == chosen["choice"]
+    shoot(page, f"{view}-{scheme}-choices")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert not problems
     context.close()

@@ -137,8 +137,8 @@ def test_a_server_with_replicas_refuses_uploads_in_one_line(adapters):
         (["predict", "{spam}", "hello", "--ray"], "--ray needs --input"),
         (["predict", "{spam}", "--ray", "--input", "in.parquet"], "--ray needs --input"),
         (
-            ["predict", "{spam}", "--ray", "--input", "x", "-o", "y", "--precision", "bf16"],
-            "--precision does not go with",
+            ["predict", "{spam}", "--ray", "--input", "x", "-o", "y", "--batch-size", "4"],
+            "--batch-size does not go with",
         ),
         (["predict", "{spam}", "--ray", "--input", "nowhere", "-o", "out"], "nowhere is not there"),
         (["predict", "{spam}", "--ray", "--input", ".", "-o", "out"], "has no .parquet file"),

@@ -118,7 +118,7 @@ def test_replicas_answer_and_drain(adapters):
     ) as server:
         try:
             line = server.stdout.readline()
-            assert line.startswith("serving model with 2 replicas at http://127.0.0.1:"), line
+            assert line.startswith("serving model in fp32 with 2 replicas at http://127.0.0.1:"), line
             address = line.split()[-1]
             with Client(address, api_key="sesame", timeout=300) as client:
                 assert client.classify("word1 lunch", model="mail").data[0].label in ("ham", "spam")

@@ -34,7 +34,7 @@ def test_it_starts_with_one_command_watches_its_folder_and_drains(folders):
     ) as server:
         try:
             line = server.stdout.readline()
-            assert line.startswith("serving 2 adapters of model at http://127.0.0.1:"), line
+            assert line.startswith("serving 2 adapters of model in fp32 at http://127.0.0.1:"), line
             with Client(line.split()[-1]) as client:
                 assert client.classify("word1 lunch", model="mail").data[0].label in ("ham", "spam")
                 assert {item.id for item in client.adapters()} == {"mail", "topic"}

@@ -64,8 +64,8 @@ def save_adapters(root):
     return model, folders
 
 
-def make_store(model, folders, *, memory=10**9, bank=MixedBank):
-    base = SharedBase(str(model))
+def make_store(model, folders, *, memory=10**9, bank=MixedBank, precision="fp32"):
+    base = SharedBase(str(model), precision)
     store = Store(base, bank(base), memory=memory)
     for name, folder in folders.items():
         store.add(name, folder)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -217,32 +217,36 @@ def cold_adapters(settings: Mapping[str, Any], notify: Callable[[str], object]) 
 def overload(settings: Mapping[str, Any], notify: Callable[[str], object]) -> dict[str, Any]:
     """Let requests of one document arrive by chance (Poisson) at shares of what the engine answers; return the waits.
 
-    What it answers is measured first, with 64 requests in the queue at all times.
+    What it answers is measured first, by the same engine with the same batches: 64 requests that are refused nothing
+    are in the queue at all times, for a quarter of the time before they count.
     """
     documents = texts(200, settings)
     with tempfile.TemporaryDirectory() as folder:
-        limits = Limits()
+        limits, seconds = Limits(), settings["arriving_seconds"]
         engine = make_engine(settings, Path(folder), loaded=settings["documents"])
         with engine:
             names = engine.store.names
-            capacity = saturated(engine, names, documents, settings["arriving_seconds"])
+            engine.limits = replace(limits, seconds_waiting=PATIENT.seconds_waiting)
+            saturated(engine, names, documents, seconds / 4)
+            capacity = saturated(engine, names, documents, seconds)
             engine.limits = limits
             notify(f"{capacity:.1f} answered a second")
             found = {}
             for share in settings["shares"]:
                 rate = share * capacity
-                found[str(share)] = arriving(engine, names, documents, rate, settings["arriving_seconds"])
+                found[str(share)] = arriving(engine, names, documents, rate, seconds)
                 notify(f"{share} of it")
     return {"answered_per_second": capacity, "limits": asdict(limits), "arrivals": found}
 
 
 def saturated(engine: Engine, names: Sequence[str], documents: Sequence[str], seconds: float) -> float:
     """Return the requests that an engine answers a second, with 64 of them waiting for it."""
-    chance, waiting, answered = random.Random(4), list[Future[Any]](), 0
+    chance, waiting, answered, patience = random.Random(4), list[Future[Any]](), 0, PATIENT.seconds_waiting
     start = time.perf_counter()
     while time.perf_counter() - start < seconds or not answered:
-        asked = [Request(chance.choice(names), [Document(chance.choice(documents))], Classify()) for _ in range(64)]
-        waiting = [engine.submit(one) for one in asked[len(waiting) :]] + waiting
+        while len(waiting) < 64:
+            text = Document(chance.choice(documents))
+            waiting.append(engine.submit(Request(chance.choice(names), [text], Classify(), timeout=patience)))
         wait(waiting, return_when=FIRST_COMPLETED)
         answered += sum(one.done() for one in waiting)
         waiting = [one for one in waiting if not one.done()]

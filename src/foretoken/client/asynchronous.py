@@ -13,9 +13,11 @@ from foretoken.client import calls
 from foretoken.client.calls import Call, Entities, Texts, Writing
 from foretoken.serving.schema import (
     AdapterAnswer,
+    ChosenAnswer,
     ClassifyAnswer,
     CompletionAnswer,
     EmbeddingsAnswer,
+    FoundAnswer,
     ModelItem,
     RerankAnswer,
 )
@@ -88,6 +90,14 @@ class AsyncClient:
         """Return the entities in each text, as transformers' pipeline does."""
         return await self._call(calls.tag(model, texts, aggregation_strategy, stride))
 
+    async def answer(self, question: str, context: str, *, model: str) -> FoundAnswer:
+        """Return the part of a context that answers a question."""
+        return await self._call(calls.answer(model, question, context))
+
+    async def choose(self, text: str, choices: Sequence[str], *, model: str) -> ChosenAnswer:
+        """Return the likeliest of the choices that a question brings along."""
+        return await self._call(calls.choose(model, text, choices))
+
     async def embed(self, texts: Texts, *, model: str | None = None) -> EmbeddingsAnswer:
         """Return a vector for each text."""
         return await self._call(calls.embed(model, texts))
@@ -101,7 +111,7 @@ class AsyncClient:
     async def complete(
         self, prompt: Texts, *, model: str | None = None, writing: Writing | None = None
     ) -> CompletionAnswer:
-        """Write the text that follows each prompt, with an adapter of a decoder.
+        """Write the text that follows each prompt, with an adapter of a decoder or an encoder-decoder.
 
         Args:
             prompt: one, or several.

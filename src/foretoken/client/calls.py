@@ -17,9 +17,11 @@ from pydantic import TypeAdapter
 from foretoken.errors import AdapterError, ForetokenError
 from foretoken.serving.schema import (
     AdapterAnswer,
+    ChosenAnswer,
     ClassifyAnswer,
     CompletionAnswer,
     EmbeddingsAnswer,
+    FoundAnswer,
     ModelItem,
     ModelsAnswer,
     RerankAnswer,
@@ -84,6 +86,18 @@ def tag(model: str, texts: Sequence[str], strategy: str, stride: int | None) -> 
     """Return the request of ``/models/NAME`` for an adapter that tags."""
     body = {"inputs": list(texts), "parameters": {"aggregation_strategy": strategy, "stride": stride}}
     return Call("POST", f"/models/{quote(model, safe='')}", TypeAdapter(list[Entities]), {"json": body})
+
+
+def answer(model: str, question: str, context: str) -> Call[FoundAnswer]:
+    """Return the request of ``/models/NAME`` for an adapter that answers questions."""
+    body = {"inputs": {"question": question, "context": context}}
+    return Call("POST", f"/models/{quote(model, safe='')}", TypeAdapter(FoundAnswer), {"json": body})
+
+
+def choose(model: str, text: str, choices: Sequence[str]) -> Call[ChosenAnswer]:
+    """Return the request of ``/models/NAME`` for an adapter that chooses."""
+    body = {"inputs": {"text": text, "choices": list(choices)}}
+    return Call("POST", f"/models/{quote(model, safe='')}", TypeAdapter(ChosenAnswer), {"json": body})
 
 
 def embed(model: str | None, texts: Texts) -> Call[EmbeddingsAnswer]:

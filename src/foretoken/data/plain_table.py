@@ -24,7 +24,7 @@ class PlainTable:
     ['see you at lunch']
     """
 
-    def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
         self._columns = {name: list(values) for name, values in columns.items()}
 
     @property
@@ -32,6 +32,6 @@ class PlainTable:
         """The names of the columns."""
         return list(self._columns)
 
-    def __getitem__(self, name: str, /) -> list[str]:
+    def __getitem__(self, name: str, /) -> list[Any]:
         """Return a column."""
         return self._columns[name]

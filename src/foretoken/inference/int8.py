@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -54,6 +56,10 @@ class Int8Linear(nn.Module):
         """The whole numbers, (out_features, in_features); some of transformers' layers look at their type."""
         return self.codes.t()
 
+    def with_same_tensors(self) -> Int8Linear:
+        """Return a module of its own, for hooks of its own, with the same tensors."""
+        return copy.deepcopy(self, {id(tensor): tensor for tensor in self.buffers()})
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the mapped rows."""
         rows = x.reshape(-1, self.in_features)
@@ -69,10 +75,15 @@ class Int8Linear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
 
-def hold_in_int8(model: nn.Module) -> int:
+def hold_in_int8(model: nn.Module, made: dict[tuple[int, int], Int8Linear] | None = None) -> int:
     """Replace the frozen linear maps of a model's layers; return how many weights they have.
 
     Adapters, heads and embeddings stay as they are.
+
+    Args:
+        model: on the processor.
+        made: maps of other models with the same tensors, by the ids of their weight and bias: they are shared, and
+            those of this model come to them. The tensors have to stay, or their ids may become others'.
 
     Raises:
         ConfigError: the model is not on the processor, or this processor has no units for int8.
@@ -80,9 +91,12 @@ def hold_in_int8(model: nn.Module) -> int:
     check_units()
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         raise ConfigError("precision int8 is for the processor, and the model is on a GPU; use bf16 there")
-    held = 0
+    held, made = 0, {} if made is None else made
     for holder, name, weight, bias in list(_frozen_maps(model)):
-        setattr(holder, name, Int8Linear(weight, bias))
+        key = id(getattr(holder, name).weight), id(bias)
+        if key not in made:
+            made[key] = Int8Linear(weight, bias)
+        setattr(holder, name, made[key].with_same_tensors())
         held += weight.numel()
     return held
 
@@ -96,7 +110,7 @@ def check_units() -> None:
 
 def _frozen_maps(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor, Tensor | None]]:
     """Yield the linear maps of the layers: the module that holds it, its name there, its weight and bias."""
-    adapters = adapter_parts(model)
+    adapters, reads_weights = adapter_parts(model), _has_dora(model)
     layers = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     for path, holder in model.named_modules():
         if not any(path == one or path.startswith(f"{one}.") for one in layers):
@@ -104,8 +118,16 @@ def _frozen_maps(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor, Ten
         for name, module in holder.named_children():
             weight = _weight_of(module)
             is_frozen = weight is not None and not any(part in f"{path}.{name}." for part in adapters)
+            if reads_weights and name == "base_layer":
+                continue
             if is_frozen and weight is not None and min(weight.shape) >= LEAST_WIDTH:
                 yield holder, name, weight, module.bias  # type: ignore[misc]
+
+
+def _has_dora(model: nn.Module) -> bool:
+    """Tell whether adapters compute with the weights of the maps beneath them, as DoRA does with their norms."""
+    configs = model.peft_config.values() if isinstance(model, PeftModel) else ()
+    return any(getattr(config, "use_dora", False) for config in configs)
 
 
 def _weight_of(module: nn.Module) -> Tensor | None:

@@ -104,6 +104,7 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
         precision: ``fp32``; ``bf16``: computed in bfloat16, in which frozen weights are held as well; ``int8``: the
             linear maps of the layers in 8 bits, the rest as in fp32; ``auto``: bf16 where that is faster, else fp32.
         base: the pretrained model, for an adapter that shares it with others; what the folder says of it is not read.
+            Its precision is the model's.
 
     Raises:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
@@ -111,6 +112,9 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
         ConfigError: int8 cannot be computed here.
     """
     predictor = _load(Path(folder), base)
+    if base is not None:
+        base.lower(predictor.model)
+        return replace(predictor, precision=base.precision)
     if precision == AUTO:
         found = fastest_precision(predictor.model.config, predictor.model.device.type)
         log.info("precision: %s", found)

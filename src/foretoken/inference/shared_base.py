@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import chain
 from threading import RLock
 
+import torch
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from foretoken.backbones import BACKBONES
 from foretoken.data.problems import GENERATION
+from foretoken.inference.int8 import Int8Linear, check_units, hold_in_int8
 from foretoken.lengthening import resolve_source
+from foretoken.machine.precision import BF16, FP32, accelerator, fastest_precision
 from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.recipe.recipe import HeadOptions
+from foretoken.training.recipe.recipe import AUTO, HeadOptions
 from foretoken.training.tokens.new_tokens import add_to_tokenizer
+
+log = logging.getLogger(__name__)
+INT8 = "int8"
 
 
 class SharedBase:
@@ -24,18 +33,22 @@ class SharedBase:
 
     Args:
         source: folder or hub name of the model, or ``minilm``.
+        precision: of what :meth:`lower` is given, as :func:`foretoken.inference.predictor.load_for_inference` has it;
+            ``auto`` is measured here.
 
     Raises:
         BackboneError: its config or its tokenizer cannot be loaded.
+        ConfigError: int8 cannot be computed here.
 
     Attributes:
         source: what that stands for.
         config: of the model.
         tokenizer: of the model; the adapters read documents with it.
+        precision: ``fp32``, ``bf16`` or ``int8``.
         making: held while modules are made: libraries change what all threads' modules are made of meanwhile.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, precision: str = FP32) -> None:
         self.source = resolve_source(source)
         self.making = RLock()
         with load_errors(source, "model"):
@@ -44,25 +57,41 @@ class SharedBase:
         self._tokenizers: dict[tuple[str, ...], PreTrainedTokenizerBase] = {}
         self._made: dict[tuple[object, ...], tuple[PreTrainedModel, list[str]]] = {}
         self._first: PreTrainedModel | None = None
+        self._maps: dict[tuple[int, int], Int8Linear] = {}
+        self._rounded: dict[int, nn.Parameter] = {}
+        if precision == AUTO:
+            measured = fastest_precision(self.config, accelerator())
+            log.info("precision: %s", measured)
+            precision = measured.precision
+        if precision == INT8:
+            check_units()
+        self.precision = precision
 
     @cached_property
     def writes(self) -> bool:
-        """Whether it is a decoder that was saved with its output layer."""
+        """Whether it is a decoder or an encoder-decoder that was saved with its output layer."""
         family = BACKBONES.get(self.config.model_type)
-        if self.config.is_encoder_decoder or family is None or not family.stacks[0].is_causal:
+        if family is None or not (self.config.is_encoder_decoder or family.stacks[0].is_causal):
             return False
-        return not self.with_new_head(make_problem(GENERATION, ()))[1]
+        model, random = self.with_new_head(make_problem(GENERATION, ()))
+        return not {name for name, _ in model.named_parameters()} & set(random)
 
     def language_model(self) -> PreTrainedModel:
-        """Return the decoder with its output layer."""
+        """Return the model with its output layer."""
         return self.with_new_head(make_problem(GENERATION, ()))[0]
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """The tokens that end a text of this decoder's, by its own settings and its tokenizer."""
+        """The tokens that end a text of this model's, by its own settings and its tokenizer."""
         own = getattr(self.language_model().generation_config, "eos_token_id", None)
         ends = own if isinstance(own, list) else [own]
         return frozenset(int(end) for end in (*ends, self.tokenizer.eos_token_id) if end is not None)
+
+    @cached_property
+    def forced_last_token(self) -> int | None:
+        """The token that this model gives to the last place of a text that is as long as it may be."""
+        own = getattr(self.language_model().generation_config, "forced_eos_token_id", None)
+        return own if isinstance(own, int) else None
 
     def tokenizer_with(self, tokens: Sequence[str]) -> PreTrainedTokenizerBase:
         """Return the tokenizer with more tokens, as training adds them for an adapter."""
@@ -89,6 +118,30 @@ class SharedBase:
                 return copied, list(random)
             info = {"missing_keys": random, "unexpected_keys": [], "mismatched_keys": []}
             return copied, sorted(put_head(copied, head, info, ())["missing_keys"])
+
+    def lower(self, model: nn.Module) -> None:
+        """Hold the shared tensors of a model in the precision; adapters and heads of its own stay as they are.
+
+        However many models are given, each tensor is converted once, and kept in float32 for those that come later.
+        """
+        if self.precision == INT8:
+            held = hold_in_int8(model, self._maps)
+            log.info("precision: %s weights are held in int8", f"{held:,}")
+        if self.precision == BF16:
+            shared = {id(tensor) for made, _ in self._made.values() for tensor in made.parameters()}
+            for module in model.modules():
+                for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+                    if id(parameter) in shared and parameter.dtype == torch.float32:
+                        setattr(module, name, self._in_bf16(parameter))
+
+    def _in_bf16(self, parameter: nn.Parameter) -> nn.Parameter:
+        if id(parameter) not in self._rounded:
+            self._rounded[id(parameter)] = nn.Parameter(parameter.detach().bfloat16(), requires_grad=False)
+        return self._rounded[id(parameter)]
+
+    def computing(self, device: str) -> AbstractContextManager[object]:
+        """Return what calls of lowered models are made in."""
+        return torch.autocast(device, torch.bfloat16, enabled=self.precision == BF16)
 
     def _loaded(self, problem: Problem | None) -> tuple[PreTrainedModel, list[str]]:
         model, random = load_with_new_head(self.source, problem)

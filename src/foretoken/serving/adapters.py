@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
+from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING, PreTrainedTokenizerBase
 
-from foretoken.data.problems import CLASSIFICATION, GENERATION, REGRESSION, RETRIEVAL, TOKEN_CLASSIFICATION
+from foretoken.data.problems import (
+    CLASSIFICATION,
+    GENERATION,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    REGRESSION,
+    RETRIEVAL,
+    TOKEN_CLASSIFICATION,
+)
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
@@ -18,12 +27,21 @@ from foretoken.sentence_encoders import Pool, SentenceEncoder, is_sentence_encod
 from foretoken.serving.bank import BASE, AdapterInfo
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.generation import TextGeneration
+from foretoken.training.problems.generation_texts import decoder_positions
 from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.run.card import read_card
-from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
+from foretoken.training.tokens.encode import EncodeSettings, chosen_max_length, model_max_length, token_rules
 
 PREDICTIONS = "predictions.parquet"  # beside a run's adapter
-SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, GENERATION, RETRIEVAL)
+SERVED = (
+    CLASSIFICATION,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    GENERATION,
+    RETRIEVAL,
+)
 
 
 @dataclass(eq=False)
@@ -46,6 +64,10 @@ class Adapter:
         reads_sources: a prompt is a source text, framed as in training.
         is_owned: whether its folder goes when it is removed.
         pool: what vectors of texts are made with of their last states.
+        writes_apart: the model reads prompts with an encoder, and its texts have positions of their own.
+        most_tokens: of such a text; None for any number.
+        last: the token that ends such a text which has as many tokens as are asked for, where the model has one.
+        asks_for_global: the model is told which tokens see all others: those of the question (Longformer).
     """
 
     name: str
@@ -63,6 +85,10 @@ class Adapter:
     reads_sources: bool = False
     is_owned: bool = False
     pool: Pool = "mean"
+    writes_apart: bool = False
+    most_tokens: int | None = None
+    last: int | None = None
+    asks_for_global: bool = False
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -91,19 +117,25 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
     """
     place = adapter_folder(folder)
     card = read_card(place)
-    own = GENERATION if info.writes else RETRIEVAL if info.embeds else CLASSIFICATION
+    does = {GENERATION: info.writes, RETRIEVAL: info.embeds, QUESTION_ANSWERING: info.answers}
+    own = next((name for name, is_own in does.items() if is_own), CLASSIFICATION)
     problem = card.make_problem() or make_problem(own, info.labels)
-    does = (problem.name == GENERATION, problem.name == RETRIEVAL)
-    if problem.name not in SERVED or does != (info.writes, info.embeds):
-        raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)} (by decoders)")
-    if info.writes:  # what a prompt leaves of it is for the text
+    if problem.name not in SERVED or any((problem.name == name) != is_own for name, is_own in does.items()):
+        raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)}")
+    if problem.name == MULTIPLE_CHOICE and len(info.labels) > 1:
+        raise AdapterError(f"{folder} has {len(info.labels)} outputs, and choices have one; copy both files again")
+    apart = info.writes and bool(base.config.is_encoder_decoder)
+    if info.writes and not apart:  # what a prompt leaves of it is for the text
         length = model_max_length(base.config, base.tokenizer)
+    elif apart:
+        length = chosen_max_length(card.max_length, base.config, base.tokenizer)
     else:
         length = problem.max_length(card.max_length, base.config, base.tokenizer)
     problem = problem if info.writes else problem.for_model(base.config, base.tokenizer)
     reads_sources = isinstance(problem, TextGeneration) and card.problem == GENERATION
     tokenizer, rules, ends = base.tokenizer, token_rules(base.config), base.end_tokens if info.writes else frozenset()
     if isinstance(problem, TextGeneration) and reads_sources:
+        problem = problem.for_model(base.config, base.tokenizer)  # encoder-decoders have fewer new tokens
         tokenizer = base.tokenizer_with(problem.new_tokens)
         problem = _posed(problem, folder, base, tokenizer, info)
         ends = frozenset([problem.end_token])
@@ -122,7 +154,24 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         ends=ends,
         reads_sources=reads_sources,
         pool=problem.encoder.pool if isinstance(problem, Retrieval) else "mean",
+        asks_for_global=problem.name == QUESTION_ANSWERING and _asks_for_global(base),
+        **_texts_apart(base),
     )
+
+
+def _texts_apart(base: SharedBase) -> dict[str, Any]:
+    """Return what adapters of an encoder-decoder say of the texts that it writes."""
+    if not (base.config.is_encoder_decoder and base.writes):
+        return {}
+    positions = decoder_positions(base.config)
+    most = None if positions is None else positions - 1  # one is for the token that begins it
+    return {"writes_apart": True, "most_tokens": most, "last": base.forced_last_token}
+
+
+def _asks_for_global(base: SharedBase) -> bool:
+    """Tell whether the model is told which tokens see all others when it answers questions."""
+    kind: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(base.config), None)
+    return kind is not None and "global_attention_mask" in inspect.signature(kind.forward).parameters
 
 
 def _posed(
@@ -156,6 +205,7 @@ def frozen_model(base: SharedBase) -> Adapter:
         settings=EncodeSettings(base.tokenizer, length, token_rules(base.config)),
         ends=base.end_tokens if base.writes else frozenset(),
         pool=pool,
+        **_texts_apart(base),
     )
 
 

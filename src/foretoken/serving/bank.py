@@ -9,26 +9,30 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from peft import PeftConfig, PeftModel
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from foretoken.data.problems import RETRIEVAL
+from foretoken.data.problems import QUESTION_ANSWERING, RETRIEVAL
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.generation import WantedText, fitting, generate
+from foretoken.serving.generation import Reading, WantedText, fitting, generate
+from foretoken.training.problems.question_answering import token_types_passed_on
 from foretoken.training.tokens.encode import position_limit
-from foretoken.tuner.bank.bank import AdapterBank
+from foretoken.tuner.bank.bank import AdapterBank, task_of
+from foretoken.tuner.bank.heads import GLOBAL
 from foretoken.tuner.dimensions import body_of
 
 log = logging.getLogger(__name__)
 Add: TypeAlias = Callable[[str], "AdapterInfo"]
 Run: TypeAlias = Callable[[dict[str, Tensor], Sequence[str]], list[Tensor]]
 
+WRITERS = ("CAUSAL_LM", "SEQ_2_SEQ_LM")  # peft's names of what writes texts
+HEADS = {"FEATURE_EXTRACTION": "none", "QUESTION_ANS": "questions"} | dict.fromkeys(WRITERS, "language-model")
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 BASE = "__base__"  # the pretrained model without an adapter, as peft calls it
 
@@ -44,6 +48,7 @@ class AdapterInfo:
         dtype: of the parameters, as they are kept.
         writes: whether the model writes texts with it.
         embeds: whether it was trained for vectors of texts, and has no head.
+        answers: whether it finds answers in contexts.
         tokens: whose embeddings it has for itself.
     """
 
@@ -53,6 +58,7 @@ class AdapterInfo:
     dtype: str = "float32"
     writes: bool = False
     embeds: bool = False
+    answers: bool = False
     tokens: frozenset[int] = frozenset()
 
 
@@ -73,7 +79,7 @@ class Bank(Protocol):
         """Give an adapter up."""
 
     def __call__(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
-        """Return each row's logits: (labels,), or (tokens, labels) of an adapter that tags."""
+        """Return each row's logits: (labels,), or (tokens, labels) of an adapter that tags or finds answers."""
 
     def hidden_states(self, inputs: dict[str, Tensor], adapter_names: Sequence[str]) -> list[Tensor]:
         """Return each row's last hidden states, (tokens, D); :data:`BASE` names the model alone."""
@@ -98,14 +104,16 @@ class MixedBank:
     """
 
     def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
-        self.making = base.making
+        self.base, self.making = base, base.making
         kept = None if dtype is None else DTYPES[dtype]
         model = base.language_model() if base.writes else body_of(base.with_new_head(None)[0])
-        self.together = AdapterBank(model, dtype=kept)
+        base.lower(model)
+        self.together = AdapterBank(model, dtype=kept, compute_dtype=torch.float32)
         if base.writes:
-            self.together.model.generation_config = GenerationConfig()  # requests say how texts go on
+            self.together.model.generation_config = _starts(self.together.model)  # requests say how texts go on
         self.apart = GroupedBank(base)
-        self.positions = position_limit(base.config)
+        self.reading = Reading.of(base.config, self.together.backbone)
+        self.positions = None if self.reading.has_encoder else position_limit(base.config)
 
     @property
     def packs(self) -> bool:
@@ -118,8 +126,8 @@ class MixedBank:
         Raises:
             AdapterError: the folder holds none, or one of another model.
         """
-        task_type = PeftConfig.from_pretrained(str(folder)).task_type
-        is_writer, embeds = task_type == "CAUSAL_LM", task_type == "FEATURE_EXTRACTION"
+        task_type = task_of(PeftConfig.from_pretrained(str(folder)))
+        is_writer = task_type in WRITERS
         try:
             saved = self.together.read(folder)
         except (AdapterError, BackboneError):
@@ -137,11 +145,20 @@ class MixedBank:
                 log.info("adapter %s runs apart from the others: %s", name, error)
                 return self.apart.read(folder)(name)
             found = self.together.info(name)
-            if (found.head == "none" and not embeds) or (found.head == "language-model") != is_writer:
+            expected = HEADS.get(task_type or "")
+            if found.head != expected if expected else found.head in HEADS.values():
                 self.together.remove(name)
                 raise AdapterError(f"{folder} has no trained head; train one with the adapter")
-            kept, tokens = dtype_name(self.together.dtype), self.together.trained_tokens(name)
-            return AdapterInfo(found.labels, found.method, found.bytes, kept, is_writer, embeds, tokens)
+            return AdapterInfo(
+                found.labels,
+                found.method,
+                found.bytes,
+                dtype_name(self.together.dtype),
+                writes=is_writer,
+                embeds=found.head == "none",
+                answers=found.head == "questions",
+                tokens=self.together.trained_tokens(name),
+            )
 
         return add
 
@@ -176,7 +193,8 @@ class MixedBank:
         new_tokens = [one.continuation.sampling.max_tokens for one in wanted]
         found: dict[int, Tensor] = {}
         for places in fitting(lengths, new_tokens, self.positions):
-            results = generate(self.together.generate, [wanted[place] for place in places])
+            with self.base.computing(self.together.device.type):
+                results = generate(self.together.generate, [wanted[place] for place in places], self.reading)
             found |= dict(zip(places, results, strict=True))
         return [found[place] for place in range(len(wanted))]
 
@@ -188,7 +206,8 @@ class MixedBank:
         rows: dict[int, Tensor] = {}
         for run, places in kinds.items():
             taken = inputs if len(places) == len(names) else _taken(inputs, places)
-            results = run(taken, [names[place] for place in places])
+            with self.base.computing(self.together.device.type):
+                results = run(taken, [names[place] for place in places])
             rows |= dict(zip(places, (result.float().cpu() for result in results), strict=True))
         return [rows[place] for place in range(len(names))]
 
@@ -210,10 +229,12 @@ class GroupedBank:
         with self.base.making:
             predictor = load_for_inference(folder, base=self.base)
         method = PeftConfig.from_pretrained(str(folder)).peft_type
-        kept = dtype_name(next(predictor.model.parameters()).dtype)
+        own = _own_tensors(predictor.model)
+        kept = dtype_name(own[0].dtype if own else torch.float32)
         method = str(getattr(method, "value", method))
-        embeds = predictor.problem.name == RETRIEVAL
-        info = AdapterInfo(tuple(predictor.labels), method, _own_bytes(predictor.model), kept, embeds=embeds)
+        embeds, answers = (predictor.problem.name == name for name in (RETRIEVAL, QUESTION_ANSWERING))
+        size = sum(tensor.numel() * tensor.element_size() for tensor in own)
+        info = AdapterInfo(tuple(predictor.labels), method, size, kept, embeds=embeds, answers=answers)
 
         def add(name: str) -> AdapterInfo:
             self._loaded[name] = predictor
@@ -231,7 +252,9 @@ class GroupedBank:
         rows: dict[int, Tensor] = {}
         for name, places in _places(adapter_names).items():
             group = _taken(inputs, places)
-            logits = self._loaded[name].model(**group).logits.float().cpu()
+            if GLOBAL in group and bool((group[GLOBAL] < 0).any()):  # the model knows which tokens these are
+                del group[GLOBAL]
+            logits = self._logits(self._loaded[name], group).float().cpu()
             rows |= dict(zip(places, _without_padding(logits, group["attention_mask"]), strict=True))
         return [rows[place] for place in range(len(adapter_names))]
 
@@ -245,11 +268,26 @@ class GroupedBank:
             rows |= dict(zip(places, _without_padding(states, group["attention_mask"]), strict=True))
         return [rows[place] for place in range(len(adapter_names))]
 
+    def _logits(self, predictor: Predictor, group: dict[str, Tensor]) -> Tensor:
+        if predictor.problem.name != QUESTION_ANSWERING:
+            logits: Tensor = predictor.model(**group).logits
+            return logits
+        with token_types_passed_on(predictor.model, group.get("token_type_ids")):
+            found = predictor.model(**group)
+        return torch.stack([found.start_logits, found.end_logits], dim=-1)
+
     def _model(self, name: str) -> nn.Module:
         if name == BASE:
             return self.base.with_new_head(None)[0].eval()
         model = self._loaded[name].model
         return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def _starts(model: Any) -> GenerationConfig:
+    """Return what a model says of how its texts begin, and nothing of how they go on."""
+    own, names = model.generation_config, ("decoder_start_token_id", "forced_bos_token_id")
+    given = {name: getattr(own, name, None) for name in names}
+    return GenerationConfig(**{name: value for name, value in given.items() if value is not None})
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -280,8 +318,7 @@ def _without_padding(values: Tensor, mask: Tensor) -> list[Tensor]:
     return [row[:length] for row, length in zip(values, mask.sum(dim=1).tolist(), strict=True)]
 
 
-def _own_bytes(model: nn.Module) -> int:
-    """Return the bytes of what was trained: the pretrained tensors are frozen and shared."""
+def _own_tensors(model: nn.Module) -> list[Tensor]:
+    """Return what was trained: the pretrained tensors are frozen and shared."""
     names = ("modules_to_save", "foretoken", "lora_")
-    own = (tensor for name, tensor in model.named_parameters() if any(part in name for part in names))
-    return sum(tensor.numel() * tensor.element_size() for tensor in own)
+    return [tensor for name, tensor in model.named_parameters() if any(part in name for part in names)]

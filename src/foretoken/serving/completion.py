@@ -33,12 +33,14 @@ class Completed:
         reason: why it ended: ``stop`` or ``length``.
         prompt_tokens: that were read.
         new_tokens: that were written, the one that ends the text included.
+        truncated: whether the prompt was longer than is read of a source.
     """
 
     text: str
     reason: Reason
     prompt_tokens: int
     new_tokens: int
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,25 +58,36 @@ class Complete:
             DataError: the prompt is empty.
             TooLongError: there is no room for it and what is to follow.
         """
-        settings = adapter.settings
-        ids = prompt_tokens(adapter, document)
-        if len(ids) + self.sampling.max_tokens > settings.max_length:
-            raise TooLongError(
-                f"the prompt has {len(ids):,} tokens and {self.sampling.max_tokens:,} are to follow (max_tokens); "
-                f"{adapter.name!r} takes {settings.max_length:,} together"
-            )
+        ids, truncated = prompt_tokens(adapter, document)
+        self._check_room(adapter, len(ids))
         heard = document.heard if isinstance(document, Prompt) else None
-        continuation = Continuation(self.sampling, adapter.ends, settings.tokenizer, tuple(ids), heard)
+        context = () if adapter.writes_apart else tuple(ids)
+        continuation = Continuation(
+            self.sampling, adapter.ends, adapter.settings.tokenizer, context, heard, last=adapter.last
+        )
 
         def finish(results: list[Tensor]) -> Completed:
             text = continuation.text_of(results[0].tolist())
-            return Completed(text.text, text.reason or "length", len(ids), text.num_tokens)
+            return Completed(text.text, text.reason or "length", len(ids), text.num_tokens, truncated)
 
         return Prepared([{"input_ids": ids}], len(ids), finish, continuation)
 
+    def _check_room(self, adapter: Adapter, prompt: int) -> None:
+        wanted, room = self.sampling.max_tokens, adapter.settings.max_length
+        if adapter.writes_apart:
+            if prompt > room:
+                raise TooLongError(f"the prompt has {prompt:,} tokens; {adapter.name!r} reads {room:,}")
+            if adapter.most_tokens is not None and wanted > adapter.most_tokens:
+                raise TooLongError(f"max_tokens is {wanted:,}; {adapter.name!r} writes at most {adapter.most_tokens:,}")
+        elif prompt + wanted > room:
+            raise TooLongError(
+                f"the prompt has {prompt:,} tokens and {wanted:,} are to follow (max_tokens); "
+                f"{adapter.name!r} takes {room:,} together"
+            )
 
-def prompt_tokens(adapter: Adapter, document: Document) -> list[int]:
-    """Return the tokens of a prompt, as the tokenizer frames a text.
+
+def prompt_tokens(adapter: Adapter, document: Document) -> tuple[list[int], bool]:
+    """Return the tokens of a prompt, as the tokenizer frames a text, and whether a source was cut as in training.
 
     Raises:
         WrongTaskError: the adapter writes no texts.
@@ -86,16 +99,16 @@ def prompt_tokens(adapter: Adapter, document: Document) -> list[int]:
     if document.pair is not None:
         raise WrongTaskError(f"{adapter.name!r} reads a prompt, not a pair of texts")
     given = document.text
-    ids = text_tokens(adapter, given) if isinstance(given, str) else list(given)
+    ids, truncated = text_tokens(adapter, given) if isinstance(given, str) else (list(given), False)
     if not ids or min(ids) < 0:
         raise DataError("the prompt has no tokens; expected some, none of them negative")
     refuse_without_embedding([ids], adapter.settings.rules)
-    return ids
+    return ids, truncated
 
 
-def text_tokens(adapter: Adapter, text: str) -> list[int]:
+def text_tokens(adapter: Adapter, text: str) -> tuple[list[int], bool]:
     """Return a prompt's tokens: a source and what follows it in training, or the text as the tokenizer frames it."""
     if not adapter.reads_sources or not text.strip():
-        return list(adapter.settings.tokenizer(text)["input_ids"])
-    columns, _ = adapter.problem.encode(PlainTable({"source": [text]}), adapter.settings)
-    return list(columns["input_ids"][0])
+        return list(adapter.settings.tokenizer(text)["input_ids"]), False
+    columns, truncation = adapter.problem.encode(PlainTable({"source": [text]}), adapter.settings)
+    return list(columns["input_ids"][0]), bool(truncation.truncated)

@@ -26,6 +26,7 @@ from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Document, Prepared, Task
 from foretoken.training.tokens.encode import padded
+from foretoken.tuner.bank.heads import GLOBAL
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -190,13 +191,12 @@ class Engine:
         self._check_ready()
         if not request.documents:
             raise TooLongError("the request has no documents; expected one or more")
-        if len(request.documents) > self.limits.documents:
-            got, most = len(request.documents), self.limits.documents
+        got, most = sum(document.sequences for document in request.documents), self.limits.documents
+        if got > most:
             raise TooLongError(f"the request has {got:,} documents; at most {most:,} are taken at once, split it")
         for number, document in enumerate(request.documents):
-            size = len(document.text) + len(document.pair or "")
-            if size > self.limits.characters:
-                most = self.limits.characters
+            size, most = document.characters, self.limits.characters
+            if size > most:
                 raise TooLongError(f"document {number} has {size:,} characters; at most {most:,} are taken")
 
     def _check_ready(self) -> None:
@@ -422,6 +422,8 @@ class Engine:
         if any("token_type_ids" in row for row in inputs):
             types = [row.get("token_type_ids", [0] * len(row["input_ids"])) for row in inputs]
             batch["token_type_ids"] = padded(types, 0)
+        if any(GLOBAL in row for row in inputs):
+            batch[GLOBAL] = padded([row.get(GLOBAL, [-1] * len(row["input_ids"])) for row in inputs], 0)
         run = self.store.bank if rows[0].request.kind == "logits" else self.store.bank.hidden_states
         return run(batch, names)
 

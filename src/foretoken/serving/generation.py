@@ -15,6 +15,7 @@ from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
+    PretrainedConfig,
     PreTrainedTokenizerBase,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -23,6 +24,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from foretoken.backbones.base import Backbone
 from foretoken.quiet import quiet_transformers
 from foretoken.training.tokens.encode import TokenRow, padded
 
@@ -62,8 +64,9 @@ class Continuation:
         sampling: how it goes on.
         ends: the tokens that end a text.
         tokenizer: writes it.
-        context: the prompt's last tokens.
+        context: the prompt's last tokens; none where an encoder has read it, and the text begins anew.
         heard: is called on the engine's thread at every step with the whole text so far.
+        last: the token that the model gives to the last place, whatever there would be (``forced_eos_token_id``).
     """
 
     sampling: Sampling
@@ -71,6 +74,7 @@ class Continuation:
     tokenizer: PreTrainedTokenizerBase
     context: tuple[int, ...] = ()
     heard: Callable[[str], None] | None = None
+    last: int | None = None
 
     def text_of(self, tokens: Iterable[int] = ()) -> GeneratedText:
         """Return the text of the tokens that follow."""
@@ -114,7 +118,8 @@ class GeneratedText:
         self._held += self._written(whole=is_last)
         stops = [place for text in sampling.stop if (place := self._held.find(text)) >= 0]
         kept = max((_overlap(self._held, text) for text in sampling.stop), default=0)
-        if stops or is_end:
+        is_forced = is_last and token == self.continuation.last and self.num_tokens >= sampling.max_tokens
+        if stops or (is_end and not is_forced):
             self.reason = "stop"
         elif is_last:
             self.reason = "length"
@@ -153,17 +158,46 @@ class WantedText:
     given_up: Callable[[], bool]
 
 
-def generate(run: Generate, wanted: Sequence[WantedText]) -> list[Tensor]:
+@dataclass(frozen=True)
+class Reading:
+    """How a model reads prompts.
+
+    Attributes:
+        has_encoder: of their own, before a text; else the text goes on from them.
+        first_is_global: their first token sees all others (LED).
+    """
+
+    has_encoder: bool = False
+    first_is_global: bool = False
+
+    @classmethod
+    def of(cls, config: PretrainedConfig, backbone: Backbone) -> Reading:
+        """Return how a model of this family does it."""
+        return cls(bool(config.is_encoder_decoder), backbone.first_token_is_global)
+
+    def inputs(self, prompts: Sequence[Sequence[int]], pad: int) -> dict[str, Tensor]:
+        """Return the batch, padded behind the prompts for an encoder, and before them where the texts go on."""
+        masks = [[1] * len(prompt) for prompt in prompts]
+        if not self.has_encoder:
+            ids = padded([prompt[::-1] for prompt in prompts], pad).flip(1)
+            return {"input_ids": ids, "attention_mask": padded(masks, 0).flip(1)}
+        found = {"input_ids": padded(prompts, pad), "attention_mask": padded(masks, 0)}
+        if self.first_is_global:
+            found["global_attention_mask"] = torch.zeros_like(found["input_ids"]).index_fill(1, torch.tensor([0]), 1)
+        return found
+
+
+def generate(run: Generate, wanted: Sequence[WantedText], reading: Reading) -> list[Tensor]:
     """Return the tokens that follow each of the rows; nan for a row of which the model makes no finite numbers.
 
     Args:
-        run: transformers' ``generate`` of a decoder, which takes the adapters' names as well.
+        run: transformers' ``generate``, which takes the adapters' names as well.
         wanted: the rows.
+        reading: how the model reads them.
     """
     continuations = [one.continuation for one in wanted]
     tokenizer = continuations[0].tokenizer
     steps = RowSteps(continuations, [one.given_up for one in wanted])
-    ids = [one.row["input_ids"] for one in wanted]
     pad: Any = tokenizer.pad_token_id
     settings = GenerationConfig(
         do_sample=False,
@@ -174,8 +208,7 @@ def generate(run: Generate, wanted: Sequence[WantedText]) -> list[Tensor]:
     )
     with quiet_transformers():
         run(
-            input_ids=padded([one[::-1] for one in ids], pad).flip(1),
-            attention_mask=padded([[1] * len(one) for one in ids], 0).flip(1),
+            **reading.inputs([one.row["input_ids"] for one in wanted], pad),
             adapter_names=[one.adapter for one in wanted],
             generation_config=settings,
             logits_processor=LogitsProcessorList([steps.chooser]),
@@ -227,6 +260,10 @@ class RowSteps:
             own = every[: own_size(every)]
             if not torch.isfinite(own.max()):
                 self.is_damaged[row] = self.is_over[row] = True
+                continue
+            one = self.continuations[row]
+            if one.last is not None and len(self.tokens[row]) == one.sampling.max_tokens - 1:
+                chosen[row] = one.last
                 continue
             chosen[row] = self.choices[row](ids[row : row + 1], own[None])
         return torch.full_like(scores, -torch.inf).scatter_(1, chosen[:, None], 0.0)

@@ -120,16 +120,55 @@ class PipelineParameters(Schema):
     top_k: int | None = Field(None, ge=1, description="classes: how many are answered")
 
 
+class Question(Schema):
+    """A question about a context."""
+
+    question: Text
+    context: Text
+
+
+class ChoiceQuestion(Schema):
+    """A question, and the texts of which one is its answer."""
+
+    text: Text
+    choices: list[Text] = Field(min_length=2)
+
+
+class FoundAnswer(Schema):
+    """The part of a context that answers a question; an empty one for none."""
+
+    answer: str
+    start: int | None
+    end: int | None
+    score: float = Field(description="how high the model scores its first and its last token; no probability")
+    no_answer_score: float | None = Field(None, description="that of no answer, where there may be none")
+
+
+class ChosenAnswer(Schema):
+    """The choice that is the likeliest answer."""
+
+    choice: str
+    number: int
+    probability: float
+    probabilities: list[float]
+
+
 class PipelineRequest(Schema):
-    """The request of the Hugging Face inference API."""
+    """The request of the Hugging Face inference API; what the inputs are depends on the adapter."""
 
     model_config = ConfigDict(
         extra="ignore",
         json_schema_extra={
-            "examples": [{"inputs": "Ada Lovelace wrote", "parameters": {"aggregation_strategy": "first"}}]
+            "examples": [
+                {"inputs": "Ada Lovelace wrote", "parameters": {"aggregation_strategy": "first"}},
+                {"inputs": {"question": "Who wrote it?", "context": "Ada Lovelace wrote it in 1843."}},
+                {"inputs": {"text": "It rained, so", "choices": ["they stayed in", "they went out"]}},
+            ]
         },
     )
-    inputs: Text | list[Text]
+    inputs: Text | list[Text] | Question | list[Question] | ChoiceQuestion | list[ChoiceQuestion] = Field(
+        description="texts; questions with their contexts; or questions with their choices"
+    )
     parameters: PipelineParameters = Field(default_factory=lambda: PipelineParameters.model_validate({}))
 
 
@@ -199,12 +238,16 @@ class CompletionRequest(Schema):
 
 
 class CompletionChoice(Schema):
-    """The text that follows a prompt, or the next part of it; ``finish_reason`` is null until its end."""
+    """The text that follows a prompt, or the next part of it; ``finish_reason`` is null until its end.
+
+    ``truncated``: the prompt was longer than the encoder reads, which is said at the end.
+    """
 
     index: int
     text: str
     logprobs: None = None
     finish_reason: Literal["stop", "length"] | None = None
+    truncated: bool = False
 
 
 class CompletionAnswer(Schema):
@@ -271,6 +314,7 @@ class ModelItem(Schema):
     max_model_len: int | None = None
     calibrated: bool = False
     dtype: str | None = None
+    precision: str | None = None
 
 
 class ModelsAnswer(Schema):

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from foretoken.backbones.pooling import sentence_vectors
-from foretoken.data.problems import GENERATION, RETRIEVAL, TOKEN_CLASSIFICATION
+from foretoken.data.problems import (
+    GENERATION,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    RETRIEVAL,
+    TOKEN_CLASSIFICATION,
+)
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import TooLongError, WrongTaskError
@@ -33,6 +39,16 @@ class Document:
 
     text: str | Sequence[int]
     pair: str | None = None
+
+    @property
+    def sequences(self) -> int:
+        """How many documents it counts as."""
+        return 1
+
+    @property
+    def characters(self) -> int:
+        """Letters that are read, or token numbers."""
+        return len(self.text) + len(self.pair or "")
 
 
 @dataclass(frozen=True)
@@ -119,6 +135,10 @@ class Classify:
             raise WrongTaskError(f"{adapter.name!r} writes texts; ask for completions")
         if adapter.problem.name == RETRIEVAL:
             raise WrongTaskError(f"{adapter.name!r} makes vectors of texts; ask for embeddings")
+        if adapter.problem.name in (MULTIPLE_CHOICE, QUESTION_ANSWERING):
+            wanted = "its choices" if adapter.problem.name == MULTIPLE_CHOICE else "a context"
+            message = f"{adapter.name!r} reads a question and {wanted}, which POST /models/{adapter.name} takes"
+            raise WrongTaskError(message)
         if adapter.problem.pairs != (document.pair is not None):
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
@@ -148,6 +168,8 @@ class Embed:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Embedding]:
         """Return the document, cut to the adapter's length."""
+        if adapter.writes_apart:
+            raise WrongTaskError(f"{adapter.name!r} writes texts and makes no vectors; ask for completions")
         rows, tokens, truncated = read(adapter, document, None)
 
         def finish(results: list[Tensor]) -> Embedding:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _WITH_RAY = ("workers", "adapter_column", "rows_per_block")
-_WITHOUT_RAY = ("batch_size", "unscaled", "precision", "attention_engine", "packing")
+_WITHOUT_RAY = ("batch_size", "unscaled", "attention_engine", "packing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,7 @@ def _run_with_ray(options: PredictCommand) -> int:
             workers=options.workers,
             rows_per_block=options.rows_per_block,
             tokens_per_batch=options.tokens_per_batch or 8192,
+            precision=options.precision,
             overwrite=options.overwrite,
         )
     )

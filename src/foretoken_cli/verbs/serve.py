@@ -11,6 +11,7 @@ from typing import Literal
 from foretoken.errors import ConfigError, quoted
 from foretoken.options import option
 from foretoken_cli.console import described, flush_results, say
+from foretoken_cli.inference import PRECISION, Precision
 from foretoken_cli.parser import parse
 
 _MEGABYTE = 10**6
@@ -35,6 +36,7 @@ class ServeCommand:
     adapter_dtype: Literal["float32", "float16", "bfloat16"] | None = option(
         "type in which adapters are kept; half of float32 takes half of the memory (default: the model's)", None
     )
+    precision: Precision = option(PRECISION, "fp32")
     cors: list[str] | None = option("origin of web pages that may call the server; may be repeated", None)
     tokens_per_batch: int = option("tokens of a forward pass", 8192, at_least=1, at_most=10**8)
     max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)
@@ -78,6 +80,7 @@ def run(words: Sequence[str]) -> int:
         adapters=options.adapters,
         memory=options.memory * _MEGABYTE,
         adapter_dtype=options.adapter_dtype,
+        precision=options.precision,
         host=options.host,
         port=options.port,
         api_key=_key(options.api_key, "FORETOKEN_API_KEY"),

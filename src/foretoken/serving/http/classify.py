@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
-from foretoken.data.problems import TOKEN_CLASSIFICATION
+from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.serving.adapters import Adapter
+from foretoken.serving.answers import Choices, Choose, Find, Told
 from foretoken.serving.errors import WrongTaskError
 from foretoken.serving.http.service import ANY_ERROR, ServiceOf, needs_key
 from foretoken.serving.schema import (
+    ChoiceQuestion,
     Classified,
     ClassifyAnswer,
     ClassifyRequest,
     ErrorAnswer,
     PipelineRequest,
     PredictRequest,
+    Question,
     RerankAnswer,
     RerankDocument,
     RerankItem,
@@ -28,9 +32,10 @@ from foretoken.serving.schema import (
     Usage,
 )
 from foretoken.serving.tagging import Tag
-from foretoken.serving.tasks import Classify, Document, Prediction
+from foretoken.serving.tasks import Classify, Document, Prediction, Task
 
 _ERRORS = {status: about | {"model": ErrorAnswer} for status, about in ANY_ERROR.items()}
+_QUESTIONS: dict[str, Task[Told]] = {QUESTION_ANSWERING: Find(), MULTIPLE_CHOICE: Choose()}
 router = APIRouter(dependencies=[Depends(needs_key)], tags=["predict"], responses=_ERRORS)
 
 
@@ -67,21 +72,27 @@ async def predict(
 
 
 @router.post("/models/{adapter}", response_model=None)
-async def pipeline(
-    adapter: str, asked: PipelineRequest, http: Request, answer: Response, service: ServiceOf
-) -> list[object]:
-    """Tag words, or classify (the request and the answers of Hugging Face's inference API).
+async def pipeline(adapter: str, asked: PipelineRequest, http: Request, answer: Response, service: ServiceOf) -> object:
+    """Tag words, answer questions, choose, or classify (the request of Hugging Face's inference API, and its answers).
 
-    Entities have `entity_group` (or `entity`), `score`, `word`, `start` and `end`. Long texts are tagged in windows.
+    Entities have `entity_group` (or `entity`), `score`, `word`, `start` and `end`. Long texts are tagged in windows,
+    and long contexts are searched in windows. Answers and choices have the fields that `foretoken predict` prints.
     """
     chosen = service.adapter(adapter)
-    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
-    documents = [Document(text) for text in texts]
-    options = asked.parameters
+    given = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs]
+    documents, options = [_asked_document(item) for item in given], asked.parameters
+    if chosen.problem.name in _QUESTIONS:
+        told = await service.ask(http, chosen, documents, _QUESTIONS[chosen.problem.name])
+        _say_truncated(answer, told)
+        return [item.values for item in told] if isinstance(asked.inputs, list) else told[0].values
+    if not all(isinstance(item, str) for item in given):
+        raise WrongTaskError(
+            f"{chosen.name!r} reads texts, and not questions: it was trained for {chosen.problem.name}"
+        )
     if chosen.problem.name == TOKEN_CLASSIFICATION:
         tag = Tag(options.aggregation_strategy, options.stride, tuple(options.ignore_labels))
         entities = [list(item.entities) for item in await service.ask(http, chosen, documents, tag)]
-        return list(entities[0]) if isinstance(asked.inputs, str) else list(entities)
+        return list(entities) if isinstance(asked.inputs, list) else list(entities[0])
     found = await service.ask(http, chosen, documents, Classify())
     _say_truncated(answer, found)
     return [_scores(item)[: options.top_k] for item in found]
@@ -168,7 +179,13 @@ def _scores(item: Prediction, *, raw: bool = False) -> list[Score]:
     return sorted(scores, key=lambda score: -score.score)
 
 
-def _say_truncated(answer: Response, found: list[Prediction]) -> None:
+def _asked_document(item: str | Question | ChoiceQuestion) -> Document:
+    if isinstance(item, Question):
+        return Document(item.question, item.context)
+    return Document(item) if isinstance(item, str) else Choices(item.text, choices=tuple(item.choices))
+
+
+def _say_truncated(answer: Response, found: Sequence[Prediction | Told]) -> None:
     cut = [number for number, item in enumerate(found) if item.truncated]
     if cut:
         answer.headers["x-truncated"] = json.dumps(cut)[1:-1].replace(" ", "")

@@ -31,7 +31,9 @@ router = APIRouter(dependencies=[Depends(needs_key)], tags=["write"], responses=
 async def completions(
     asked: CompletionRequest, http: Request, service: ServiceOf
 ) -> CompletionAnswer | StreamingResponse:
-    """Write texts that go on from prompts, with an adapter of a decoder or the pretrained model (OpenAI's request).
+    """Write texts that go on from prompts, with an adapter or the pretrained model (OpenAI's request).
+
+    A decoder goes on from the prompt; an encoder-decoder reads it and writes a text of its own.
 
     With `stream` the parts of the texts come as server-sent events, each a CompletionAnswer, and `[DONE]` at the end.
     """
@@ -42,7 +44,7 @@ async def completions(
     if not asked.stream:
         found = await service.ask(http, adapter, [Document(text) for text in prompts], task)
         choices = [
-            CompletionChoice(index=number, text=item.text, finish_reason=item.reason)
+            CompletionChoice(index=number, text=item.text, finish_reason=item.reason, truncated=item.truncated)
             for number, item in enumerate(found)
         ]
         return CompletionAnswer(model=name, choices=choices, usage=_usage(found))
@@ -101,8 +103,9 @@ async def _events(
     whole = CompletionAnswer(model=name, choices=[])
     sent: dict[int, int] = {}
 
-    def part(number: int, text: str, reason: Reason | None = None) -> str:
-        choice = CompletionChoice(index=number, text=text[sent.get(number, 0) :], finish_reason=reason)
+    def part(number: int, text: str, reason: Reason | None = None, *, truncated: bool = False) -> str:
+        rest = text[sent.get(number, 0) :]
+        choice = CompletionChoice(index=number, text=rest, finish_reason=reason, truncated=truncated)
         sent[number] = max(len(text), sent.get(number, 0))
         return _event(whole.model_copy(update={"choices": [choice]}).model_dump(mode="json"))
 
@@ -114,7 +117,7 @@ async def _events(
             number, text = await heard.queue.get()
         found = future.result()
         for number, item in enumerate(found):
-            yield part(number, item.text, item.reason)
+            yield part(number, item.text, item.reason, truncated=item.truncated)
         if with_usage:
             yield _event(whole.model_copy(update={"usage": _usage(found)}).model_dump(mode="json"))
         yield "data: [DONE]\n\n"

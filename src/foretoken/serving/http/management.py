@@ -45,10 +45,14 @@ async def metrics(service: ServiceOf) -> Response:
 
 @guarded.get("/v1/models", tags=["adapters"], response_model=ModelsAnswer)
 async def models(service: ServiceOf) -> ModelsAnswer:
-    """List the adapters; their `parent` is the pretrained model, which is the last one."""
+    """List the adapters; their `parent` is the pretrained model, which is the last one.
+
+    `dtype` is that of an adapter's own numbers as they are kept, `precision` what the pretrained model computes in.
+    """
     store = service.running.store
-    base = ModelItem(id=store.base_name, created=_STARTED, root=store.base_name)
-    return ModelsAnswer(data=[*(_item(store.get(name), store.base_name) for name in store.names), base])
+    named, precision = store.base_name, store.base.precision
+    base = ModelItem(id=named, created=_STARTED, root=named, precision=precision)
+    return ModelsAnswer(data=[*(_item(store.get(name), named, precision) for name in store.names), base])
 
 
 @admin.post("/v1/adapters/{name}", response_model=AdapterAnswer, status_code=201)
@@ -91,7 +95,7 @@ def _answer(adapter: Adapter, status: Literal["loaded", "removed"]) -> AdapterAn
     )
 
 
-def _item(adapter: Adapter, parent: str) -> ModelItem:
+def _item(adapter: Adapter, parent: str, precision: str) -> ModelItem:
     return ModelItem(
         id=adapter.name,
         created=_STARTED,
@@ -103,4 +107,5 @@ def _item(adapter: Adapter, parent: str) -> ModelItem:
         max_model_len=adapter.settings.max_length,
         calibrated=adapter.scaling is not None,
         dtype=adapter.dtype,
+        precision=precision,
     )

@@ -16,8 +16,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from foretoken.errors import AdapterError, ConfigError
+from foretoken.inference.int8 import check_units
 from foretoken.inference.predictor import adapter_folder, base_model_of
-from foretoken.inference.shared_base import SharedBase
+from foretoken.inference.shared_base import INT8, SharedBase
+from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import CONFIG, check_folder, check_name
@@ -57,7 +59,8 @@ def make_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Engi
         AdapterError: one of them cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
     """
-    base = SharedBase(source)
+    keep_few_primitives()
+    base = SharedBase(source, settings.precision)
     bank = make_bank(base, settings.adapter_dtype)
     store = Store(base, bank, memory=settings.memory)
     for name, folder in settings.sources.items():
@@ -104,7 +107,8 @@ class _Serving:
             self.service.engine = engine
             count = len(engine.store.names)
             noun = "adapter" if count == 1 else "adapters"
-            self.say(f"serving {count} {noun} of {engine.store.base_name} at {self.address}")
+            base = engine.store.base_name
+            self.say(f"serving {count} {noun} of {base} in {engine.store.base.precision} at {self.address}")
         except BaseException as error:
             self.failure, self.server.should_exit = error, True
 
@@ -169,8 +173,10 @@ def checked(settings: ServerSettings) -> str:
 
     Raises:
         AdapterError: a folder holds no usable adapter.
-        ConfigError: there is nothing to serve, or adapters of two models.
+        ConfigError: there is nothing to serve, or adapters of two models, or int8 cannot be computed here.
     """
+    if settings.precision == INT8:
+        check_units()
     if settings.adapters is not None and not settings.adapters.is_dir():
         raise ConfigError(f"--adapters: {settings.adapters} is not a folder; make it, or name another")
     named: dict[str, str] = {}

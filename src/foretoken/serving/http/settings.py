@@ -19,6 +19,7 @@ class ServerSettings:
         adapters: a folder whose subfolders are adapters, watched while the server runs.
         memory: bytes of adapters that stay loaded.
         adapter_dtype: in which their parameters are kept; None for the model's type.
+        precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``.
         host: where it listens.
         port: the same; 0 for any that is free.
         api_key: what clients must send; None for no key.
@@ -40,6 +41,7 @@ class ServerSettings:
     adapters: Path | None = None
     memory: int = 2 * 10**9
     adapter_dtype: str | None = None
+    precision: str = "fp32"
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None

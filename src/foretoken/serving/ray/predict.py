@@ -35,6 +35,7 @@ class RayOptions:
         workers: processes.
         rows_per_block: of the results.
         tokens_per_batch: of a forward pass.
+        precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``, which is measured once.
         overwrite: remove results that are there.
     """
 
@@ -47,6 +48,7 @@ class RayOptions:
     workers: int = 1
     rows_per_block: int = 1000
     tokens_per_batch: int = 8192
+    precision: str = "fp32"
     overwrite: bool = False
 
 
@@ -125,7 +127,8 @@ def _job(options: RayOptions) -> Job:
         source, columns = base_model_of(place), read_card(place).columns
     else:
         source = _first_model(adapter)
-    model = SharedBase(source).source
+    base = SharedBase(source, options.precision)
+    model = base.source
     return Job(
         model=str(Path(model).resolve()) if Path(model).is_dir() else model,
         adapter=adapter,
@@ -135,6 +138,7 @@ def _job(options: RayOptions) -> Job:
         adapter_column=options.adapter_column,
         has_ids=False,
         tokens_per_batch=options.tokens_per_batch,
+        precision=base.precision,
     )
 
 
@@ -172,6 +176,7 @@ def _plan(job: Job, rows_per_block: int, files: Sequence[Path]) -> JsonObject:
         "text_pair_column": job.pair_column,
         "adapter_column": job.adapter_column,
         "rows_per_block": rows_per_block,
+        "precision": job.precision,
     }
     found = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     return about | {"files": found}

@@ -42,8 +42,8 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
         AdapterError: one of the adapters named cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
     """
-    source = SharedBase(checked(settings)).source
-    settings = _for_replicas(settings)
+    base = SharedBase(checked(settings), settings.precision)
+    source, settings = base.source, _for_replicas(settings, base.precision)
     with listening_socket(settings) as listening:  # tells whether the address is free; Ray takes it then
         host, port = listening.getsockname()[:2]
     with cluster(replicas, option="--replicas") as is_local:
@@ -56,7 +56,8 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
         try:
             _deploy(settings, _absolute(source), replicas)
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            say(f"serving {Path(source).name} with {replicas} replica{'s' * (replicas > 1)} at {address}")
+            noun = "replica" if replicas == 1 else "replicas"
+            say(f"serving {Path(source).name} in {base.precision} with {replicas} {noun} at {address}")
             stop.wait()
         finally:
             _delete(settings.drain_seconds + _MARGIN)
@@ -115,11 +116,14 @@ def application(settings: ServerSettings, source: str) -> ASGIApp:
     return make_app(service)
 
 
-def _for_replicas(settings: ServerSettings) -> ServerSettings:
-    """Return the settings with whole paths, as replicas run in other folders, and without uploads."""
+def _for_replicas(settings: ServerSettings, precision: str) -> ServerSettings:
+    """Return the settings with whole paths, as replicas run in other folders, and without uploads.
+
+    All replicas compute in one precision, whichever each of them would be faster in.
+    """
     adapters = None if settings.adapters is None else settings.adapters.resolve()
     sources = {name: folder.resolve() for name, folder in settings.sources.items()}
-    return replace(settings, sources=sources, adapters=adapters, uploads=False)
+    return replace(settings, sources=sources, adapters=adapters, precision=precision, uploads=False)
 
 
 def _absolute(source: str) -> str:

@@ -17,6 +17,7 @@ from foretoken.errors import AdapterError, ForetokenError, one_line
 from foretoken.files import atomic_file
 from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import SharedBase
+from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import ComputeError
@@ -55,6 +56,7 @@ class Job:
         has_ids: whether the input has a column ``id``.
         tokens_per_batch: of a forward pass.
         memory: bytes of adapters that stay loaded.
+        precision: of the pretrained model.
     """
 
     model: str
@@ -66,6 +68,7 @@ class Job:
     has_ids: bool
     tokens_per_batch: int
     memory: int = 2 * 10**9
+    precision: str = "fp32"
 
     @property
     def texts(self) -> list[str]:
@@ -116,7 +119,8 @@ class Worker:
     @cached_property
     def engine(self) -> Engine:
         """The engine, with the one adapter where there is one alone."""
-        base = SharedBase(self.job.model)
+        keep_few_primitives()
+        base = SharedBase(self.job.model, self.job.precision)
         bank = make_bank(base)
         store = Store(base, bank, memory=self.job.memory)
         if self.job.adapter_column is None:

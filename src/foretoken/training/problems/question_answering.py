@@ -110,7 +110,7 @@ class QuestionAnswering(Problem):
         given = dict(inputs)
         own = {name: given.pop(name) for name in ("owner", "first", "characters")}
         labels, mentions, places = (given.pop(name, None) for name in ("labels", "mentions", "mention_characters"))
-        with _passed_on(model, given.get("token_type_ids")):
+        with token_types_passed_on(model, given.get("token_type_ids")):
             outputs = model(**given)
         start, end = outputs.start_logits.float(), outputs.end_logits.float()
         here = own["characters"][..., 1] >= 0
@@ -120,8 +120,28 @@ class QuestionAnswering(Problem):
             loss = window_losses(start, end, *rights, here=here).mean()
         if model.training:
             return loss, start.new_zeros(int(own["owner"][-1]) + 1, 4)
+        return loss, self.choose(start, end, own, mentions, places)
+
+    def choose(
+        self,
+        start: Tensor,
+        end: Tensor,
+        own: Mapping[str, Tensor],
+        mentions: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
+        """Return (B, 4): first and last character of each answer, its score, and that of no answer.
+
+        Args:
+            start: (S, N) scores of the windows' tokens to begin an answer.
+            end: (S, N) the same to end one.
+            own: ``owner``, ``first`` and ``characters`` of the batch.
+            mentions: (B, 2 A) the tokens that answers are among; None for any.
+            places: (B, 2 A) their characters.
+        """
+        here = own["characters"][..., 1] >= 0
         nothing = -pooled(-(start + end)[:, :1], own["owner"], "max")
-        if mentions is None:
+        if mentions is None or places is None:
             scores, spans = best_spans(start, end, here, self.options.max_answer_tokens, own["characters"])
         else:
             scores, spans = best_mentions(start, end, here, own, mentions, places)
@@ -129,7 +149,7 @@ class QuestionAnswering(Problem):
         windows = torch.arange(len(scores), device=scores.device)
         chosen = torch.where(scores == best[own["owner"], 0], windows, len(scores))
         first = -pooled(-chosen[:, None], own["owner"], "max")[:, 0]
-        return loss, torch.cat([spans[first].float(), best, nothing], dim=1)
+        return torch.cat([spans[first].float(), best, nothing], dim=1)
 
     def items(self, inputs: Inputs) -> int:
         """Return the number of windows."""
@@ -299,7 +319,7 @@ def best_mentions(
 
 
 @contextmanager
-def _passed_on(model: nn.Module, token_types: Tensor | None) -> Iterator[None]:
+def token_types_passed_on(model: nn.Module, token_types: Tensor | None) -> Iterator[None]:
     """Bring token types past peft's class for question answering, which takes them and does not pass them on."""
     wrapped = next((module for module in model.modules() if isinstance(module, PeftModel)), None)
     if wrapped is None or token_types is None:

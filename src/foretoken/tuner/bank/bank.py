@@ -30,7 +30,7 @@ from foretoken.tuner.bank.forms import (
     parts_of,
     plain_adapter,
 )
-from foretoken.tuner.bank.heads import CLASSES, HeadForm, HeadModel
+from foretoken.tuner.bank.heads import ANSWERS, CLASSES, GLOBAL, HeadForm, HeadModel
 from foretoken.tuner.bank.reading import SavedAdapter, canonical, given_adapter, read_adapter
 from foretoken.tuner.bank.tokens import DELTA, BatchTokens, OwnTokens, TokenTables
 from foretoken.tuner.checks import check_same_backbone
@@ -41,8 +41,12 @@ from foretoken.tuner.forward.rows import RowParameters, check_holds
 from foretoken.tuner.forward.sites import NAME, check_adapter_name
 from foretoken.tuner.heads import HEAD_KEY
 
-OTHERS = ("ForQuestionAnswering", "ForMultipleChoice")
-KINDS = {"ForTokenClassification": "tagging", "ForSequenceClassification": "classification"}
+OTHERS = ("ForMultipleChoice",)
+KINDS = {
+    "ForTokenClassification": "tagging",
+    "ForSequenceClassification": "classification",
+    ANSWERS: "questions",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class AdapterInfo:
 
     Attributes:
         method: its peft type.
-        head: ``classification``, ``regression``, ``tagging``, ``language-model`` or ``none``.
+        head: ``classification``, ``regression``, ``tagging``, ``questions``, ``language-model`` or ``none``.
         labels: what its outputs are called.
         bytes: what its parameters take in the bank.
     """
@@ -95,6 +99,7 @@ class AdapterBank:
         model: of transformers: an encoder, with or without a head, or a decoder. It is frozen, and what acts in it
             acts in calls of the bank alone.
         dtype: in which parameters are kept; default: the model's. In half of it they take half of the memory.
+        compute_dtype: in which adapters and heads of their own compute; default: the model's.
 
     Raises:
         AdapterError: the model has adapters already.
@@ -106,7 +111,9 @@ class AdapterBank:
     []
     """
 
-    def __init__(self, model: nn.Module, *, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, *, dtype: torch.dtype | None = None, compute_dtype: torch.dtype | None = None
+    ) -> None:
         if isinstance(model, PeftModel) or find_model_hooks(model) is not None:
             raise AdapterError("the model has adapters already; give the bank a freshly loaded model")
         if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
@@ -114,14 +121,14 @@ class AdapterBank:
         self.model: Any = model.requires_grad_(False).eval()
         self.body: Any = body_of(model)
         self.backbone = find_backbone(model)
-        self.config = copy.deepcopy(self.model.config)
+        self.config: Any = copy.deepcopy(self.model.config)
         numbers = dimensions_of(model, self.body, self.backbone)
         self.dimensions: dict[tuple[str, ...], Dimensions] = {(): numbers}
         self.hooks = ModelHooks(self.body, self.backbone, numbers)
         HOOKS.set(self.body, self.hooks)
         weight = next(self.body.parameters())
-        self.dtype, self.device = dtype or weight.dtype, weight.device
-        self.compute_dtype = weight.dtype
+        self.compute_dtype = compute_dtype or weight.dtype
+        self.dtype, self.device = dtype or self.compute_dtype, weight.device
         self.prefix = str(self.model.base_model_prefix)
         self.lock = RLock()
         self.entries: dict[str, Entry] = {}
@@ -220,6 +227,8 @@ class AdapterBank:
         shapes = dict(saved.state.shapes)
         dimensions = self.dimensions_for(saved.config)
         tokens = self.tokens.of(saved.config, saved.state, self.dtype)
+        if tokens is not None and self.config.is_encoder_decoder:
+            raise AdapterError("it trains embeddings of tokens, which a bank of an encoder-decoder does not take")
         key = form_key(config, maps, dimensions)
         if config is not None:
             size = dimensions.vocab_size if tokens is None else self.tokens.new_size(tokens)
@@ -282,7 +291,7 @@ class AdapterBank:
         return self.dimensions[heads]
 
     def find_own_head(self) -> HeadForm | None:
-        """Return the model's own head; None for a model without, and for one that answers questions or chooses."""
+        """Return the model's own head; None for a model without, and for one that chooses."""
         if self.body is self.model or type(self.model).__name__.endswith(OTHERS):
             return None
         choices = getattr(self.config, HEAD_KEY, None)
@@ -302,6 +311,8 @@ class AdapterBank:
         """
         if not shapes:
             return self.own_head
+        if self.config.is_encoder_decoder:
+            raise AdapterError("a bank has no heads of their own for adapters of an encoder-decoder")
         model = self.head_model(config, shapes)
         key = id(model), tuple(sorted(shapes.items()))
         if key not in self.heads:
@@ -344,6 +355,8 @@ class AdapterBank:
         count = None if head is None else head.num_labels
         kind = "none" if head is None else next((KINDS[end] for end in KINDS if head.model.kind.endswith(end)), None)
         kind = "language-model" if kind is None else "regression" if kind == "classification" and count == 1 else kind
+        if head is None and self.body is self.model and self.model.can_generate():  # T5, whose layers are its own
+            kind = "language-model"
         if count is not None and (labels is None or len(labels) != count):
             labels = tuple(f"LABEL_{number}" for number in range(count))
         size = numbers * torch.empty(0, dtype=self.dtype).element_size() + (0 if tokens is None else tokens.num_bytes)
@@ -378,7 +391,8 @@ class AdapterBank:
             input_ids: (B, N).
             attention_mask: (B, N), 0 for padding; None where there is none.
             adapter_names: of each document; ``"__base__"`` for the model itself, where it has a head.
-            inputs: what else the body takes, such as ``token_type_ids``.
+            inputs: what else the body takes, such as ``token_type_ids``. In ``global_attention_mask`` the documents
+                whose row begins with -1 have the tokens that the class of their head asks for.
 
         Raises:
             AdapterError: a name is unknown, their number is not that of the documents, or one has no head.
@@ -475,22 +489,30 @@ class AdapterBank:
         heads = [self.head_of(name)[0] for name in names]
         first = not whole and all(head is not None and head.model.reads_first_token for head in heads)
         given = {"input_ids": input_ids, "attention_mask": mask}
-        given |= self.body_inputs(heads, input_ids, mask) | dict(inputs)
+        given |= self.body_inputs(heads, input_ids, mask, inputs)
         with self.naming(names), self.reading(first_token_only=first):
             output = self.body(**given, return_dict=True)
         states: Tensor = output[0]
         return states
 
-    def body_inputs(self, heads: Sequence[HeadForm | None], input_ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Return what the heads' classes give the body beside tokens and mask, each for its own documents."""
+    def body_inputs(
+        self, heads: Sequence[HeadForm | None], input_ids: Tensor, mask: Tensor, inputs: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return the inputs, and what the heads' classes give the body besides, each for its own documents."""
         found: dict[str, Tensor] = {}
+        left = [True] * len(heads) if GLOBAL not in inputs else (inputs[GLOBAL][:, 0] < 0).tolist()
         for model in dict.fromkeys(head.model for head in heads if head is not None):
-            numbers = [number for number, head in enumerate(heads) if head is not None and head.model is model]
+            numbers = [n for n, head in enumerate(heads) if left[n] and head is not None and head.model is model]
+            if not numbers:
+                continue
             for name, value in model.body_inputs(input_ids[numbers], mask[numbers]).items():
                 if value.shape[:1] == (len(numbers),):
                     whole = found.setdefault(name, value.new_zeros(len(heads), *value.shape[1:]))
                     whole[numbers] = value
-        return found
+        if GLOBAL in inputs:
+            whole = found.get(GLOBAL, torch.zeros_like(inputs[GLOBAL]))
+            found[GLOBAL] = torch.where(inputs[GLOBAL][:, :1] < 0, whole, inputs[GLOBAL])
+        return dict(inputs) | found
 
     @contextmanager
     def reading(self, *, first_token_only: bool) -> Iterator[None]:

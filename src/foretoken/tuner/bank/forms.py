@@ -192,10 +192,13 @@ def is_meta(module: nn.Module) -> bool:
 
 def widths(module: nn.Module) -> tuple[int, int]:
     """Return the widths of a linear map's input and output; transformers' Conv1D holds its weight the other way."""
+    sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
+    if isinstance(sizes[0], int) and isinstance(sizes[1], int):  # also of one whose weight is no parameter: in 8 bits
+        return sizes[0], sizes[1]
     weight = module._parameters.get("weight")
     if weight is None or weight.dim() != 2 or isinstance(module, nn.Embedding):
         raise BackboneError(f"LoRA acts at a {type(module).__name__}; a bank of adapters takes it at linear maps alone")
-    return (weight.shape[1], weight.shape[0]) if isinstance(module, nn.Linear) else (weight.shape[0], weight.shape[1])
+    return weight.shape[0], weight.shape[1]
 
 
 def file_name(path: str, inner: str, *, is_lora: bool) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
@@ -33,11 +34,15 @@ MANY = 7919  # labels of a head whose parameters tell by their shape where its l
 CLASSES = {
     "SEQ_CLS": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     "TOKEN_CLS": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    "QUESTION_ANS": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     "CAUSAL_LM": MODEL_FOR_CAUSAL_LM_MAPPING,
     "SEQ_2_SEQ_LM": MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 }
+ANSWERS = "ForQuestionAnswering"
+GLOBAL = "global_attention_mask"
 OF_TOKENS = (
     "ForTokenClassification",
+    ANSWERS,
     "ForCausalLM",
     "LMHeadModel",
 )  # what ends the names of classes with logits of each
@@ -125,6 +130,7 @@ class HeadModel(nn.Module):
         pool = self.choices.get("pool", "first")
         self.reads_first_token = self.kind.endswith(backbone.first_token_heads or ("nothing",)) and pool == "first"
         self.is_of_tokens = self.kind.endswith(OF_TOKENS)
+        self.answers = self.kind.endswith(ANSWERS)
         self.pads = POOLING.get(body) is None
 
     def names(self) -> dict[str, str]:
@@ -157,13 +163,16 @@ class HeadModel(nn.Module):
         return {}
 
     def forward(self, states: Tensor, mask: Tensor, input_ids: Tensor) -> Tensor:
-        """(b, N, D) -> logits (b, C), or (b, N, C) of tokens."""
+        """(b, N, D) -> logits (b, C), or (b, N, C) of tokens: where answers begin and end, C is 2."""
         given: dict[str, Any] = {"inputs_embeds": states, "attention_mask": mask}
         if self.is_causal and not self.is_of_tokens:
             given["input_ids"] = input_ids  # it reads the last token that is no padding
-        if "global_attention_mask" in self.arguments:
-            given["global_attention_mask"] = mask
-        logits: Tensor = self.model(**given, return_dict=True).logits
+        if GLOBAL in self.arguments:
+            given[GLOBAL] = mask
+        output = self.model(**given, return_dict=True)
+        logits: Tensor = (
+            torch.stack([output.start_logits, output.end_logits], dim=-1) if self.answers else output.logits
+        )
         return logits
 
 
