@@ -69,8 +69,7 @@ class HeadInputHooks:
         last_layer_only = not (recorded or has_full_mask)
         pooling = POOLING.get(self.body)
         first = self.first_token_only and not recorded and (pooling is None or pooling.pool == "first")
-        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        padding = not is_traced() and loss_reads_padding(given)
+        padding = not is_traced() and loss_reads_padding({**dict(zip(self.names, args, strict=False)), **kwargs})
         HEAD_INPUTS.set(self.encoder, HeadInputs(first, padding, last_layer_only))
 
     def after(self, model: nn.Module, args: Any, output: Any) -> Any:
@@ -233,26 +232,24 @@ class FirstLayerPacks(PackedPass):
         super().__init__(encoder)
         self.layers = layers
         self.path = attention
-        # before the tuner's hook, which removes the prefix from padded states
-        self.handles = [encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
 
     def entering(
-        self, layer: nn.Module, hidden: Tensor, given: Tensor | PackedBatch | None, kwargs: Keywords
+        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
     ) -> tuple[Tensor, Tensor | PackedBatch | None]:
         """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
-        mask, adapter = self.mask_in(given, kwargs), ADAPTER.get(self.layers[0].get_submodule(self.path))
+        adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
         if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(adapter, hidden):
             hidden = self.begin(adapter, *self.masks(mask, hidden)).pack_text(hidden)
-        return hidden, given if self.batch is None else self.batch
-
-    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
-        """Return the mask that a layer is called with; it may be among the layer's other arguments."""
-        return given
+        return hidden, mask if self.batch is None else self.batch
 
     def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
         """Tell whether this pass is packed."""
         inputs = HEAD_INPUTS.get(self.encoder)
         return inputs is not None and inputs.last_layer_only and may_pack(self.encoder, adapter, hidden)
+
+    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
+        """Return the mask that a layer is called with; it may be among the layer's other arguments."""
+        return given
 
     def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return which tokens (B, N) a layer's mask leaves out, and which are global; None for none."""
@@ -290,12 +287,15 @@ class PackingLayer(nn.Module):
         """(B, N, D) or (1, S, D) -> the same; packed between the first layer and the last."""
         hooks = PACKS.get(self)
         assert hooks is not None
-        hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask, kwargs)
+        hidden_states, mask = hooks.entering(self, hidden_states, hooks.mask_in(attention_mask, kwargs))
+        attention_mask = mask if isinstance(mask, PackedBatch) else attention_mask
         return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
 
 
 def let_layers_pack(hooks: FirstLayerPacks, kind: type[nn.Module]) -> None:
     """Let an encoder's layers be of a class that asks the hooks: the same objects, names and weights."""
+    # before the tuner's hook, which removes the prefix from padded states
+    hooks.handles.append(hooks.encoder.register_forward_hook(hooks.after_pass, prepend=True, always_call=True))
     for module in (hooks.encoder, *hooks.layers):
         PACKS.set(module, hooks)
     for layer in hooks.layers:

@@ -17,15 +17,8 @@ from transformers.models.modernbert.modeling_modernbert import ModernBertEncoder
 
 from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.attention_interface import attach_interface, detach_interface
-from foretoken.backbones.module_value import Arguments, Keywords
-from foretoken.backbones.packing import (
-    PACKS,
-    FirstLayerPacks,
-    PackingLayer,
-    let_layers_pack,
-    stop_layers_packing,
-    with_own_prefix,
-)
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
+from foretoken.backbones.packing import FirstLayerPacks, with_own_prefix
 
 
 class BodyHooks(FirstLayerPacks):
@@ -33,19 +26,35 @@ class BodyHooks(FirstLayerPacks):
 
     def __init__(self, body: Any) -> None:
         super().__init__(body, list(body.layers), "attn")
-        self.handles += [
+        self.handles = [
             # after the tuner's hook, which notes how queries are rotated
             *(layer.attn.register_forward_pre_hook(pack_rotations, with_kwargs=True) for layer in body.layers),
             body.final_norm.register_forward_pre_hook(self.before_norm),
+            body.register_forward_hook(self.after, prepend=True, always_call=True),
         ]
 
     def before_norm(self, norm: nn.Module, args: Arguments) -> Any:
         """Unpack the hidden states that leave the last layer."""
         return None if self.batch is None else (self.leaving(args[0]),)
 
+    def after(self, body: nn.Module, args: Any, output: Any) -> None:
+        """Forget the batch of a pass that failed."""
+        self.end()
 
-class PackingModernBertLayer(PackingLayer, ModernBertEncoderLayer):
-    """ModernBERT's layer, which packs."""
+
+HOOKS = ModuleValue[BodyHooks]("foretoken_packing")  # on the body, and on each layer
+
+
+class PackingModernBertLayer(ModernBertEncoderLayer):
+    """A layer that asks the body's hooks what it is called with, before gradient checkpointing notes it."""
+
+    def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """(B, N, D) or (1, S, D) -> the same, or (1, S, D) from the first layer of a packed pass."""
+        hooks = HOOKS.get(self)
+        if hooks is not None and not args:
+            hidden_states, mask = hooks.entering(self, hidden_states, kwargs.get("attention_mask"))
+            kwargs["attention_mask"] = mask
+        return super().__call__(hidden_states, *args, **kwargs)
 
 
 def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
@@ -65,11 +74,22 @@ def pack_rotations(attention: nn.Module, args: Arguments, kwargs: Keywords) -> A
 def attach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let attention ask its adapter, and the body pack its batches."""
     attach_interface(body, attentions)
-    if PACKS.get(body) is None:
-        let_layers_pack(BodyHooks(body), PackingModernBertLayer)
+    if HOOKS.get(body) is not None:
+        return
+    hooks = BodyHooks(body)
+    HOOKS.set(body, hooks)
+    for layer in body.get_submodule("layers"):  # type: ignore[attr-defined]
+        layer.__class__ = PackingModernBertLayer
+        HOOKS.set(layer, hooks)
 
 
 def detach_modernbert(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let them be transformers' own again."""
     detach_interface(body, attentions)
-    stop_layers_packing(body, ModernBertEncoderLayer)
+    hooks = HOOKS.pop(body)
+    if hooks is None:
+        return
+    hooks.remove()
+    for layer in body.get_submodule("layers"):  # type: ignore[attr-defined]
+        layer.__class__ = ModernBertEncoderLayer
+        HOOKS.pop(layer)
