@@ -9,6 +9,7 @@ Shapes: B batch, N text tokens, P prefix length, S tokens of all documents with 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.choose import packs
 from foretoken.attention.kernels import seen_by
-from foretoken.attention.packed import PackedBatch, packed_batch_of
+from foretoken.attention.packed import PackedBatch, Parts, packed_batch_of
 from foretoken.attention.tracing import is_traced
 from foretoken.backbones.base import ADAPTER, AttentionAdapter, Backbone, has_submodule
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
@@ -161,6 +162,43 @@ def prefix_mask_of(adapter: AttentionAdapter | None) -> Tensor | None:
 def with_own_prefix(batch: PackedBatch, attention: nn.Module) -> PackedBatch:
     """Return the batch as an attention sees it: the prefix may enter before a later layer than the first."""
     return batch.with_prefix(prefix_length_of(ADAPTER.get(attention)))
+
+
+def attended_in_parts(
+    attention: nn.Module,
+    batch: PackedBatch,
+    projected: tuple[Tensor, ...],
+    attend: Callable[..., tuple[Tensor, Tensor | None]],
+    *,
+    alike: bool = True,
+) -> Tensor:
+    """Let documents of like length attend together, padded for the while, and hand on what is for after W_o.
+
+    The work grows with the square of the longest of them. Where documents have prefixes or adapters of their own, the
+    batch stays one.
+
+    Args:
+        attention: the attention module.
+        batch: where the documents are.
+        projected: queries, keys and values (1, S, D).
+        attend: a batch and its queries, keys and values (B, P + N, D) -> (B, P + N, D), and that or None for after W_o.
+        alike: False where the batch stays one in any case.
+
+    Returns:
+        (1, S, D).
+    """
+    adapter = ADAPTER.get(attention)
+    differ = adapter is not None and (adapter.mixed_size is not None or adapter.partial_prefix is not None)
+    parts = batch.alike if alike and not differ else Parts((batch,))
+    outs, afters = [], []
+    for part, run in zip(parts.batches, zip(*map(parts.split, projected), strict=True), strict=True):
+        out, after = attend(part, *map(part.unpack, run))
+        outs.append(part.pack(out))
+        if after is not None:
+            afters.append(part.pack(after))
+    if adapter is not None and adapter.acts:
+        adapter.deliver(parts.join(afters) if afters else None)
+    return parts.join(outs)
 
 
 def unpack_first_tokens(first: Tensor, prefix_length: int) -> Tensor:
