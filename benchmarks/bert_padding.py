@@ -57,6 +57,10 @@ def modernbert() -> Any:
     return transformers.ModernBertForSequenceClassification(transformers.ModernBertConfig(**sizes))
 
 
+def mpnet_config() -> Any:
+    return transformers.MPNetConfig(num_hidden_layers=6, max_position_embeddings=LONGEST + 2)
+
+
 def deberta() -> Any:
     """Return six layers of DeBERTa-v3-base, with a smaller table of tokens."""
     config: Any = transformers.DebertaV2Config(
@@ -115,9 +119,7 @@ MODELS = {
         lambda: transformers.DistilBertForSequenceClassification(transformers.DistilBertConfig()), ("q_lin", "v_lin")
     ),
     "modernbert": Family(modernbert, ("Wqkv",)),
-    "mpnet": Family(
-        lambda: transformers.MPNetForSequenceClassification(transformers.MPNetConfig(num_hidden_layers=6)), ("q", "v")
-    ),
+    "mpnet": Family(lambda: transformers.MPNetForSequenceClassification(mpnet_config()), ("q", "v")),
     "deberta": Family(deberta, ("query_proj", "value_proj")),
     "big_bird": Family(
         lambda: transformers.BigBirdForSequenceClassification(transformers.BigBirdConfig(num_hidden_layers=3)), longer=4

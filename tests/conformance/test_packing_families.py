@@ -2,19 +2,20 @@
 
 import copy
 import pickle
-from itertools import product
+from itertools import chain, product
 
 import pytest
 import torch
 
 import foretoken
 from foretoken import PrefixPropagationConfig
+from foretoken.attention import packed as packed_batches
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.bert.packed import HOOKS
 from foretoken.backbones.packing import HEAD_INPUTS
 
 from support import tiny
-from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, outcome, whole
+from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, holes, outcome, whole
 from support.table import EMPTY, METHODS, adapted
 
 ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
@@ -258,3 +259,20 @@ def test_layers_that_are_dropped_take_their_padding_with_them():
     model, inputs = foretoken.speed_up(tiny.model("led", encoder_layerdrop=0.9)).train(), batch("led", "SEQ_2_SEQ_LM")
     torch.manual_seed(0)
     assert all(model(**inputs).logits.shape == (3, 6, 100) for _ in range(8))
+
+
+@pytest.mark.parametrize("method", [None, *ALIKE, "kernel-propagation", "prefix-propagation, upper layers"])
+@pytest.mark.parametrize("cut", [holes, left, both_sides, empty])
+@pytest.mark.parametrize("family", ["deberta-v2", "mpnet", "big_bird, full"])
+def test_documents_of_like_length_are_padded_together(monkeypatch, family, method, cut):
+    """In attention, where the work grows with the square of the longest."""
+    made = []
+    keep = packed_batches.PackedBatch.of_documents
+    monkeypatch.setattr(packed_batches, "SHORT", 2)
+    monkeypatch.setattr(
+        packed_batches.PackedBatch, "of_documents", lambda *given: made.append(given[1]) or keep(*given)
+    )
+    model, inputs = model_of("deberta-v2", method, "TOKEN_CLS"), batch("deberta-v2", "TOKEN_CLS", cut=cut)
+    check_same(model, inputs, atol=1e-6 if method is None or "upper" in method else 1e-9)
+    assert len(made) > 1
+    assert set(chain.from_iterable(made)) == {0, 1, 2}

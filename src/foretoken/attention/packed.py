@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 T = TypeVar("T")
+SHORT = 64  # tokens up to which documents are padded together whatever their lengths
+ALIKE = 2 / 3  # of the longest one's length: from there on documents are padded together
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,32 @@ def spans(real: Tensor) -> list[tuple[int, int]]:
     first = counts.argmax(dim=1).tolist()
     last = (length - counts.flip(1).argmax(dim=1)).tolist()
     return [(a, b) if some else (0, 0) for a, b, some in zip(first, last, real.any(dim=1).tolist(), strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The documents of a run in batches that are padded by themselves.
+
+    Attributes:
+        batches: how each is packed, a run of its own.
+        places: (S',) where the tokens of each stand in the whole run; empty for a single batch, which is all of it.
+    """
+
+    batches: tuple[PackedBatch, ...]
+    places: tuple[Tensor, ...] = ()
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """(1, S, ...) -> the run of each batch (1, S', ...)."""
+        return [x.index_select(1, places) for places in self.places] if self.places else [x]
+
+    def join(self, runs: list[Tensor]) -> Tensor:
+        """Put the runs back: (1, S', ...) each -> (1, S, ...)."""
+        return torch.cat(runs, dim=1).index_select(1, self.back) if self.places else runs[0]
+
+    @cached_property
+    def back(self) -> Tensor:
+        """(S,) where each token of the whole run stands behind one another's."""
+        return torch.cat(self.places).argsort()
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +216,37 @@ class PackedBatch:
     @cached_property
     def _windows(self) -> dict[int, Tensor]:
         return {}
+
+    @cached_property
+    def alike(self) -> Parts:
+        """Batches of documents of like length, which have little padding and all of the prefix."""
+        sizes = [part.stop - part.start for part in self.documents]
+        groups: list[list[int]] = []
+        for number in sorted(range(self.size), key=sizes.__getitem__, reverse=True):
+            longest = sizes[groups[-1][0]] if groups else 0
+            if groups and (longest <= SHORT or sizes[number] > ALIKE * longest):
+                groups[-1].append(number)
+            else:
+                groups.append([number])
+        if len(groups) < 2:
+            return Parts((self,))
+        made = [self.of_documents(numbers) for numbers in groups]
+        return Parts(tuple(batch for batch, _ in made), tuple(places for _, places in made))
+
+    def of_documents(self, numbers: list[int]) -> tuple[PackedBatch, Tensor]:
+        """Return some documents packed by themselves, and where their tokens stand in this run."""
+        device, length = self.index.device, self.prefix_length
+        own = [self.documents[number] for number in numbers]
+        longest = max(1, *(part.stop - part.start for part in own))
+        documents, index, begin = [], [], 0
+        places = [torch.arange(length, device=device) + number * length for number in numbers]
+        for row, part in enumerate(own):
+            count, nothing = part.stop - part.start, torch.empty(0, dtype=torch.long, device=device)
+            documents.append(Document(begin, begin + count, nothing, part.masked, part.masked))
+            index.append(torch.arange(count, device=device) + row * longest)
+            places.append(torch.arange(part.start, part.stop, device=device) + self.text_start)
+            begin += count
+        return PackedBatch(length, longest, tuple(documents), torch.cat(index)), torch.cat(places)
 
     @property
     def is_whole(self) -> bool:

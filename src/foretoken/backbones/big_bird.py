@@ -30,6 +30,7 @@ from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.packing import (
     FirstLayerPacks,
     PackingLayer,
+    attended_in_parts,
     let_layers_pack,
     stop_layers_packing,
     with_own_prefix,
@@ -56,10 +57,7 @@ class FullSelfAttention(BigBirdSelfAttention):
         Or packed, (1, S, D) -> (1, S, D).
         """
         if isinstance(attention_mask, PackedBatch):
-            batch = with_own_prefix(attention_mask, self)
-            mask = None if batch.key_mask is None else as_mask(batch.key_mask, hidden_states.dtype)
-            dropout = self.dropout.p if self.training else 0.0
-            return attended_packed(self, hidden_states, batch, dropout=dropout, mask=DenseMask(mask)), None
+            return attended_packed(self, hidden_states, attention_mask), None
         adapter = adapter_of(self)
         if adapter is None:
             return super().forward(hidden_states, attention_mask, **kwargs)
@@ -93,10 +91,7 @@ class SparseSelfAttention(BigBirdBlockSparseAttention):
         Or packed, (1, S, D) -> (1, S, D), with the packed batch in the place of the first mask.
         """
         if isinstance(band_mask, PackedBatch):
-            batch = with_own_prefix(band_mask, self)
-            random = self.random_blocks(batch.length, hidden_states.device)
-            blocks = Blocks(self.block_size, ~batch.masks()[0], random, batch.prefix_length)
-            return attended_packed(self, hidden_states, batch, dropout=0.0, mask=blocks), None
+            return attended_packed(self, hidden_states, band_mask), None
         adapter = adapter_of(self)
         if adapter is None:
             return super().forward(hidden_states, band_mask, from_mask, to_mask, *blocked_masks, **kwargs)
@@ -168,7 +163,11 @@ def attended(
     mask: Mask,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention with the adapter's part: (B, P + N, D) -> (B, P + N, D), and the (B, H, P + N, P + N) weights."""
-    query, key, value = projected(module, hidden_states)
+    shape = (module.num_attention_heads, module.attention_head_size)
+    query, key, value = (
+        project(hidden_states).unflatten(-1, shape).transpose(1, 2)
+        for project in (module.query, module.key, module.value)
+    )
     scale = 1 / math.sqrt(module.attention_head_size)
     out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
     adapter.deliver(after)
@@ -177,34 +176,36 @@ def attended(
 
 
 def attended_packed(
-    module: FullSelfAttention | SparseSelfAttention,
-    hidden_states: Tensor,
-    batch: PackedBatch,
-    *,
-    dropout: float,
-    mask: Mask,
+    module: FullSelfAttention | SparseSelfAttention, hidden_states: Tensor, batch: PackedBatch
 ) -> Tensor:
-    """Attention over a packed batch, which is padded for this alone: (1, S, D) -> (1, S, D)."""
-    adapter, scale = adapter_of(module), 1 / math.sqrt(module.attention_head_size)
-    # (1, H, S, K) -> (B, H, P + N, K)
-    query, key, value = (batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in projected(module, hidden_states))
-    if adapter is None:
-        out = attend(query, key, value, scale=scale, mask=mask, weighting=Weighting(dropout=dropout))[0]
-    else:
-        out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
-        adapter.deliver(after)
-        adapter.redeliver(batch.pack)
-    return batch.pack(out.transpose(1, 2)).flatten(2)
+    """Attention over a packed batch, which is padded for this alone: (1, S, D) -> (1, S, D).
+
+    Blocks are those of the whole batch, as its longest document has them.
+    """
+    is_full, scale = isinstance(module, FullSelfAttention), 1 / math.sqrt(module.attention_head_size)
+    dropout = module.dropout.p if isinstance(module, FullSelfAttention) and module.training else 0.0
+
+    def attended(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
+        shape, adapter = (module.num_attention_heads, module.attention_head_size), adapter_of(module)
+        query, key, value = (x.unflatten(-1, shape).transpose(1, 2) for x in projected)
+        mask = part_mask(module, part, query)
+        if adapter is None:
+            weighting = Weighting(dropout=dropout)
+            out, after = attend(query, key, value, scale=scale, mask=mask, weighting=weighting)[0], None
+        else:
+            out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=mask)
+        return out.transpose(1, 2).flatten(2), after
+
+    projected = tuple(map_(hidden_states) for map_ in (module.query, module.key, module.value))
+    return attended_in_parts(module, with_own_prefix(batch, module), projected, attended, alike=is_full)
 
 
-def projected(module: FullSelfAttention | SparseSelfAttention, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, N, D) -> queries, keys and values (B, H, N, K)."""
-    shape = (module.num_attention_heads, module.attention_head_size)
-    query, key, value = (
-        project(hidden_states).unflatten(-1, shape).transpose(1, 2)
-        for project in (module.query, module.key, module.value)
-    )
-    return query, key, value
+def part_mask(module: FullSelfAttention | SparseSelfAttention, part: PackedBatch, query: Tensor) -> Mask:
+    """Return the mask of documents that are padded for a while."""
+    if isinstance(module, FullSelfAttention):
+        return DenseMask(None if part.key_mask is None else as_mask(part.key_mask, query.dtype))
+    random = module.random_blocks(part.length, query.device)
+    return Blocks(module.block_size, ~part.masks()[0], random, part.prefix_length)
 
 
 class FullOrSparseAttention(BigBirdAttention):

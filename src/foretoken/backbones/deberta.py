@@ -34,6 +34,7 @@ from foretoken.backbones.packing import (
     PACKS,
     FirstLayerPacks,
     PackingLayer,
+    attended_in_parts,
     let_layers_pack,
     stop_layers_packing,
     with_own_prefix,
@@ -78,18 +79,20 @@ class DisentangledAttention(DisentangledSelfAttention):
         self, hidden_states: Tensor, batch: PackedBatch, relative_pos: Tensor | None, rel_embeddings: Tensor | None
     ) -> Tensor:
         """(1, S, D) and the distances of the padded texts (1, N, N) -> (1, S, D); attention runs with the padding."""
-        batch, adapter = with_own_prefix(batch, self), adapter_of(self)
-        maps = self.query_proj, self.key_proj, self.value_proj
-        query, key, value = (self.heads(batch.unpack(map_(hidden_states))) for map_ in maps)
-        seen = self.scored(query, key, batch.key_mask, relative_pos, rel_embeddings)
-        if adapter is None:
-            weighting = Weighting(dropout=self.dropped)
-            out = attend(query, key, value, scale=self.scale, mask=seen, weighting=weighting)[0]
-        else:
-            out, after = adapter.attend(query, key, value, scale=self.scale, dropout=self.dropped, mask=seen)
-            adapter.deliver(after)
-            adapter.redeliver(batch.pack)
-        return batch.pack(out.transpose(1, 2)).flatten(2)
+
+        def attended(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
+            query, key, value = map(self.heads, projected)
+            distances = None if relative_pos is None else relative_pos[:, : part.length, : part.length]
+            seen, adapter = self.scored(query, key, part.key_mask, distances, rel_embeddings), adapter_of(self)
+            if adapter is None:
+                weighting = Weighting(dropout=self.dropped)
+                out, after = attend(query, key, value, scale=self.scale, mask=seen, weighting=weighting)[0], None
+            else:
+                out, after = adapter.attend(query, key, value, scale=self.scale, dropout=self.dropped, mask=seen)
+            return out.transpose(1, 2).flatten(2), after
+
+        projected = tuple(map_(hidden_states) for map_ in (self.query_proj, self.key_proj, self.value_proj))
+        return attended_in_parts(self, with_own_prefix(batch, self), projected, attended)
 
     @property
     def scale(self) -> float:

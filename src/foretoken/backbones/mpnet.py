@@ -29,6 +29,7 @@ from foretoken.backbones.packing import (
     PACKS,
     FirstLayerPacks,
     PackingLayer,
+    attended_in_parts,
     let_layers_pack,
     stop_layers_packing,
     with_own_prefix,
@@ -66,22 +67,32 @@ class BiasedSelfAttention(MPNetSelfAttention):
 
     def packed(self, hidden_states: Tensor, batch: PackedBatch, position_bias: Tensor | None) -> Tensor:
         """(1, S, D) and the bias of the padded texts (B, H, N, N) -> (1, S, D); attention runs with the padding."""
-        batch, adapter = with_own_prefix(batch, self), adapter_of(self)
-        query, key, value = (heads(batch.unpack(map_(hidden_states)), self) for map_ in (self.q, self.k, self.v))
-        mask = None if batch.key_mask is None else as_mask(batch.key_mask, query.dtype)
-        if position_bias is not None and batch.prefix_length:
-            front = (batch.prefix_length, 0, batch.prefix_length, 0)
-            position_bias = batch.remembered(position_bias, lambda bias: F.pad(bias, front))
         scale, dropout = 1 / math.sqrt(self.attention_head_size), self.dropout.p if self.training else 0.0
-        mask = added(mask, position_bias)
-        if adapter is None:
-            out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
-        else:
-            out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=DenseMask(mask))
-            adapter.deliver(after)
-            adapter.redeliver(batch.pack)
-        projected: Tensor = self.o(batch.pack(out.transpose(1, 2)).flatten(2))
-        return projected
+
+        def attended(part: PackedBatch, *projected: Tensor) -> tuple[Tensor, Tensor | None]:
+            query, key, value = (heads(x, self) for x in projected)
+            mask = None if part.key_mask is None else as_mask(part.key_mask, query.dtype)
+            bias = None if position_bias is None else part.remembered(position_bias, lambda bias: cut(bias, part))
+            mask, adapter = added(mask, bias), adapter_of(self)
+            if adapter is None:
+                out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)
+                after = None
+            else:
+                out, after = adapter.attend(query, key, value, scale=scale, dropout=dropout, mask=DenseMask(mask))
+            return out.transpose(1, 2).flatten(2), after
+
+        projected = tuple(map_(hidden_states) for map_ in (self.q, self.k, self.v))
+        output: Tensor = self.o(attended_in_parts(self, with_own_prefix(batch, self), projected, attended))
+        return output
+
+
+def cut(bias: Tensor, batch: PackedBatch) -> Tensor:
+    """Return the bias of shorter texts: all documents' (B, H, N, N) -> (1, H, P + n, P + n), zero for the prefix.
+
+    It depends on the distance of two tokens alone.
+    """
+    front, length = batch.prefix_length, batch.length
+    return F.pad(bias[:1, :, :length, :length], (front, 0, front, 0))
 
 
 class PackingMPNetLayer(PackingLayer, MPNetLayer):

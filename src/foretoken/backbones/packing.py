@@ -9,6 +9,7 @@ Shapes: B batch, N text tokens, P prefix length, S tokens of all documents with 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.choose import packs
 from foretoken.attention.kernels import seen_by
-from foretoken.attention.packed import PackedBatch, packed_batch_of
+from foretoken.attention.packed import PackedBatch, Parts, packed_batch_of
 from foretoken.attention.tracing import is_traced
 from foretoken.backbones.base import ADAPTER, AttentionAdapter, Backbone, has_submodule
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
@@ -166,6 +167,43 @@ def with_own_prefix(batch: PackedBatch, attention: nn.Module) -> PackedBatch:
     return batch.with_prefix(prefix_length_of(ADAPTER.get(attention)))
 
 
+def attended_in_parts(
+    attention: nn.Module,
+    batch: PackedBatch,
+    projected: tuple[Tensor, ...],
+    attend: Callable[..., tuple[Tensor, Tensor | None]],
+    *,
+    alike: bool = True,
+) -> Tensor:
+    """Let documents of like length attend together, padded for the while, and hand on what is for after W_o.
+
+    The work grows with the square of the longest of them. Where documents have prefixes or adapters of their own, the
+    batch stays one.
+
+    Args:
+        attention: the attention module.
+        batch: where the documents are.
+        projected: queries, keys and values (1, S, D).
+        attend: a batch and its queries, keys and values (B, P + N, D) -> (B, P + N, D), and that or None for after W_o.
+        alike: False where the batch stays one in any case.
+
+    Returns:
+        (1, S, D).
+    """
+    adapter = ADAPTER.get(attention)
+    differ = adapter is not None and (adapter.mixed_size is not None or adapter.partial_prefix is not None)
+    parts = batch.alike if alike and not differ else Parts((batch,))
+    outs, afters = [], []
+    for part, run in zip(parts.batches, zip(*map(parts.split, projected), strict=True), strict=True):
+        out, after = attend(part, *map(part.unpack, run))
+        outs.append(part.pack(out))
+        if after is not None:
+            afters.append(part.pack(after))
+    if adapter is not None and adapter.acts:
+        adapter.deliver(parts.join(afters) if afters else None)
+    return parts.join(outs)
+
+
 def unpack_first_tokens(first: Tensor, prefix_length: int) -> Tensor:
     """(1, B, D) first tokens -> (B, P + 1, D), as if the texts were one token long; nobody reads the prefix."""
     return F.pad(first.transpose(0, 1), (0, 0, prefix_length, 0))
@@ -239,22 +277,22 @@ class FirstLayerPacks(PackedPass):
         self.handles = [encoder.register_forward_hook(self.after_pass, prepend=True, always_call=True)]
 
     def entering(
-        self, layer: nn.Module, hidden: Tensor, given: Tensor | PackedBatch | None, kwargs: Keywords
+        self, layer: nn.Module, hidden: Tensor, mask: Tensor | PackedBatch | None
     ) -> tuple[Tensor, Tensor | PackedBatch | None]:
         """Return what a layer is called with: the states packed by the first one, and the batch in the mask's place."""
-        mask, adapter = self.mask_in(given, kwargs), ADAPTER.get(self.layers[0].get_submodule(self.path))
+        adapter = ADAPTER.get(self.layers[0].get_submodule(self.path))
         if layer is self.layers[0] and isinstance(mask, Tensor) and self.may_begin(adapter, hidden):
             hidden = self.begin(adapter, *self.masks(mask, hidden)).pack_text(hidden)
-        return hidden, given if self.batch is None else self.batch
-
-    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
-        """Return the mask that a layer is called with; it may be among the layer's other arguments."""
-        return given
+        return hidden, mask if self.batch is None else self.batch
 
     def may_begin(self, adapter: AttentionAdapter | None, hidden: Tensor) -> bool:
         """Tell whether this pass is packed."""
         inputs = HEAD_INPUTS.get(self.encoder)
         return inputs is not None and inputs.last_layer_only and may_pack(self.encoder, adapter, hidden)
+
+    def mask_in(self, given: Tensor | PackedBatch | None, kwargs: Keywords) -> Tensor | PackedBatch | None:
+        """Return the mask that a layer is called with; it may be among the layer's other arguments."""
+        return given
 
     def masks(self, mask: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return which tokens (B, N) a layer's mask leaves out, and which are global; None for none."""
@@ -292,7 +330,8 @@ class PackingLayer(nn.Module):
         """(B, N, D) or (1, S, D) -> the same; packed between the first layer and the last."""
         hooks = PACKS.get(self)
         assert hooks is not None
-        hidden_states, attention_mask = hooks.entering(self, hidden_states, attention_mask, kwargs)
+        hidden_states, mask = hooks.entering(self, hidden_states, hooks.mask_in(attention_mask, kwargs))
+        attention_mask = mask if isinstance(mask, PackedBatch) else attention_mask
         return hooks.left(self, super().__call__(hidden_states, attention_mask, *args, **kwargs))
 
 

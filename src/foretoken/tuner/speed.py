@@ -29,9 +29,9 @@ def speed_up(model: Model, *, malloc: bool = True) -> Model:
     """Let a plain transformers model compute attention as models with an adapter do, in place, and return it.
 
     The same modules, parameters, state dict and outputs (to rounding): the encoder runs a batch as one run of tokens
-    without padding (Longformer and BERT's family), and sparse attention goes block by block (Longformer and LED, which
-    then return no attention maps; BigBird). Other families stay about as fast as they are. Models with an adapter of
-    foretoken's are fast already; for those this does nothing.
+    without padding (BERT's family, DeBERTa, BigBird, Longformer, LED), and sparse attention goes block by block
+    (Longformer and LED, which then return no attention maps; BigBird). Other families stay about as fast as they are.
+    Models with an adapter of foretoken's are fast already; for those this does nothing.
 
     Args:
         model: of transformers or peft.
