@@ -8,6 +8,7 @@ import torch
 
 import foretoken
 from foretoken.attention import choose as attention_settings
+from foretoken.attention import packed
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.bert.packed import HOOKS
 from foretoken.backbones.packing import HEAD_INPUTS
@@ -47,6 +48,15 @@ def test_packed_is_padded(family, method, task):
     assert rows[0] < padded_rows[0]
     late = 3 * 3 if method == "prefix-propagation, upper layers" else 0  # a prefix of 3 for each of the 3 texts
     assert rows[-1] == (3 if task == "SEQ_CLS" and family not in ("modernbert", "mpnet") else rows[0] + late)
+
+
+@pytest.mark.parametrize("method", ["prefix-tuning", "inducer-tuning, MAM", "query-value-lora", "decoupled-prefix"])
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_each_document_by_itself(family, method, monkeypatch):
+    """As batches of real documents: the attention of each without padding."""
+    monkeypatch.setattr(packed, "APART_FROM", -1)
+    model = tiny.shaken(adapted(tiny.model(family, "TOKEN_CLS"), method, task_type="TOKEN_CLS"), scale=0.3).double()
+    check_same(model, batch("TOKEN_CLS"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -17,7 +17,10 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from foretoken.attention.kernels import seen_by
+
 T = TypeVar("T")
+APART_FROM = 20_000  # scores with padding, for each document: so many take longer than a call of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +166,38 @@ class PackedBatch:
         """(B, 1, 1, P + N) bool, True for what is real; None where everything is."""
         masked, _ = self.masks()
         return ~masked[:, None, None] if bool(masked.any()) else None
+
+    @property
+    def pays_apart(self) -> bool:
+        """Tell whether the attention of each document by itself takes less time than that of the padded batch."""
+        sizes = self.sizes
+        padded = self.size * self.length**2 - sum(size**2 for size in sizes)
+        return padded > APART_FROM * self.size
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of tokens of each document."""
+        return [document.stop - document.start for document in self.documents]
+
+    def place_of(self, number: int) -> slice:
+        """Return where a document stands in its row of the padded batch."""
+        document = self.documents[number]
+        first = int(self.index[document.start] % self.length) if document.start < document.stop else 0
+        return slice(first, first + document.stop - document.start)
+
+    @cached_property
+    def own_masks(self) -> list[tuple[Tensor | None, bool]]:
+        """For each document what its tokens see of it, broadcastable to (1, 1, n, n), and whether that is causal."""
+        return [self.own_mask(number) for number in range(self.size)]
+
+    def own_mask(self, number: int) -> tuple[Tensor | None, bool]:
+        """Return the mask of one document, None where all is seen, and whether it is the causal one."""
+        masked, place = self.documents[number].masked, self.place_of(number)
+        if self.mask is None:
+            return None if masked is None else ~masked[None, None, None], False
+        own = self.mask.expand(self.size, -1, -1, -1)[number : number + 1, :, place, place]
+        seen = seen_by(own)
+        return own, bool((seen == torch.ones_like(seen).tril()).all())
 
     def window_mask(self, window: int) -> Tensor:
         """(B or 1, 1, P + N, P + N) bool: what is real, text only where text is nearer than the window."""

@@ -43,6 +43,11 @@ class Rotation:
         free = unrotated(query, self.cosine, self.sine)
         return free if self.documents is None else torch.where(self.documents[:, None, None, None], free, query)
 
+    def of_document(self, number: int, place: slice) -> Rotation:
+        """Return the rotation of one document's tokens, which stand at this place of its row."""
+        row = slice(number, number + 1) if len(self.cosine) > 1 else slice(None)
+        return Rotation(self.cosine[row, place], self.sine[row, place])
+
     def of(self, group: Group) -> Rotation:
         """Return the rotation of one group's documents."""
         documents = None if self.documents is None else group.take(self.documents)
