@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from peft import get_peft_model
 
 import foretoken
 from foretoken.attention import choose as attention_settings
@@ -50,13 +51,28 @@ def test_packed_is_padded(family, method, task):
     assert rows[-1] == (3 if task == "SEQ_CLS" and family not in ("modernbert", "mpnet") else rows[0] + late)
 
 
-@pytest.mark.parametrize("method", ["prefix-tuning", "inducer-tuning, MAM", "query-value-lora", "decoupled-prefix"])
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_each_document_by_itself(family, method, monkeypatch):
+@pytest.mark.parametrize("task", ["SEQ_CLS", "TOKEN_CLS"])
+@pytest.mark.parametrize(
+    ("family", "method"), [("bert", m) for m in METHODS] + [("distilbert", m) for m in ALIKE], ids=str
+)
+def test_each_document_by_itself(family, method, task, monkeypatch):
     """As batches of real documents: the attention of each without padding."""
     monkeypatch.setattr(packed, "APART_FROM", -1)
-    model = tiny.shaken(adapted(tiny.model(family, "TOKEN_CLS"), method, task_type="TOKEN_CLS"), scale=0.3).double()
-    check_same(model, batch("TOKEN_CLS"))
+    model = tiny.shaken(adapted(tiny.model(family, task), method, task_type=task), scale=0.3).double().train()
+    rows, padded_rows = check_same(model, batch(task))
+    assert rows[0] < padded_rows[0]
+
+
+def test_a_position_free_prefix_beside_one_in_the_hidden_states(monkeypatch):
+    """Padding on the left: every document has its own rotations, those of the prefix before them."""
+    monkeypatch.setattr(packed, "APART_FROM", -1)
+    first = foretoken.PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0)
+    free = foretoken.PrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, position_free=True)
+    config = foretoken.StackConfig(task_type="TOKEN_CLS", configs=[first, free])
+    model = tiny.shaken(get_peft_model(tiny.model("modernbert", "TOKEN_CLS"), config), scale=0.3).double().eval()
+    inputs = {name: values.flip(1) for name, values in batch("TOKEN_CLS").items()}
+    rows, padded_rows = check_same(model, inputs)
+    assert rows[0] < padded_rows[0]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,7 +9,7 @@ global tokens of a document, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, cast
@@ -193,11 +193,37 @@ class PackedBatch:
     def own_mask(self, number: int) -> tuple[Tensor | None, bool]:
         """Return the mask of one document, None where all is seen, and whether it is the causal one."""
         masked, place = self.documents[number].masked, self.place_of(number)
-        if self.mask is None:
-            return None if masked is None else ~masked[None, None, None], False
-        own = self.mask.expand(self.size, -1, -1, -1)[number : number + 1, :, place, place]
-        seen = seen_by(own)
-        return own, bool((seen == torch.ones_like(seen).tril()).all())
+        if self.mask is not None:
+            own = self.mask.expand(self.size, -1, -1, -1)[number : number + 1, :, place, place]
+            seen = seen_by(own)
+            return own, bool((seen == torch.ones_like(seen).tril()).all())
+        if masked is None:
+            return None, False
+        return nn.functional.pad(~masked, (self.prefix_length, 0), value=True)[None, None, None], False
+
+    def apart(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return what each document has of a run, its prefix first: (1, S, ...) -> (1, P + n, ...) each."""
+        if self.prefix_length:
+            x = x.index_select(1, self.order)
+        return x.split([self.prefix_length + size for size in self.sizes], dim=1)
+
+    def together(self, parts: Sequence[Tensor]) -> Tensor:
+        """Undo :meth:`apart`: (1, P + n, ...) each -> (1, S, ...)."""
+        x = torch.cat(list(parts), dim=1)
+        return x.index_select(1, self.order_back) if self.prefix_length else x
+
+    @cached_property
+    def order_back(self) -> Tensor:
+        """(S,) where each place of the run is, document by document."""
+        return self.order.argsort()
+
+    @cached_property
+    def order(self) -> Tensor:
+        """(S,) the places of the run, document by document."""
+        prefix = torch.arange(self.text_start, device=self.index.device).unflatten(0, (self.size, self.prefix_length))
+        text = torch.arange(self.text_start, self.text_start + len(self.index), device=self.index.device)
+        pairs = zip(prefix, text.split(self.sizes), strict=True)
+        return torch.cat([part for pair in pairs for part in pair])
 
     def window_mask(self, window: int) -> Tensor:
         """(B or 1, 1, P + N, P + N) bool: what is real, text only where text is nearer than the window."""

@@ -128,7 +128,7 @@ def packed_attention(
 def computes_apart(module: nn.Module, batch: PackedBatch, query: Tensor, *, window: int | None) -> bool:
     """Tell whether each document's attention is computed by itself: on a processor, where lengths differ much."""
     adapter = ADAPTER.get(module)
-    if batch.prefix_length or batch.wanted is not None or (window is not None and batch.mask is None):
+    if batch.wanted is not None or batch.prefix_mask is not None or (window is not None and batch.mask is None):
         return False
     is_one = adapter is None or adapter.mixed_size is None
     return is_one and query.device.type == "cpu" and batch.pays_apart
@@ -151,18 +151,19 @@ def attention_of_each(
         vectors.append(vector)
         return vector
 
-    parts = zip(*(x.split(batch.sizes, dim=2) for x in (query, key, value)), batch.own_masks, strict=True)
-    for number, (*own, (mask, is_causal)) in enumerate(parts):
+    parts = zip(*(batch.apart(x.transpose(1, 2)) for x in (query, key, value)), strict=True)
+    for number, (part, (mask, is_causal)) in enumerate(zip(parts, batch.own_masks, strict=True)):
+        q, k, v = (x.transpose(1, 2) for x in part)
         with one_document(adapter, number):
             seen = None if is_causal and wrapped != "eager" else mask
             if seen is not None and wrapped == "eager" and seen.dtype == torch.bool:
                 seen = as_mask(seen, query.dtype)
-            found.append(adapted_attention(module, *own, seen, wrapped=wrapped, is_causal=is_causal, **options)[0])
+            found.append(adapted_attention(module, q, k, v, seen, wrapped=wrapped, is_causal=is_causal, **options)[0])
             if adapter is not None:
                 adapter.redeliver(take)
     if adapter is not None and vectors:
-        adapter.deliver(torch.cat(vectors, dim=1))
-    return torch.cat(found, dim=1)
+        adapter.deliver(batch.together(vectors))
+    return batch.together(found)
 
 
 def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:

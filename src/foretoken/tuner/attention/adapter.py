@@ -165,7 +165,7 @@ class TunedAttention:
         """Let the plan be that of one document of the batch, and the rotation that of its queries."""
         plan, rotation = self.pass_state.plan, self.rotation
         if plan is not None and plan.packed is not None and rotation is not None:
-            self.rotation = rotation.of_document(number, plan.packed.place_of(number))
+            self.rotation = rotation.of_document(number, plan.packed.place_of(number), prefix_length=self.prefix_length)
         try:
             with self.pass_state.using(None if plan is None else plan.only(number)):
                 yield
