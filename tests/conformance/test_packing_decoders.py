@@ -6,10 +6,12 @@ import pickle
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.nn import functional
 from transformers import DynamicCache
 
 import foretoken
 from foretoken.attention import choose as attention_settings
+from foretoken.attention import packed
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.packing import HEAD_INPUTS, PACKS
 
@@ -34,6 +36,7 @@ HEADS = [(f, task) for f in FAMILIES for task in ("SEQ_CLS", "TOKEN_CLS", "CAUSA
 @pytest.fixture(autouse=True)
 def _nothing_chosen(monkeypatch):
     monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
+    monkeypatch.setattr(packed, "APART_FROM", -1)  # each document's attention by itself, however little there is of it
 
 
 def batch(task="CAUSAL_LM", *, side="right", padded=True):
@@ -62,6 +65,27 @@ def test_packed_is_padded(family, method):
     prefix = padded_rows[: len(padded_rows) - 3]  # the pass of the prefix alone, where there is one
     assert rows == prefix + [22] * 3
     assert padded_rows == prefix + [39] * 3
+
+
+def test_each_documents_attention_has_no_padding(monkeypatch):
+    model, lengths = decoder("llama", "query-value-lora"), []
+    attend = functional.scaled_dot_product_attention
+
+    def noted(query, *args, **kwargs):
+        lengths.append((query.shape[0], query.shape[2]))
+        return attend(query, *args, **kwargs)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", noted)
+    outcome(model, batch(), True)
+    assert lengths == [(1, 13), (1, 8), (1, 1)] * 3
+
+
+@pytest.mark.parametrize("family", QUICK)
+@pytest.mark.parametrize("method", ALIKE)
+def test_attention_with_the_padding(family, method, monkeypatch):
+    """As batches have it whose documents are about as long as each other."""
+    monkeypatch.setattr(packed, "APART_FROM", 10**9)
+    assert check_same(decoder(family, method), batch())[0][-1] == 22
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -116,11 +140,11 @@ def test_a_cache_that_is_begun_packed_goes_on(family):
     model, inputs = decoder(family, "prefix-propagation").eval(), batch(side="left")
     steps, caches = [], []
     with torch.no_grad():
-        for packed in (True, False):
-            use_packing(packed)
+        for flag in (True, False):
+            use_packing(flag)
             held = model(inputs["input_ids"], attention_mask=inputs["attention_mask"]).past_key_values
             assert type(held) is DynamicCache
-            mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 1), value=1)
+            mask = functional.pad(inputs["attention_mask"], (0, 1), value=1)
             steps.append(model(torch.tensor([[7]] * 3), attention_mask=mask, past_key_values=held).logits)
             caches.append([(layer.keys, layer.values) for layer in held.layers])
     torch.testing.assert_close(*steps, atol=1e-9, rtol=0)
@@ -169,8 +193,8 @@ class TestHeadsThatReadPadding:
         model, inputs = decoder("gpt2", "prefix-propagation"), batch()
         inputs.pop("labels")
         found = []
-        for packed in (True, False):
-            use_packing(packed)
+        for flag in (True, False):
+            use_packing(flag)
             found.append(model(**inputs, logits_to_keep=2).logits)
         assert found[0].shape[1] == 2
         torch.testing.assert_close(*found, atol=1e-9, rtol=0)
@@ -276,7 +300,7 @@ def test_a_mask_in_four_dimensions_is_padded():
     model, inputs = decoder("llama", "prefix-tuning"), batch()
     own = inputs["attention_mask"].bool()[:, None, None] & torch.ones(N, N, dtype=torch.bool).tril()
     found = []
-    for packed in (True, False):
-        use_packing(packed)
+    for flag in (True, False):
+        use_packing(flag)
         found.append(model(inputs["input_ids"], attention_mask=own).logits)
     assert found[0].equal(found[1])

@@ -6,6 +6,7 @@ from itertools import chain, product
 
 import pytest
 import torch
+from peft import get_peft_model
 
 import foretoken
 from foretoken import PrefixPropagationConfig
@@ -46,6 +47,30 @@ def test_packed_is_padded(family, method, task):
     assert rows[0] < padded_rows[0]
     late = 3 * 3 if method == "prefix-propagation, upper layers" else 0  # a prefix of 3 for each of the 3 texts
     assert rows[-1] == (3 if task == "SEQ_CLS" and family in BERT_LIKE else rows[0] + late)
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "method"),
+    [("bert", "TOKEN_CLS", m) for m in METHODS] + [(f, "SEQ_CLS", m) for f in ("bert", "distilbert") for m in ALIKE],
+    ids=str,
+)
+def test_each_document_by_itself(family, task, method, monkeypatch):
+    """As in batches of real documents: the attention of each without padding."""
+    monkeypatch.setattr(packed_batches, "APART_FROM", -1)
+    rows, padded_rows = check_same(model_of(family, method, task), batch(family, task))
+    assert rows[0] < padded_rows[0]
+
+
+def test_a_position_free_prefix_beside_one_in_the_hidden_states(monkeypatch):
+    """Padding on the left: every document has its own rotations, those of the prefix before them."""
+    monkeypatch.setattr(packed_batches, "APART_FROM", -1)
+    first = PrefixPropagationConfig(num_virtual_tokens=2, prefix_dropout=0.0)
+    free = foretoken.PrefixTuningConfig(num_virtual_tokens=3, prefix_dropout=0.0, position_free=True)
+    config = foretoken.StackConfig(task_type="TOKEN_CLS", configs=[first, free])
+    model = tiny.shaken(get_peft_model(tiny.model("modernbert", "TOKEN_CLS"), config), scale=0.3).double().eval()
+    inputs = {name: values.flip(1) for name, values in batch("modernbert", "TOKEN_CLS").items()}
+    rows, padded_rows = check_same(model, inputs)
+    assert rows[0] < padded_rows[0]
 
 
 @pytest.mark.parametrize(("family", "task"), [(f, t) for f in PACKED for t in TASKS if t in tiny.tasks(f)])

@@ -9,7 +9,7 @@ global tokens of a document, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar, cast
@@ -17,9 +17,12 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from foretoken.attention.kernels import seen_by
+
 T = TypeVar("T")
 SHORT = 64  # tokens up to which documents are padded together whatever their lengths
 ALIKE = 2 / 3  # of the longest one's length: from there on documents are padded together
+APART_FROM = 20_000  # scores with padding, for each document: so many take longer than a call of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,6 +194,64 @@ class PackedBatch:
         """(B, 1, 1, P + N) bool, True for what is real; None where everything is."""
         masked, _ = self.masks()
         return ~masked[:, None, None] if bool(masked.any()) else None
+
+    @property
+    def pays_apart(self) -> bool:
+        """Tell whether the attention of each document by itself takes less time than that of the padded batch."""
+        sizes = self.sizes
+        padded = self.size * self.length**2 - sum(size**2 for size in sizes)
+        return padded > APART_FROM * self.size
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of tokens of each document."""
+        return [document.stop - document.start for document in self.documents]
+
+    def place_of(self, number: int) -> slice:
+        """Return where a document stands in its row of the padded batch."""
+        document = self.documents[number]
+        first = int(self.index[document.start] % self.length) if document.start < document.stop else 0
+        return slice(first, first + document.stop - document.start)
+
+    @cached_property
+    def own_masks(self) -> list[tuple[Tensor | None, bool]]:
+        """For each document what its tokens see of it, broadcastable to (1, 1, n, n), and whether that is causal."""
+        return [self.own_mask(number) for number in range(self.size)]
+
+    def own_mask(self, number: int) -> tuple[Tensor | None, bool]:
+        """Return the mask of one document, None where all is seen, and whether it is the causal one."""
+        masked, place = self.documents[number].masked, self.place_of(number)
+        if self.mask is not None:
+            own = self.mask.expand(self.size, -1, -1, -1)[number : number + 1, :, place, place]
+            seen = seen_by(own)
+            return own, bool((seen == torch.ones_like(seen).tril()).all())
+        if masked is None:
+            return None, False
+        return nn.functional.pad(~masked, (self.prefix_length, 0), value=True)[None, None, None], False
+
+    def apart(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return what each document has of a run, its prefix first: (1, S, ...) -> (1, P + n, ...) each."""
+        if self.prefix_length:
+            x = x.index_select(1, self.order)
+        return x.split([self.prefix_length + size for size in self.sizes], dim=1)
+
+    def together(self, parts: Sequence[Tensor]) -> Tensor:
+        """Undo :meth:`apart`: (1, P + n, ...) each -> (1, S, ...)."""
+        x = torch.cat(list(parts), dim=1)
+        return x.index_select(1, self.order_back) if self.prefix_length else x
+
+    @cached_property
+    def order_back(self) -> Tensor:
+        """(S,) where each place of the run is, document by document."""
+        return self.order.argsort()
+
+    @cached_property
+    def order(self) -> Tensor:
+        """(S,) the places of the run, document by document."""
+        prefix = torch.arange(self.text_start, device=self.index.device).unflatten(0, (self.size, self.prefix_length))
+        text = torch.arange(self.text_start, self.text_start + len(self.index), device=self.index.device)
+        pairs = zip(prefix, text.split(self.sizes), strict=True)
+        return torch.cat([part for pair in pairs for part in pair])
 
     def window_mask(self, window: int) -> Tensor:
         """(B or 1, 1, P + N, P + N) bool: what is real, text only where text is nearer than the window."""

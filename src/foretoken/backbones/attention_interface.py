@@ -22,7 +22,7 @@ from foretoken.attention.packed import PackedBatch
 from foretoken.backbones.base import ADAPTER, adapter_of, text_dimensions
 from foretoken.backbones.masks import as_mask, extend_late_mask
 from foretoken.backbones.module_value import ModuleValue
-from foretoken.backbones.packing import with_own_prefix
+from foretoken.backbones.packing import one_document, with_own_prefix
 from foretoken.errors import BackboneError
 
 MARK = "foretoken_"
@@ -102,6 +102,10 @@ def packed_attention(
     config: Any = module.config
     wrapped = config._attn_implementation.removeprefix(MARK)
     batch = with_own_prefix(batch, module)
+    if computes_apart(module, batch, query, window=window):
+        return attention_of_each(
+            module, query, key, value, batch, wrapped=wrapped, options={"scaling": scaling, "dropout": dropout}
+        )
     key, value = (batch.unpack(x.transpose(1, 2)).transpose(1, 2) for x in (key, value))
     mask = batch.mask
     if mask is None:
@@ -119,6 +123,47 @@ def packed_attention(
     if (adapter := ADAPTER.get(module)) is not None:
         adapter.redeliver(packed)
     return packed(out)
+
+
+def computes_apart(module: nn.Module, batch: PackedBatch, query: Tensor, *, window: int | None) -> bool:
+    """Tell whether each document's attention is computed by itself: on a processor, where lengths differ much."""
+    adapter = ADAPTER.get(module)
+    if batch.wanted is not None or batch.prefix_mask is not None or (window is not None and batch.mask is None):
+        return False
+    is_one = adapter is None or adapter.mixed_size is None
+    return is_one and query.device.type == "cpu" and batch.pays_apart
+
+
+def attention_of_each(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    batch: PackedBatch,
+    *,
+    wrapped: str,
+    options: dict[str, Any],
+) -> Tensor:
+    """Attend within each document of a packed batch by itself, without padding: (1, H, S, K) -> (1, S, H, K)."""
+    adapter, vectors, found = ADAPTER.get(module), [], []
+
+    def take(vector: Tensor) -> Tensor:
+        vectors.append(vector)
+        return vector
+
+    parts = zip(*(batch.apart(x.transpose(1, 2)) for x in (query, key, value)), strict=True)
+    for number, (part, (mask, is_causal)) in enumerate(zip(parts, batch.own_masks, strict=True)):
+        q, k, v = (x.transpose(1, 2) for x in part)
+        with one_document(adapter, number):
+            seen = None if is_causal and wrapped != "eager" else mask
+            if seen is not None and wrapped == "eager" and seen.dtype == torch.bool:
+                seen = as_mask(seen, query.dtype)
+            found.append(adapted_attention(module, q, k, v, seen, wrapped=wrapped, is_causal=is_causal, **options)[0])
+            if adapter is not None:
+                adapter.redeliver(take)
+    if adapter is not None and vectors:
+        adapter.deliver(batch.together(vectors))
+    return batch.together(found)
 
 
 def biased(mask: Tensor | None, bias: Tensor, *, causal: bool) -> Tensor:

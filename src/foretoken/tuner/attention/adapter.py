@@ -162,10 +162,15 @@ class TunedAttention:
 
     @contextmanager
     def document(self, number: int) -> Iterator[None]:
-        """Let the plan be that of one document of the batch."""
-        plan = self.pass_state.plan
-        with self.pass_state.using(None if plan is None else plan.only(number)):
-            yield
+        """Let the plan be that of one document of the batch, and the rotation that of its queries."""
+        plan, rotation = self.pass_state.plan, self.rotation
+        if plan is not None and plan.packed is not None and rotation is not None:
+            self.rotation = rotation.of_document(number, plan.packed.place_of(number), prefix_length=self.prefix_length)
+        try:
+            with self.pass_state.using(None if plan is None else plan.only(number)):
+                yield
+        finally:
+            self.rotation = rotation
 
     def linear_map(self, module: nn.Module) -> LinearMap | None:
         """Return the map that a module is with the adapters at work on it; None where it is none.
@@ -211,6 +216,8 @@ class TunedAttention:
         if self.is_cross or plan.phase is not Phase.PREFIX_CACHED or not plan.prefix_length:
             return None
         key, value = plan.prefix_kv[self.layer]
+        if plan.number is not None and len(key) > 1:
+            key, value = (x[plan.number : plan.number + 1] for x in (key, value))
         mask = None if plan.has_whole_prefix else plan.prefix_mask()[:, None, None]
         free = plan.position_free_documents()
         if self.rotation is None or free is False:

@@ -43,6 +43,16 @@ class Rotation:
         free = unrotated(query, self.cosine, self.sine)
         return free if self.documents is None else torch.where(self.documents[:, None, None, None], free, query)
 
+    def of_document(self, number: int, place: slice, *, prefix_length: int) -> Rotation:
+        """Return the rotation of one document's prefix and of its tokens, which stand at this place of its row."""
+        row, start = (slice(number, number + 1) if len(self.cosine) > 1 else slice(None)), prefix_length
+
+        def own(x: Tensor) -> Tensor:
+            text = x[row, start + place.start : start + place.stop]
+            return torch.cat([x[row, :start], text], dim=1) if start else text
+
+        return Rotation(own(self.cosine), own(self.sine))
+
     def of(self, group: Group) -> Rotation:
         """Return the rotation of one group's documents."""
         documents = None if self.documents is None else group.take(self.documents)

@@ -132,6 +132,7 @@ class Plan:
         begins: the layer before which the prefix enters.
         entries: where the prefix, or some of it, enters before a later layer than the first: all layers before which
             it does. The layers see the plan through :meth:`at`.
+        number: of the document that this is the plan for; None: for all.
     """
 
     groups: tuple[Group, ...]
@@ -150,6 +151,7 @@ class Plan:
     position_free: frozenset[str] = frozenset()
     begins: int = 0
     entries: tuple[int, ...] = ()
+    number: int | None = None
 
     def at(self, layer: int) -> Plan:
         """Return the plan as a layer sees it: with what has entered of the prefix.
@@ -250,7 +252,7 @@ class Plan:
         """Return the plan for one document of the batch."""
         if number not in self._single:
             groups = tuple(own for group in self.groups if (own := group.only(number)) is not None)
-            self._single[number] = replace(self, groups=groups, batch_size=1, packed=None, memo={})
+            self._single[number] = replace(self, groups=groups, batch_size=1, packed=None, memo={}, number=number)
         return self._single[number]
 
     @cached_property
