@@ -4,9 +4,10 @@
 
 The texts have 8 to 500 words, log-normal, one a request. All servers have the pretrained model of `--model` with one
 classification head and the same number of threads; foretoken serves it with a prefix-propagation adapter, named in
-every request. Of each server and round: requests answered a second with 64 clients that ask again at once
-(saturation), latency at 0.7 of that and at that rate, and at five times that rate. Arrivals there are open-loop:
-requests come by chance (Poisson), answered or not. One server runs at a time, stopped while another is asked.
+every request. Of each server and round: requests answered a second with 64 clients that ask again at once, or half a
+second after a refusal (saturation), latency at 0.7 of that and at that rate, and at five times that rate. Arrivals
+there are open-loop: requests come by chance (Poisson), answered or not. One server runs at a time, stopped while
+another is asked.
 
 Infinity and vLLM are installed into environments of their own (`--environments`), which takes minutes.
 """
@@ -96,11 +97,13 @@ class Server:
             port = free.getsockname()[1]
         self.name, self.address = name, f"http://127.0.0.1:{port}"
         threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-        threads["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else vLLM takes all cores, whatever these say
+        # else vLLM takes all cores, whatever these say, and gigabytes for what a decoder remembers
+        threads |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
         given = [str(word) for word in command(name, whole, own, port, options)]
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
             given, env={**os.environ, **threads, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
+            stderr=self.log, start_new_session=True,
         )  # fmt: skip
         try:
             self.wait(options.start_seconds)
@@ -113,6 +116,8 @@ class Server:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
+                self.log.seek(0)
+                print(self.log.read()[-10_000:].decode(errors="replace"), file=sys.stderr)
                 raise RuntimeError(f"{self.name} ended with code {self.process.returncode}")
             try:
                 if httpx.get(self.address + HEALTH.get(self.name, "/health")).status_code == 200:
@@ -128,23 +133,26 @@ class Server:
 
 
 async def ask(client, text, seen):
-    """Ask once; note status, seconds and whether a refusal says when to come again."""
+    """Ask once; note status, seconds and whether a refusal says when to come again; return whether it was answered."""
     start = time.perf_counter()
     try:
         answer = await client.post("/classify", json={"model": "a", "input": [text]})
         told = answer.status_code in (429, 503) and "retry-after" in answer.headers
         seen.append((answer.status_code, time.perf_counter() - start, told))
+        return answer.status_code == 200
     except httpx.TransportError as error:
         seen.append((type(error).__name__, time.perf_counter() - start, False))
+        return False
 
 
 async def saturated(client, texts, seconds):
-    """Return requests answered a second, by 64 clients that ask again at once."""
+    """Return requests answered a second, by 64 clients that ask again at once, those refused after half a second."""
     end, seen, chance = time.perf_counter() + seconds, [], random.Random(1)
 
     async def one():
         while time.perf_counter() < end:
-            await ask(client, chance.choice(texts), seen)
+            if not await ask(client, chance.choice(texts), seen):
+                await asyncio.sleep(0.5)
 
     start = time.perf_counter()
     await asyncio.gather(*(one() for _ in range(64)))

@@ -145,8 +145,10 @@ def of_engine(find: Callable[[Result], float | None]) -> Callable[[Runs], float 
 
 
 def many_active(result: Result) -> float | None:
-    """Return the throughput with 10,000 adapters beside one's."""
-    return ratio(result.get("timings", {}), "10000", "1")
+    """Return the throughput with 10,000 adapters beside one's, by the processor time of a batch."""
+    timings = result.get("timings", {})
+    one, many = (timings.get(name, {}).get("processor") for name in ("1", "10000"))
+    return one / many if one and many else None
 
 
 def cold_latency(result: Result) -> float | None:
@@ -214,7 +216,13 @@ TARGETS = (
         "a batch of 100 prefix-tuning adapters, beside one's, processor time", 1.2, beside_one("prefix-tuning"), times
     ),
     Target("attaching 100 adapters from folders, processor time", 1.0, attaching, seconds),
-    Target("throughput of 10,000 adapters, of one's", 0.95, of_engine(many_active), whole_percent, at_least=True),
+    Target(
+        "throughput of 10,000 adapters, of one's, processor time",
+        0.95,
+        of_engine(many_active),
+        whole_percent,
+        at_least=True,
+    ),
     Target(
         "mixed requests from the same one at a time",
         1e-5,
