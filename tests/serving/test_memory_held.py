@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import os
 import random
 import subprocess
@@ -56,6 +57,15 @@ def ask(server, count, seed):
             assert server.post("/classify", json={"model": "spam", "input": [text, "lunch"]}).status_code == 200
 
 
+@pytest.fixture
+def _no_log():
+    """pytest keeps every line of a log that another test has turned on."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("_no_log")
 def test_requests_leave_no_objects_behind(server):
     ask(server, 60, seed=0)
     before = live()

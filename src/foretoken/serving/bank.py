@@ -100,7 +100,7 @@ class MixedBank:
 
     Args:
         base: the pretrained model.
-        dtype: in which the adapters' parameters are kept; None for the model's. Those that run apart have the model's.
+        dtype: in which the adapters' parameters are kept; None for float32, which those that run apart have.
     """
 
     def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
@@ -146,7 +146,8 @@ class MixedBank:
                 return self.apart.read(folder)(name)
             found = self.together.info(name)
             expected = HEADS.get(task_type or "")
-            if found.head != expected if expected else found.head in HEADS.values():
+            is_wrong = found.head in HEADS.values() if expected is None else found.head != expected
+            if is_wrong:
                 self.together.remove(name)
                 raise AdapterError(f"{folder} has no trained head; train one with the adapter")
             return AdapterInfo(
