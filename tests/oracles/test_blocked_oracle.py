@@ -7,6 +7,7 @@ from transformers import BigBirdConfig, BigBirdModel
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig
 from foretoken.attention import Blocks, ExtraColumns, Weighting, attend, engines
+from foretoken.attention import choose as attention_settings
 from foretoken.attention.kernels import KERNELS
 from foretoken.errors import ConfigError
 
@@ -56,7 +57,8 @@ class TestOneLayerByLoops:
         return out.flatten(1)
 
     @pytest.mark.parametrize("training", [False, True])
-    def test_it_is_the_same(self, training):
+    def test_it_is_the_same(self, training, monkeypatch):
+        monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": False})
         model = self.model().train(training)
         module = model.get_base_model().encoder.layer[0].attention.self
         seen = {}
