@@ -10,7 +10,6 @@ from torch.nn import functional
 from transformers import DynamicCache
 
 import foretoken
-from foretoken.attention import choose as attention_settings
 from foretoken.attention import packed
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.packing import HEAD_INPUTS, PACKS
@@ -34,8 +33,7 @@ HEADS = [(f, task) for f in FAMILIES for task in ("SEQ_CLS", "TOKEN_CLS", "CAUSA
 
 
 @pytest.fixture(autouse=True)
-def _nothing_chosen(monkeypatch):
-    monkeypatch.setattr(attention_settings, "_chosen", {"engine": None, "packing": None})
+def _each_by_itself(monkeypatch):
     monkeypatch.setattr(packed, "APART_FROM", -1)  # each document's attention by itself, however little there is of it
 
 

@@ -281,7 +281,7 @@ class PackedBatch:
     @cached_property
     def alike(self) -> Parts:
         """Batches of documents of like length, which have little padding and all of the prefix."""
-        sizes = [part.stop - part.start for part in self.documents]
+        sizes = self.sizes
         groups: list[list[int]] = []
         for number in sorted(range(self.size), key=sizes.__getitem__, reverse=True):
             longest = sizes[groups[-1][0]] if groups else 0

@@ -22,10 +22,9 @@ from foretoken.backbones.base import ADAPTER, AttentionAdapter
 from foretoken.backbones.module_value import Keywords
 from foretoken.backbones.packing import (
     PACKS,
-    FirstLayerPacks,
+    RotaryPacks,
     masked_texts,
     note_packed,
-    pack_rotations,
     prefix_length_of,
 )
 
@@ -44,16 +43,8 @@ class PaddedCache:
         return key, value
 
 
-class DecoderPacks(FirstLayerPacks):
+class DecoderPacks(RotaryPacks):
     """Packs what enters the first layer of a body, where it begins a text, and unpacks what leaves the last one."""
-
-    def __init__(self, body: nn.Module, layers: list[nn.Module], attention: str) -> None:
-        super().__init__(body, layers, attention)
-        self.handles += [
-            # after the tuner's hook, which notes how queries are rotated
-            layer.get_submodule(attention).register_forward_pre_hook(pack_rotations, with_kwargs=True)
-            for layer in layers
-        ]
 
     def begin(self, adapter: AttentionAdapter | None, masked: Tensor, is_global: Tensor | None = None) -> PackedBatch:
         """Return the batch, and let the adapters and the head know; documents with heads of their own are unpacked."""

@@ -320,6 +320,18 @@ class FirstLayerPacks(PackedPass):
         self.end()
 
 
+class RotaryPacks(FirstLayerPacks):
+    """The same where positions are rotations that the encoder hands its layers."""
+
+    def __init__(self, encoder: nn.Module, layers: list[nn.Module], attention: str) -> None:
+        super().__init__(encoder, layers, attention)
+        self.handles += [
+            # after the tuner's hook, which notes how queries are rotated
+            layer.get_submodule(attention).register_forward_pre_hook(pack_rotations, with_kwargs=True)
+            for layer in layers
+        ]
+
+
 PACKS = ModuleValue[FirstLayerPacks]("foretoken_packing")  # on an encoder and on its layers
 
 

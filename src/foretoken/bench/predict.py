@@ -32,12 +32,12 @@ from foretoken.data.plain_table import Table
 from foretoken.errors import ConfigError
 from foretoken.inference.int8 import check_units
 from foretoken.inference.predictor import Predictor, load_for_inference, predict_rows
+from foretoken.inference.shared_base import INT8
 from foretoken.lengthening import DEMO_MODEL, resolve_source
 from foretoken.machine.precision import BF16, FP32, fastest_precision
 from foretoken.training.model.adapter import attach
 from foretoken.training.model.load import quiet_transformers
 
-INT8 = "int8"
 BATCH, TEXTS, MEDIAN_WORDS, SIGMA, SEED = 32, 10_000, 12, 0.6, 0
 Notify = Callable[[str], object]
 
