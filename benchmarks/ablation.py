@@ -153,6 +153,7 @@ VARIANTS |= {
         (DECOUPLED, "8 tokens", {"num_virtual_tokens": 8}),
         (DECOUPLED, "rate 0.03", {"training": {"learning_rate": 0.03}}),
         (DECOUPLED, "head on [CLS]", {"head": {"pool": "first"}}),
+        ("lora", "rate 0.001", {"training": {"learning_rate": 0.001}}),
     )
 }
 MEASURED = ("roc_auc", "accuracy", "f1", "matthews", "nll", "accuracy_f1")

@@ -191,6 +191,12 @@ PATCHED: tuple[Patch, ...] = (
     ),
     Patch("transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS", "read", "the function that ours surrounds"),
     Patch(
+        "transformers.PreTrainedModel._loss_function",
+        "replaced",
+        "the loss of a language model whose batch is packed leaves padding out (on the object, while it runs)",
+        "after the pass",
+    ),
+    Patch(
         f"{MODELS}.bert.modeling_bert.eager_attention_forward",
         "read",
         "each family's own file has the function that `eager` names",

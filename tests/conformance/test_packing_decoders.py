@@ -37,6 +37,13 @@ def _each_by_itself(monkeypatch):
     monkeypatch.setattr(packed, "APART_FROM", -1)  # each document's attention by itself, however little there is of it
 
 
+@pytest.fixture(autouse=True)
+def _in_float64(monkeypatch):
+    """Compute the loss of a language model, of float32 in transformers whatever the model is, without rounding."""
+    to_float = torch.Tensor.float
+    monkeypatch.setattr(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else to_float(x))
+
+
 def batch(task="CAUSAL_LM", *, side="right", padded=True):
     """Return documents of 13, 8 and 1 tokens, one with a masked token in its midst; no label follows padding."""
     generator = torch.Generator().manual_seed(3)
@@ -213,6 +220,52 @@ def test_the_map_to_the_vocabulary_runs_without_padding():
     outcome(model, batch(), True)
     assert inside == [(1, 22)]
     assert outside == [(3, N), (3, N)]
+
+
+class TestTheLossOfALanguageModel:
+    """It is computed of the real tokens' logits, wherever they are those that left the map to the vocabulary."""
+
+    @pytest.fixture(autouse=True)
+    def _shapes(self, monkeypatch):
+        self.shapes = []
+        cross_entropy = functional.cross_entropy
+
+        def noted(logits, *args, **kwargs):
+            self.shapes.append(len(logits))
+            return cross_entropy(logits, *args, **kwargs)
+
+        monkeypatch.setattr(functional, "cross_entropy", noted)
+
+    def check(self, model, inputs, tokens=22):
+        check_same(model, inputs)
+        assert self.shapes == [tokens, 39]
+        assert "_loss_function" not in vars(model.get_base_model())
+
+    @pytest.mark.parametrize("family", QUICK)
+    def test_without_padding(self, family):
+        self.check(decoder(family, "prefix-propagation"), batch())
+
+    def test_of_shifted_labels_and_a_number_of_tokens(self):
+        inputs = batch()
+        shifted = functional.pad(inputs["labels"], (0, 1), value=-100)[:, 1:].contiguous()
+        self.check(decoder("llama", "prefix-propagation"), inputs | {"shift_labels": shifted, "num_items_in_batch": 5})
+
+    def test_capped_logits(self):
+        self.check(decoder("gemma3_text", "prefix-propagation", final_logit_softcapping=2.0), batch())
+
+    @pytest.mark.parametrize("in_place", [False, True])
+    def test_logits_that_a_hook_changes(self, in_place):
+        model = decoder("llama", "prefix-propagation")
+        change = torch.Tensor.mul_ if in_place else torch.Tensor.mul
+        model.get_output_embeddings().register_forward_hook(lambda *given: change(given[-1], 2.0))
+        self.check(model, batch())
+
+    def test_a_loss_of_the_users_gets_padded_logits(self):
+        model, given = decoder("llama", "prefix-propagation"), []
+        model.get_base_model().loss_function = lambda logits, *_, **__: given.append(logits.shape[:2]) or logits.sum()
+        model(**batch())
+        assert given == [(3, N)]
+        assert "_loss_function" in vars(model.get_base_model())
 
 
 def test_a_trained_map_to_the_vocabulary():

@@ -1,6 +1,7 @@
 """What the heads of causal decoders read: which states, and so whether a batch may run without its padding.
 
-The head of a language model runs without padding where the body did: its map to the vocabulary is a large part of all.
+The head of a language model runs without padding where the body did, and so does its loss: the map to the vocabulary
+and the softmax over it are a large part of all.
 
 Shapes: B documents, N tokens of the padded texts, T real tokens of all, D model width, V vocabulary.
 """
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from torch.utils.hooks import RemovableHandle
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from foretoken.attention.choose import packs
 from foretoken.attention.packed import PackedBatch
@@ -25,16 +27,19 @@ from foretoken.backbones.pooling import POOLING
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 
 
+def next_tokens(labels: Tensor | None, shifted: Tensor | None) -> Tensor | None:
+    """Return the token that each state is to predict, (B, N), as transformers' loss finds it; None without labels."""
+    return F.pad(labels, (0, 1), value=IGNORED)[:, 1:] if shifted is None and labels is not None else shifted
+
+
 def predicted(model: Any, inputs: Keywords, mask: Tensor) -> Tensor:
     """Return which states a language model's loss reads, or its caller as far as that is known: (B, N) bool."""
-    shifted, labels, kept = (inputs.get(name) for name in ("shift_labels", "labels", "logits_to_keep"))
+    kept, shifted = inputs.get("logits_to_keep"), next_tokens(inputs.get("labels"), inputs.get("shift_labels"))
     read = torch.zeros_like(mask, dtype=torch.bool)
     if isinstance(kept, Tensor):
         read[:, kept] = True
     elif kept:
         read[:, -kept:] = True
-    if shifted is None and labels is not None:
-        shifted = F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
     return read if shifted is None else read | (shifted != IGNORED)
 
 
@@ -73,13 +78,17 @@ def reads_padding(model: Any, body: nn.Module, inputs: Keywords) -> bool:
 
 
 class DecoderHead:
-    """Hooks of a model that note whether its head reads padding, and let a language model's run without it."""
+    """Hooks of a model that note whether its head reads padding, and let a language model's run without it.
+
+    A loss that the user put in the place of transformers' own stays, and gets padded logits.
+    """
 
     def __init__(self, model: nn.Module, body: nn.Module) -> None:
         self.body = body
         self.argument_names = list(inspect.signature(type(model).forward).parameters)[1:]
         self.handles: list[RemovableHandle] = []
         self.batch: PackedBatch | None = None
+        self.logits: tuple[Tensor, int, Tensor] | None = None  # unpacked, their version, and packed
 
     def before(self, model: Any, args: Arguments, kwargs: Keywords) -> None:
         """Note it, and wait for the states: a forward pre-hook of the model."""
@@ -96,26 +105,53 @@ class DecoderHead:
                 head.register_forward_pre_hook(self.before_vocabulary),
                 head.register_forward_hook(self.after_vocabulary, prepend=True),
             ]
+            if model.loss_function is ForCausalLMLoss:
+                model.loss_function = self.loss
 
     def after(self, model: nn.Module, args: Any, output: Any) -> None:
         """Leave the head alone: a forward hook that also runs after a failed pass."""
         for handle in self.handles:
             handle.remove()
-        self.handles, self.batch = [], None
+        self.handles, self.batch, self.logits = [], None, None
+        if getattr(model, "_loss_function", None) == self.loss:
+            del model._loss_function
 
     def before_vocabulary(self, head: nn.Module, args: Arguments) -> Any:
         """(B, N, D) -> (1, T, D), where that is what left the body."""
         noted = HEAD_INPUTS.get(self.body)
-        batch = None if noted is None else noted.packed
-        if batch is None or args[0].shape[:2] != (batch.size, batch.length):
+        batch = self.batch = None if noted is None else noted.packed
+        if batch is None:
             return None
-        self.batch = batch
+        if args[0].shape[:2] != (batch.size, batch.length):
+            self.batch = None
+            return None
         return (batch.pack_text(args[0]), *args[1:])
 
     def after_vocabulary(self, head: nn.Module, args: Arguments, logits: Tensor) -> Any:
         """(1, T, V) -> (B, N, V), zero where there is padding."""
-        batch, self.batch = self.batch, None
-        return None if batch is None else batch.with_prefix(0).unpack(logits)
+        if self.batch is None:
+            return None
+        padded = self.batch.with_prefix(0).unpack(logits)
+        self.logits = padded, padded._version, logits
+        return padded
+
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Tensor | None,
+        vocab_size: int,
+        *,
+        shift_labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Return transformers' loss of the logits (B, N, V), without the padding where there is none in the body."""
+        batch, wanted = self.batch, next_tokens(labels, shift_labels)
+        if batch is None or self.logits is None or wanted is None or logits.shape[:2] != (batch.size, batch.length):
+            return ForCausalLMLoss(logits, labels, vocab_size, shift_labels=shift_labels, **kwargs)
+        unpacked, version, packed = self.logits
+        is_same = logits is unpacked and logits._version == version  # no hook of the user's changed them
+        kept = packed if is_same else batch.pack_text(logits)
+        return ForCausalLMLoss(kept, None, vocab_size, shift_labels=batch.pack_text(wanted), **kwargs)
 
 
 def note_decoder_head(model: nn.Module, body: nn.Module) -> list[RemovableHandle]:
