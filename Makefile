@@ -52,8 +52,9 @@ test-quantised: $(INSTALLED)  ## backbones with int8 weights; torchao stays out 
 OLDEST = transformers==5.10.4 peft==0.21.0
 NEWEST = "transformers>=5.10,<6" "peft>=0.21,<0.22"  # the ranges of pyproject.toml, without constraints.txt
 BESIDE = accelerate datasets nltk scikit-learn pytest pytest-xdist hypothesis
-# transformers 5.10's own CamemBERT multiple choice fails without any adapter
-NOT_OLDEST = --deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]"
+# transformers 5.10's own CamemBERT multiple choice fails without any adapter; of its random GPT-2 all five units of a layer are off
+NOT_OLDEST = --deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]" \
+	--deselect "tests/oracles/test_shifts_and_adapters_oracle.py::test_bottleneck_adapter[gpt2-attention]"
 define compatibility  # conformance, oracles and docs/patched.md in .venv-$(1) with the versions $(2)
 	$(PYTHON) -m venv .venv-$(1)
 	.venv-$(1)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -41,7 +41,9 @@ def _each_by_itself(monkeypatch):
 def _in_float64(monkeypatch):
     """Compute the loss of a language model, of float32 in transformers whatever the model is, without rounding."""
     to_float = torch.Tensor.float
-    monkeypatch.setattr(torch.Tensor, "float", lambda x: x if x.dtype == torch.float64 else to_float(x))
+    monkeypatch.setattr(
+        torch.Tensor, "float", lambda x: x if x.requires_grad and x.dtype == torch.float64 else to_float(x)
+    )
 
 
 def batch(task="CAUSAL_LM", *, side="right", padded=True):

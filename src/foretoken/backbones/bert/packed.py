@@ -76,6 +76,15 @@ class FirstTokenLayer(nn.Module):
     attention: Any
     feed_forward_chunk: Any
 
+    def __call__(
+        self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Tell the last layer what is wanted, before gradient checkpointing notes what it is called with."""
+        hooks = HOOKS.get(self)
+        if isinstance(attention_mask, PackedBatch) and hooks is not None and hooks.batch is not None:
+            attention_mask = hooks.batch
+        return super().__call__(hidden_states, attention_mask, *args, **kwargs)
+
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | PackedBatch | None = None, *args: Any, **kwargs: Any
     ) -> Tensor:
@@ -143,10 +152,8 @@ class EncoderHooks(PackedPass):
     def __init__(self, encoder: nn.Module, parts: Parts) -> None:
         super().__init__(encoder)
         self.parts = parts
-        last = self.layers()[-1]
         self.handles = [
             encoder.register_forward_pre_hook(self.before, with_kwargs=True),
-            last.register_forward_pre_hook(self.before_last, with_kwargs=True),
             # before the tuner's hook, which removes the prefix from padded states
             encoder.register_forward_hook(self.after, prepend=True, always_call=True),
         ]
@@ -180,14 +187,6 @@ class EncoderHooks(PackedPass):
             return (batch.pack(hidden), *args[1:]), kwargs
         return (), {**kwargs, "hidden_states": batch.pack(hidden)}
 
-    def before_last(self, layer: nn.Module, args: Arguments, kwargs: Keywords) -> Any:
-        """Tell the last layer what is wanted."""
-        if self.batch is None or self.batch.wanted is None:
-            return None
-        if len(args) > 1:
-            return (args[0], self.batch, *args[2:]), kwargs
-        return args, {**kwargs, "attention_mask": self.batch}
-
     def after(self, encoder: nn.Module, args: Any, output: Any) -> Any:
         """Unpack the last hidden states; after a failed pass there are none."""
         batch = self.batch
@@ -202,7 +201,7 @@ class EncoderHooks(PackedPass):
         return output
 
 
-HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")
+HOOKS = ModuleValue[EncoderHooks]("foretoken_packing")  # on an encoder and on its last layer
 
 
 def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
@@ -213,7 +212,9 @@ def attach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -
         return
     for layer in encoder.layer:
         layer.__class__ = OURS.get(type(layer), type(layer))
-    HOOKS.set(encoder, EncoderHooks(encoder, parts))
+    hooks = EncoderHooks(encoder, parts)
+    for module in (encoder, encoder.layer[-1]):
+        HOOKS.set(module, hooks)
 
 
 def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -> None:
@@ -224,6 +225,7 @@ def detach_packing(body: nn.Module, attentions: list[nn.Module], parts: Parts) -
     if hooks is None:
         return
     hooks.remove()
+    HOOKS.pop(encoder.layer[-1])
     theirs = {ours: theirs for theirs, ours in OURS.items()}
     for layer in encoder.layer:
         layer.__class__ = theirs.get(type(layer), type(layer))

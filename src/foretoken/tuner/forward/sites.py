@@ -94,8 +94,8 @@ class EntrySite(Site):
                 ids = plan.ids_for(text)
                 ids = None if ids is None else group.take(ids, packed)
                 text = group.put(text, entry.on_text(group.take(text, packed), ids), packed)
-        if enters and not text.requires_grad:
-            self.pass_state.frozen_text = self.layer
+        if enters:  # anew where a checkpointed layer is computed again, this time with gradients
+            self.pass_state.frozen_text = None if text.requires_grad else self.layer
         if packed is not None:
             return packed.join(prefix, text)
         return torch.cat([prefix, text], dim=1) if here else text  # the cat of equation 1
