@@ -51,7 +51,7 @@ test-quantised: $(INSTALLED)  ## backbones with int8 weights; torchao stays out 
 
 OLDEST = transformers==5.10.4 peft==0.21.0
 NEWEST = "transformers>=5.10,<6" "peft>=0.21,<0.22"  # the ranges of pyproject.toml, without constraints.txt
-BESIDE = accelerate datasets nltk scikit-learn pytest pytest-xdist hypothesis
+BESIDE = accelerate datasets nltk scikit-learn fastapi uvicorn httpx prometheus-client h11 pytest pytest-xdist hypothesis
 # transformers 5.10's own CamemBERT multiple choice fails without any adapter; of its random GPT-2 all five units of a layer are off
 NOT_OLDEST = --deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]" \
 	--deselect "tests/oracles/test_shifts_and_adapters_oracle.py::test_bottleneck_adapter[gpt2-attention]"

@@ -119,13 +119,9 @@ class DecoderHead:
     def before_vocabulary(self, head: nn.Module, args: Arguments) -> Any:
         """(B, N, D) -> (1, T, D), where that is what left the body."""
         noted = HEAD_INPUTS.get(self.body)
-        batch = self.batch = None if noted is None else noted.packed
-        if batch is None:
-            return None
-        if args[0].shape[:2] != (batch.size, batch.length):
-            self.batch = None
-            return None
-        return (batch.pack_text(args[0]), *args[1:])
+        batch = None if noted is None else noted.packed
+        self.batch = batch if batch is not None and args[0].shape[:2] == (batch.size, batch.length) else None
+        return None if self.batch is None else (self.batch.pack_text(args[0]), *args[1:])
 
     def after_vocabulary(self, head: nn.Module, args: Arguments, logits: Tensor) -> Any:
         """(1, T, V) -> (B, N, V), zero where there is padding."""
