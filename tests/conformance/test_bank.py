@@ -5,6 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 
 from foretoken import AdapterBank
+from foretoken.attention import packed as packed_batches
 from foretoken.attention.choose import use_packing
 
 from support import tiny
@@ -20,12 +21,10 @@ def config_of(method, task, family):
     if method in LORAS:
         from foretoken.backbones import BACKBONES
 
-        targets = list(BACKBONES[tiny.config_of(family).model_type].projections)
-        heads = (
-            ["classifier", "score", "pooler", "pre_classifier", "head", "sequence_summary"]
-            if task != "CAUSAL_LM"
-            else None
-        )
+        backbone = BACKBONES[tiny.config_of(family).model_type]
+        targets = list(backbone.projections)
+        heads = ["classifier", "score", "pre_classifier", "head", "sequence_summary"]
+        heads = None if task == "CAUSAL_LM" else [*heads, *([] if backbone.idle_poolers else ["pooler"])]
         transposed = family == "gpt2"
         more = {"target_modules": targets, "modules_to_save": heads, "fan_in_fan_out": transposed}
         return LoraConfig(task_type=task, **LORAS[method], **more)
@@ -68,7 +67,7 @@ def alone(model, ids, mask, row):
         return tiny.first(model(input_ids=ids[row : row + 1, :length], attention_mask=mask[row : row + 1, :length]))[0]
 
 
-def check_bank(family, task):
+def check_bank(family, task, monkeypatch):
     methods = methods_of(family, task)
     bank, (ids, mask) = AdapterBank(tiny.model(family, task)), batch(family, 1 + 2 * len(methods))
     names, expected = [BASE], [alone(tiny.model(family, task), ids, mask, 0)]
@@ -79,8 +78,15 @@ def check_bank(family, task):
             names.append(f"{method} {seed}".replace(".", ""))
             bank.add(names[-1], model.peft_config["default"], get_peft_model_state_dict(model))
     early = [row for row, name in enumerate(names) if "upper layers" not in name]  # prefixes that enter late are padded
-    for rows, packed in ((list(range(len(names))), None), (early, True), (early, False)):
+    for rows, packed, apart_from in (
+        (list(range(len(names))), None, None),
+        (early, True, None),
+        (early, True, -1),  # each document's attention by itself, however little there is of it
+        (early, False, None),
+    ):
         use_packing(packed)
+        if apart_from is not None:
+            monkeypatch.setattr(packed_batches, "APART_FROM", apart_from)
         with torch.no_grad():
             found = bank(ids[rows], mask[rows], adapter_names=[names[row] for row in rows]).logits
         wrong = {}
@@ -88,7 +94,7 @@ def check_bank(family, task):
             apart = (own - expected[row]).abs().max().item()
             if not apart < 2e-5:
                 wrong[names[row]] = apart
-        assert not wrong, packed
+        assert not wrong, (packed, apart_from)
 
 
 CASES = [
@@ -100,5 +106,5 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "task"), CASES)
-def test_every_method_in_one_batch(family, task):
-    check_bank(family, task)
+def test_every_method_in_one_batch(family, task, monkeypatch):
+    check_bank(family, task, monkeypatch)

@@ -225,9 +225,13 @@ class PackedBatch:
             own = self.mask.expand(self.size, -1, -1, -1)[number : number + 1, :, place, place]
             seen = seen_by(own)
             return own, bool((seen == torch.ones_like(seen).tril()).all())
-        if masked is None:
+        prefix = None if self.prefix_mask is None else self.prefix_mask[number]
+        if masked is None and (prefix is None or bool(prefix.all())):
             return None, False
-        return nn.functional.pad(~masked, (self.prefix_length, 0), value=True)[None, None, None], False
+        if prefix is None:
+            prefix = torch.ones(self.prefix_length, dtype=torch.bool, device=self.index.device)
+        text = prefix.new_ones(place.stop - place.start) if masked is None else ~masked
+        return torch.cat([prefix, text])[None, None, None], False
 
     def apart(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return what each document has of a run, its prefix first: (1, S, ...) -> (1, P + n, ...) each."""

@@ -102,7 +102,7 @@ def packed_attention(
     config: Any = module.config
     wrapped = config._attn_implementation.removeprefix(MARK)
     batch = with_own_prefix(batch, module)
-    if computes_apart(module, batch, query, window=window):
+    if computes_apart(batch, query, window=window):
         return attention_of_each(
             module, query, key, value, batch, wrapped=wrapped, options={"scaling": scaling, "dropout": dropout}
         )
@@ -125,13 +125,11 @@ def packed_attention(
     return packed(out)
 
 
-def computes_apart(module: nn.Module, batch: PackedBatch, query: Tensor, *, window: int | None) -> bool:
+def computes_apart(batch: PackedBatch, query: Tensor, *, window: int | None) -> bool:
     """Tell whether each document's attention is computed by itself: on a processor, where lengths differ much."""
-    adapter = ADAPTER.get(module)
-    if batch.wanted is not None or batch.prefix_mask is not None or (window is not None and batch.mask is None):
+    if batch.wanted is not None or (window is not None and batch.mask is None):
         return False
-    is_one = adapter is None or adapter.mixed_size is None
-    return is_one and query.device.type == "cpu" and batch.pays_apart
+    return query.device.type == "cpu" and batch.pays_apart
 
 
 def attention_of_each(
@@ -145,10 +143,10 @@ def attention_of_each(
     options: dict[str, Any],
 ) -> Tensor:
     """Attend within each document of a packed batch by itself, without padding: (1, H, S, K) -> (1, S, H, K)."""
-    adapter, vectors, found = ADAPTER.get(module), [], []
+    adapter, vectors, found = ADAPTER.get(module), dict[int, Tensor](), []
 
     def take(vector: Tensor) -> Tensor:
-        vectors.append(vector)
+        vectors[number] = vector
         return vector
 
     parts = zip(*(batch.apart(x.transpose(1, 2)) for x in (query, key, value)), strict=True)
@@ -159,10 +157,16 @@ def attention_of_each(
             if seen is not None and wrapped == "eager" and seen.dtype == torch.bool:
                 seen = as_mask(seen, query.dtype)
             found.append(adapted_attention(module, q, k, v, seen, wrapped=wrapped, is_causal=is_causal, **options)[0])
-            if adapter is not None:
-                adapter.redeliver(take)
+        if adapter is not None:
+            adapter.redeliver(take)
+            adapter.deliver(None)  # the next document's adapter may add nothing
     if adapter is not None and vectors:
-        adapter.deliver(batch.together(vectors))
+        one = next(iter(vectors.values()))
+        added = [
+            vectors[number] if number in vectors else one.new_zeros(1, out.shape[1], one.shape[2])
+            for number, out in enumerate(found)
+        ]
+        adapter.deliver(batch.together(added))
     return batch.together(found)
 
 
