@@ -130,10 +130,21 @@ TRAINING: dict[str, dict[str, Any]] = {
     "batches a quarter as large, as many documents": {"smaller_by": 4},
     "head first": {"head_first": 0.25},
 }
-VARIANTS |= {f"{name} by default": changed(name) for name in EVERY}
+OTHERS = ("inducer-tuning", "bitfit", "query-value-lora", "mam-adapter")
+VARIANTS |= {f"{name} by default": changed(name) for name in (*EVERY, *OTHERS)}
 VARIANTS |= {
     f"{name} by default, {what}": changed(name, training=training)
     for name in (PROPAGATION, DECOUPLED, "lora")
+    for what, training in TRAINING.items()
+}
+# the methods whose rate is 0.003, in tagging 0.001 for some of them
+VARIANTS |= {
+    f"{name}, rate {rate:g}": changed(name, training={"learning_rate": rate})
+    for name in ("lora", *OTHERS)
+    for rate in (3e-3, 1e-3, 3e-4)
+}
+VARIANTS |= {
+    f"lora, rate 0.003, {what}": changed("lora", training={"learning_rate": 3e-3} | training)
     for what, training in TRAINING.items()
 }
 VARIANTS |= {
@@ -153,7 +164,6 @@ VARIANTS |= {
         (DECOUPLED, "8 tokens", {"num_virtual_tokens": 8}),
         (DECOUPLED, "rate 0.03", {"training": {"learning_rate": 0.03}}),
         (DECOUPLED, "head on [CLS]", {"head": {"pool": "first"}}),
-        ("lora", "rate 0.001", {"training": {"learning_rate": 0.001}}),
     )
 }
 MEASURED = ("roc_auc", "accuracy", "f1", "matthews", "nll", "accuracy_f1")

@@ -109,7 +109,7 @@ def methods() -> Iterator[str]:
                 f"[`{row.name}`]({row.name}.md)",
                 row.summary,
                 f"`{row.config.__name__}`" if row.config else "none",
-                "of its members" if row.learning_rate is None else f"{row.learning_rate:g}",
+                _rates(row) or "of its members",
                 row.paper,
             )
             for row in METHODS.values()
@@ -147,12 +147,17 @@ def _help(item: Field[Any]) -> str:
     return " ".join(item.metadata.get("help", "").split())
 
 
+def _rates(row: Any) -> str:
+    if row.learning_rate is None:
+        return ""
+    return f"{row.learning_rate:g}" + ("" if row.tagging_rate is None else f" (tagging: {row.tagging_rate:g})")
+
+
 def rate(name: str) -> Iterator[str]:
     """Say the learning rate of one method."""
     from foretoken import METHODS
 
-    value = METHODS[name].learning_rate
-    said = "the smallest of its members'" if value is None else f"{value:g}"
+    said = _rates(METHODS[name]) or "the smallest of its members'"
     yield f"Learning rate where a recipe names none: {said} ([how to choose one](../guide/learning-rate.md))."
 
 

@@ -2,12 +2,15 @@
 
     python benchmarks/serving/compare.py --servers foretoken padded infinity --seconds 20 --rounds 3
 
-The texts have 8 to 500 words, log-normal, one a request. All servers have the pretrained model of `--model` with one
-classification head and the same number of threads; foretoken serves it with a prefix-propagation adapter, named in
-every request. Of each server and round: requests answered a second with 64 clients that ask again at once, or half a
-second after a refusal (saturation), latency at 0.7 of that and at that rate, and at five times that rate. Arrivals
-there are open-loop: requests come by chance (Poisson), answered or not. One server runs at a time, stopped while
-another is asked.
+The texts have 8 to 500 words, log-normal, one a request (`--words`: fewest, median, most). All servers have the
+pretrained model of `--model` with one classification head and the same number of threads; foretoken serves it with
+prefix-propagation adapters (`--adapters`), of which every request names one. Of each server and round: requests
+answered a second with 64 clients that ask again at once, or half a second after a refusal (saturation), latency at 0.7
+of that and at that rate, and at five times that rate. Arrivals there are open-loop: requests come by chance (Poisson),
+answered or not. One server runs at a time, stopped while another is asked.
+
+`--threads` is what a server is told to compute with; some take more. With `--cores 1` each has one core, for
+everything that it does, and the client the others.
 
 Infinity and vLLM are installed into environments of their own (`--environments`), which takes minutes.
 """
@@ -25,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -46,19 +50,32 @@ LABELS = ["a", "b"]
 WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
 
 
-def write_models(source, folder):
-    """Write the model with a head, and an adapter with one, as the servers read them; return both folders."""
+def write_models(source, folder, options):
+    """Write the model with a head, and adapters with one, as the servers read them; return the folders."""
     torch.manual_seed(0)
-    whole, own = folder / "whole", folder / "adapter"
+    whole, adapters = folder / "whole", [folder / name for name in names_of(options)]
     # transformers writes no names that are its default, and Infinity takes a model without any for a reranker
     names = dict(enumerate(LABELS))
     model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=len(names), id2label=names)
     AutoTokenizer.from_pretrained(source).save_pretrained(whole)
     model.save_pretrained(whole)
-    get_peft_model(model, PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8)).save_pretrained(own)
-    card = {"problem": "classification", "labels": LABELS, "max_length": 512, "base_model": str(source)}
-    write_json(own / "foretoken.json", card)
-    return whole, own
+    adapted = get_peft_model(model, PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=8))
+    card = {
+        "problem": "classification", "labels": LABELS, "max_length": options.max_length, "base_model": str(source)
+    }  # fmt: skip
+    for own in adapters:
+        with torch.no_grad():
+            for parameter in adapted.parameters():
+                if parameter.requires_grad:
+                    parameter.normal_(0, 0.02)
+        adapted.save_pretrained(own)
+        write_json(own / "foretoken.json", card)
+    return whole, adapters
+
+
+def names_of(options):
+    """Return the names of the adapters; the other servers know the first alone, and ignore it."""
+    return [f"a{number}" for number in range(options.adapters)]
 
 
 def environment(name, root):
@@ -73,37 +90,45 @@ def environment(name, root):
     return python
 
 
-def command(name, whole, own, port, options):
+def command(name, whole, adapters, port, options):
     """Return what starts a server."""
     if name == "foretoken":
-        start = [sys.executable, "-m", "foretoken", "serve", f"a={own}", "--max-queue", str(options.max_queue)]
+        named = [f"{own.name}={own}" for own in adapters]
+        start = [sys.executable, "-m", "foretoken", "serve", *named, "--max-queue", str(options.max_queue)]
         return [*start, "--port", str(port)]
     if name == "padded":
-        return [sys.executable, HERE / "padded.py", whole, "--port", str(port)]
+        return [sys.executable, HERE / "padded.py", whole, "--port", str(port), "--max-length", options.max_length]
     python = environment(name, options.environments)
     if name == "infinity":
         start = [python.parent / "infinity_emb", "v2", "--model-id", whole, "--device", "cpu", "--port", str(port)]
-        return [*start, "--host", "127.0.0.1", "--no-bettertransformer", "--no-compile", "--served-model-name", "a"]
+        return [*start, "--host", "127.0.0.1", "--no-bettertransformer", "--no-compile", "--served-model-name", "a0"]
     start = [python, "-m", "vllm.entrypoints.openai.api_server", "--runner", "pooling", "--model", whole]
-    return [*start, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "a", "--dtype", "float32"]
+    return [*start, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "a0", "--dtype", "float32"]
+
+
+def cores_of(options):
+    """Return the cores of the servers, and those of the client: all of them where none are told apart."""
+    every = sorted(os.sched_getaffinity(0))
+    return (every[: options.cores], every[options.cores :]) if options.cores else (every, every)
 
 
 class Server:
     """A server's process, stopped while it is not asked."""
 
-    def __init__(self, name, whole, own, options):
+    def __init__(self, name, whole, adapters, options):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.name, self.address = name, f"http://127.0.0.1:{port}"
+        self.models = names_of(options)[: None if name == "foretoken" else 1]
         threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         # else vLLM takes all cores, whatever these say, and gigabytes for what a decoder remembers
         threads |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
-        given = [str(word) for word in command(name, whole, own, port, options)]
+        given = [str(word) for word in command(name, whole, adapters, port, options)]
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
             given, env={**os.environ, **threads, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL,
-            stderr=self.log, start_new_session=True,
+            stderr=self.log, start_new_session=True, preexec_fn=partial(os.sched_setaffinity, 0, cores_of(options)[0]),
         )  # fmt: skip
         try:
             self.wait(options.start_seconds)
@@ -132,11 +157,11 @@ class Server:
         os.killpg(self.process.pid, number)
 
 
-async def ask(client, text, seen):
+async def ask(client, model, text, seen):
     """Ask once; note status, seconds and whether a refusal says when to come again; return whether it was answered."""
     start = time.perf_counter()
     try:
-        answer = await client.post("/classify", json={"model": "a", "input": [text]})
+        answer = await client.post("/classify", json={"model": model, "input": [text]})
         told = answer.status_code in (429, 503) and "retry-after" in answer.headers
         seen.append((answer.status_code, time.perf_counter() - start, told))
         return answer.status_code == 200
@@ -145,13 +170,13 @@ async def ask(client, text, seen):
         return False
 
 
-async def saturated(client, texts, seconds):
+async def saturated(client, models, texts, seconds):
     """Return requests answered a second, by 64 clients that ask again at once, those refused after half a second."""
     end, seen, chance = time.perf_counter() + seconds, [], random.Random(1)
 
     async def one():
         while time.perf_counter() < end:
-            if not await ask(client, chance.choice(texts), seen):
+            if not await ask(client, chance.choice(models), chance.choice(texts), seen):
                 await asyncio.sleep(0.5)
 
     start = time.perf_counter()
@@ -159,13 +184,13 @@ async def saturated(client, texts, seconds):
     return sum(status == 200 for status, _, _ in seen) / (time.perf_counter() - start)
 
 
-async def open_loop(client, texts, rate, seconds):
+async def open_loop(client, models, texts, rate, seconds):
     """Send requests by chance (Poisson) at a mean rate; return what became of them."""
     seen, tasks, chance, start, due = [], [], random.Random(2), time.perf_counter(), 0.0
     while not tasks or due < seconds:
         await asyncio.sleep(max(0, due - (time.perf_counter() - start)))
         due += chance.expovariate(max(rate, 0.1))  # where nothing was answered
-        tasks.append(asyncio.create_task(ask(client, chance.choice(texts), seen)))
+        tasks.append(asyncio.create_task(ask(client, chance.choice(models), chance.choice(texts), seen)))
     await asyncio.gather(*tasks)
     good = [spent for status, spent, _ in seen if status == 200]
     quantiles = np.quantile(good, [0.5, 0.95, 0.99]).tolist() if good else [None] * 3
@@ -181,10 +206,10 @@ async def measured(server, texts, options):
     """Return a round of one server."""
     limits = httpx.Limits(max_connections=2000)
     async with httpx.AsyncClient(base_url=server.address, timeout=120, limits=limits) as client:
-        await saturated(client, texts, 2)  # warm
-        rate = await saturated(client, texts, options.seconds)
+        await saturated(client, server.models, texts, 2)  # warm
+        rate = await saturated(client, server.models, texts, options.seconds)
         found = {
-            name: await open_loop(client, texts, share * rate, options.seconds)
+            name: await open_loop(client, server.models, texts, share * rate, options.seconds)
             for name, share in (("at 0.7", 0.7), ("at saturation", 1.0), ("at 5 times", 5.0))
         }
     return {"requests_per_second": rate, **found}
@@ -206,20 +231,26 @@ def main():
         "--servers", nargs="+", default=["foretoken", "padded"], choices=["foretoken", "padded", *REQUIREMENTS]
     )
     parser.add_argument("--model", default="minilm")
+    parser.add_argument("--adapters", type=int, default=1, help="that foretoken is asked for, at random")
+    parser.add_argument("--words", type=int, nargs=3, default=[8, 55, 500], help="of a text: fewest, median, most")
+    parser.add_argument("--max-length", type=int, default=512, help="tokens of a text that are read")
     parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cores", type=int, help="that a server may use, and the client not (default: both use all)")
     parser.add_argument("--max-queue", type=int, default=64, help="of foretoken: rows that may wait")
     parser.add_argument("--start-seconds", type=float, default=180)
     parser.add_argument("--environments", type=Path, default=Path("bench/environments"))
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/serve-http.json"))
     options = parser.parse_args()
     chance = random.Random(0)
-    texts = [" ".join(chance.choices(WORDS, k=int(min(500, max(8, chance.lognormvariate(4, 1)))))) for _ in range(500)]
+    fewest, median, most = options.words
+    counts = [int(min(most, max(fewest, median * chance.lognormvariate(0, 1)))) for _ in range(500)]
+    texts = [" ".join(chance.choices(WORDS, k=count)) for count in counts]
     servers, failed = {}, {}
     rounds = {name: [] for name in options.servers}
     with tempfile.TemporaryDirectory() as folder:
-        models = write_models(resolve_source(options.model), Path(folder))
+        models = write_models(resolve_source(options.model), Path(folder), options)
         try:
             for name in options.servers:
                 try:
@@ -227,6 +258,7 @@ def main():
                     servers[name].signal(signal.SIGSTOP)
                 except (RuntimeError, subprocess.CalledProcessError) as error:
                     failed[name] = str(error)
+            os.sched_setaffinity(0, cores_of(options)[1])  # after the last server has been started
             for turn in range(options.rounds):
                 for name in list(servers)[:: 1 if turn % 2 == 0 else -1]:
                     servers[name].signal(signal.SIGCONT)
@@ -239,7 +271,8 @@ def main():
                 server.signal(signal.SIGCONT)
                 server.signal(signal.SIGTERM)
                 server.process.wait(120)
-    settings = {key: getattr(options, key) for key in ("model", "seconds", "rounds", "threads", "max_queue")}
+    kept = ("adapters", "words", "max_length", "seconds", "rounds", "threads", "cores", "max_queue")
+    settings = {"model": Path(options.model).name} | {key: getattr(options, key) for key in kept}
     write_json(options.output, {
         "hardware": hardware(), "versions": versions(), "settings": settings, "failed": failed, "rounds": rounds,
         "medians": {name: medians(found) for name, found in rounds.items() if found},

@@ -21,15 +21,15 @@ class Asked(BaseModel):
     input: list[str]
 
 
-def make_app(folder, *, most):
-    """Return the application; a batch has at most this many documents."""
+def make_app(folder, *, most, max_length):
+    """Return the application; a batch has at most this many documents, of at most so many tokens."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     app, queue = FastAPI(), asyncio.Queue()
 
     @torch.inference_mode()
     def compute(texts):
-        batch = tokenizer(texts, padding=True, truncation=True, max_length=512, return_tensors="pt")
+        batch = tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
         return model(**batch).logits.softmax(dim=-1).tolist()
 
     async def work():
@@ -66,8 +66,13 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--port", type=int, default=8001)
     parser.add_argument("--documents", type=int, default=32, help="of a batch")
+    parser.add_argument("--max-length", type=int, default=512, help="tokens of a text that are read")
     options = parser.parse_args()
-    uvicorn.run(make_app(options.model, most=options.documents), port=options.port, log_level="warning")
+    uvicorn.run(
+        make_app(options.model, most=options.documents, max_length=options.max_length),
+        port=options.port,
+        log_level="warning",
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from peft import LoraConfig, PeftConfig
+from peft import LoraConfig, PeftConfig, TaskType
 
 from foretoken.errors import ConfigError, did_you_mean
 from foretoken.files import JsonObject
@@ -39,6 +39,7 @@ class Method:
         paper: where it comes from.
         learning_rate: peak rate where a recipe names none; None: the smallest of its members' (stack).
         head_learning_rate: that of a new head; None: the same.
+        tagging_rate: peak rate where tokens are labelled; None: the same.
     """
 
     name: str
@@ -48,6 +49,11 @@ class Method:
     paper: str
     learning_rate: float | None = 1e-3
     head_learning_rate: float | None = 1e-3
+    tagging_rate: float | None = None
+
+    def rate(self, *, tagging: bool) -> float | None:
+        """Return the peak rate for a kind of problem."""
+        return self.tagging_rate if tagging and self.tagging_rate is not None else self.learning_rate
 
 
 METHODS: dict[str, Method] = {
@@ -108,6 +114,7 @@ METHODS: dict[str, Method] = {
             InducerTuningConfig,
             "Chen et al. 2022",
             3e-3,
+            tagging_rate=1e-3,
         ),
         Method(
             "aot-p-tuning",
@@ -134,7 +141,15 @@ METHODS: dict[str, Method] = {
             3e-3,
         ),
         Method("bitfit", "BitFit", "every bias of the body", BitFitConfig, "Ben Zaken et al. 2022", 3e-3),
-        Method("lora", "LoRA", "low-rank updates of linear maps, through peft", LoraConfig, "Hu et al. 2021", 3e-3),
+        Method(
+            "lora",
+            "LoRA",
+            "low-rank updates of linear maps, through peft",
+            LoraConfig,
+            "Hu et al. 2021",
+            3e-3,
+            tagging_rate=1e-3,
+        ),
         Method(
             "query-value-lora",
             "LoRA (query, value)",
@@ -142,6 +157,7 @@ METHODS: dict[str, Method] = {
             QueryValueLoraConfig,
             "Hu et al. 2021",
             3e-3,
+            tagging_rate=1e-3,
         ),
         Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, "", 1e-3, None),
         Method("stack", "stack", "several methods as one adapter", StackConfig, "", None, None),
@@ -183,22 +199,26 @@ def learning_rate(config: PeftConfig) -> float:
     Raises:
         ConfigError: the config is of none of the methods.
 
-    >>> learning_rate(make_config("lora")), learning_rate(make_config("stack", configs=[{"name": "lora"}]))
-    (0.003, 0.003)
+    >>> learning_rate(make_config("lora")), learning_rate(make_config("lora", task_type="TOKEN_CLS"))
+    (0.003, 0.001)
+    >>> learning_rate(make_config("stack", configs=[{"name": "lora"}]))
+    0.003
     """
     members = config.members() if isinstance(config, StackConfig) else [config]
-    return default_rates([_name_of(member) for member in members])[0]
+    tagging = plain(config.task_type) == TaskType.TOKEN_CLS.value
+    return default_rates([_name_of(member) for member in members], tagging=tagging)[0]
 
 
-def default_rates(names: Sequence[str]) -> tuple[float, float | None]:
+def default_rates(names: Sequence[str], *, tagging: bool = False) -> tuple[float, float | None]:
     """Return the learning rate of methods that are trained together, and that of their head; None: the same.
 
-    >>> default_rates(["prefix-tuning", "lora"])
-    (0.003, 0.001)
+    >>> default_rates(["prefix-tuning", "lora"]), default_rates(["lora"], tagging=True)
+    ((0.003, 0.001), (0.001, 0.001))
     """
     rows = [METHODS[name] for name in names]
+    rates = [rate for row in rows if (rate := row.rate(tagging=tagging)) is not None]
     heads = [row.head_learning_rate for row in rows if row.head_learning_rate is not None]
-    return min(row.learning_rate for row in rows if row.learning_rate is not None), min(heads, default=None)
+    return min(rates), min(heads, default=None)
 
 
 def _name_of(config: PeftConfig) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from peft import IA3Config
 
-from foretoken import METHODS, learning_rate, make_config
+from foretoken import METHODS, StackConfig, learning_rate, make_config
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.options import help_lines, to_dict
 from foretoken.training.recipe.recipe import (
@@ -210,6 +210,17 @@ def test_configs_in_python_have_the_rate_of_their_method(name):
     assert learning_rate(make_config(name)) == METHODS[name].learning_rate
     stack = make_config("stack", configs=[{"name": name}, {"name": "head-only"}])
     assert learning_rate(stack) == min(METHODS[name].learning_rate, METHODS["head-only"].learning_rate)
+
+
+def test_tagging_has_a_rate_of_its_own_where_the_table_names_one():
+    tagging = {"data": {"task": "wnut17"}, "model": SMALLEST["model"]}
+    assert build_recipe(tagging | {"method": "lora"}).training.learning_rate == METHODS["lora"].tagging_rate == 0.001
+    assert build_recipe(tagging | {"method": "prefix-tuning"}).training.learning_rate == 0.03
+    own = {"path": "tagged.jsonl", "problem": "token-classification"}
+    assert build_recipe(tagging | {"data": own, "method": "lora"}).training.learning_rate == 0.001
+    config = make_config("lora", task_type="TOKEN_CLS")
+    assert learning_rate(config) == learning_rate(StackConfig(configs=[config], task_type="TOKEN_CLS")) == 0.001
+    assert learning_rate(make_config("lora", task_type="SEQ_CLS")) == METHODS["lora"].learning_rate == 0.003
 
 
 def test_other_configs_have_no_rate():

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from foretoken.data.options import CLEAN, given_options
+from foretoken.data.options import CLEAN, DataOptions, given_options
 from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.tasks import arxiv, coqa, e2e, hyperpartisan, ner, newsgroups, qangaroo, squad, squality, webnlg
@@ -45,6 +45,11 @@ def get_task(name: str) -> Task:
     if name not in TASKS:
         raise DataError(_no_task(name))
     return TASKS[name]
+
+
+def problem_of(data: DataOptions) -> str:
+    """Return what is to be learned: the task's problem, or that of data of one's own."""
+    return TASKS[data.task].problem if data.task else data.problem
 
 
 def task_errors(values: Mapping[str, object]) -> list[str]:

@@ -47,9 +47,11 @@ def text() -> str:
 
 
 def _rate(row: Method) -> str:
-    """Return the learning rate that `auto` stands for, and that of a head where it is another."""
+    """Return the learning rate that `auto` stands for, and those of tagging and of a head where they are others."""
     rate = "of members" if row.learning_rate is None else f"{row.learning_rate:g}"
-    return rate if row.head_learning_rate is None else f"{rate}, head {row.head_learning_rate:g}"
+    tagging = "" if row.tagging_rate is None else f", tagging {row.tagging_rate:g}"
+    head = "" if row.head_learning_rate is None else f", head {row.head_learning_rate:g}"
+    return rate + tagging + head
 
 
 def _options(items: Iterable[tuple[Field[object], object]]) -> list[Option]:

@@ -17,7 +17,7 @@ from foretoken.data.problems import (
     RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.tasks.table import TASKS
+from foretoken.data.tasks.table import TASKS, problem_of
 from foretoken.errors import no_such
 from foretoken.metrics import METRICS
 from foretoken.options import Errors
@@ -44,8 +44,7 @@ def default_metric(data: DataOptions) -> str:
 
     Texts are selected by their loss, as generating them at every evaluation takes long.
     """
-    task = TASKS.get(data.task) if data.task else None
-    problem = data.problem if task is None else task.problem
+    task, problem = TASKS.get(data.task or ""), problem_of(data)
     return task.metric if task is not None and problem != GENERATION else _DEFAULTS[problem]
 
 

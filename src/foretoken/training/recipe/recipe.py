@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from foretoken.data.options import DataOptions
+from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.limits import (
     LONGEST_DOCUMENT,
@@ -374,12 +375,14 @@ def with_method_group(values: Values) -> dict[str, Any]:
 
 def _auto_rates(recipe: Recipe) -> dict[str, Any]:
     """Return the learning rates that the recipe leaves to its method."""
+    from foretoken.data.tasks.table import problem_of
     from foretoken.methods import default_rates  # imports torch
 
     if is_baseline(recipe.method):
         return {}
     members = [member if isinstance(member, str) else member["name"] for member in recipe.method.get("configs", ())]
-    rate, head_rate = default_rates(members or [recipe.method["name"]])
+    tagging = problem_of(recipe.data) == TOKEN_CLASSIFICATION
+    rate, head_rate = default_rates(members or [recipe.method["name"]], tagging=tagging)
     given, given_head = recipe.training.learning_rate, recipe.training.head_learning_rate
     rates: dict[str, Any] = {"learning_rate": rate} if given == AUTO else {}
     if given_head == AUTO or (given_head is None and given == AUTO and head_rate is not None):
