@@ -191,7 +191,9 @@ def tagging(root):
 
 
 def choice(root):
-    rows = [{"text": "word1", "choices": ["lunch", "winner"][:: 1 - 2 * (i % 2)], "label": i % 2} for i in range(60)]
+    texts = [" ".join(FILLER[i % 5 : i % 5 + i % 9 + 1]) for i in range(60)]
+    choices = ["lunch", "winner"]
+    rows = [{"text": text, "choices": choices[:: 1 - 2 * (i % 2)], "label": i % 2} for i, text in enumerate(texts)]
     (root / "quiz.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"path": str(root / "quiz.jsonl"), "problem": "multiple-choice"}
 
@@ -216,6 +218,7 @@ def test_every_problem_has_a_search(recipe, cli, record, tmp_path, problem, monk
     path = recipe({"metric": "loss"}, data=problem(tmp_path), model=str(model), **changes)
     result = cli("train", path, "--find-rate")
     assert result.code == 0, result.err
+    assert ("where tokens are tagged" in result.err) == (problem is tagging)
     search = record(tmp_path / "runs" / "run")["rate_search"]
     assert search["chosen"] in find_rate.candidates(0.03)
     assert len(search["tried"]) >= 8
