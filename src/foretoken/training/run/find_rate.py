@@ -72,8 +72,8 @@ def find_rate(recipe: Recipe, prepared: Prepared, *, checkpoints: Path) -> JsonO
 
     if prepared.problem.name == TOKEN_CLASSIFICATION:
         log.warning(
-            "--find-rate: where tokens are tagged, the rate that lowers the loss of a short run most may end with nothing "
-            "tagged; compare the run with one at the method's own rate (learning_rate: auto)"
+            "--find-rate: where tokens are tagged, the rate that lowers the loss of a short run most may end with "
+            "nothing tagged; compare the run with one at the method's own rate (learning_rate: auto)"
         )
     middle, train, held_out = recipe.training.peak_learning_rate, len(tables["train"]), len(tables["validation"])
     log.info("trying learning rates on %d training documents; losses are those of %d others", train, held_out)
