@@ -143,8 +143,8 @@ def _make_optional(graph: Any, defaults: Mapping[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what the exporters say of their steps from the user."""
-    before = logging.root.manager.disable
+    """Keep what the exporters say of their steps from the user, and from the log their handler, which prints it twice."""
+    before, handlers = logging.root.manager.disable, list(logging.root.handlers)
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -152,3 +152,5 @@ def _silent() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+        for handler in set(logging.root.handlers) - set(handlers):
+            logging.root.removeHandler(handler)
