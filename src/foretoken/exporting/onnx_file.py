@@ -143,7 +143,7 @@ def _make_optional(graph: Any, defaults: Mapping[str, torch.Tensor]) -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what the exporters say of their steps from the user, and from the log their handler, which prints it twice."""
+    """Keep what the exporters say from the user, and from the log their handler, which would print all twice."""
     before, handlers = logging.root.manager.disable, list(logging.root.handlers)
     logging.disable(logging.WARNING)
     try:
