@@ -47,8 +47,8 @@ def get_task(name: str) -> Task:
     return TASKS[name]
 
 
-def problem_of(data: DataOptions) -> str:
-    """Return what is to be learned: the task's problem, or that of data of one's own."""
+def problem_name(data: DataOptions) -> str:
+    """Return the name of what is to be learned: the task's problem, or that of data of one's own."""
     return TASKS[data.task].problem if data.task else data.problem
 
 

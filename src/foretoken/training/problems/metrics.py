@@ -17,7 +17,7 @@ from foretoken.data.problems import (
     RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.tasks.table import TASKS, problem_of
+from foretoken.data.tasks.table import TASKS, problem_name
 from foretoken.errors import no_such
 from foretoken.metrics import METRICS
 from foretoken.options import Errors
@@ -44,7 +44,7 @@ def default_metric(data: DataOptions) -> str:
 
     Texts are selected by their loss, as generating them at every evaluation takes long.
     """
-    task, problem = TASKS.get(data.task or ""), problem_of(data)
+    task, problem = TASKS.get(data.task or ""), problem_name(data)
     return task.metric if task is not None and problem != GENERATION else _DEFAULTS[problem]
 
 

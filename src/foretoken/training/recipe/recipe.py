@@ -375,13 +375,13 @@ def with_method_group(values: Values) -> dict[str, Any]:
 
 def _auto_rates(recipe: Recipe) -> dict[str, Any]:
     """Return the learning rates that the recipe leaves to its method."""
-    from foretoken.data.tasks.table import problem_of
+    from foretoken.data.tasks.table import problem_name
     from foretoken.methods import default_rates  # imports torch
 
     if is_baseline(recipe.method):
         return {}
     members = [member if isinstance(member, str) else member["name"] for member in recipe.method.get("configs", ())]
-    tagging = problem_of(recipe.data) == TOKEN_CLASSIFICATION
+    tagging = problem_name(recipe.data) == TOKEN_CLASSIFICATION
     rate, head_rate = default_rates(members or [recipe.method["name"]], tagging=tagging)
     given, given_head = recipe.training.learning_rate, recipe.training.head_learning_rate
     rates: dict[str, Any] = {"learning_rate": rate} if given == AUTO else {}
