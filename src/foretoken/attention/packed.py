@@ -220,18 +220,16 @@ class PackedBatch:
 
     def own_mask(self, number: int) -> tuple[Tensor | None, bool]:
         """Return the mask of one document, None where all is seen, and whether it is the causal one."""
-        masked, place = self.documents[number].masked, self.place_of(number)
+        place = self.place_of(number)
         if self.mask is not None:
             own = self.mask.expand(self.size, -1, -1, -1)[number : number + 1, :, place, place]
             seen = seen_by(own)
             return own, bool((seen == torch.ones_like(seen).tril()).all())
-        prefix = None if self.prefix_mask is None else self.prefix_mask[number]
-        if masked is None and (prefix is None or bool(prefix.all())):
+        if self.key_mask is None:
             return None, False
-        if prefix is None:
-            prefix = torch.ones(self.prefix_length, dtype=torch.bool, device=self.index.device)
-        text = prefix.new_ones(place.stop - place.start) if masked is None else ~masked
-        return torch.cat([prefix, text])[None, None, None], False
+        prefix, text = self.key_mask[number : number + 1].tensor_split([self.prefix_length], dim=-1)
+        seen = torch.cat([prefix, text[..., place]], dim=-1)
+        return None if bool(seen.all()) else seen, False
 
     def apart(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return what each document has of a run, its prefix first: (1, S, ...) -> (1, P + n, ...) each."""
