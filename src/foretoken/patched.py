@@ -69,6 +69,13 @@ PATCHED: tuple[Patch, ...] = (
         "what the encoder returns",
     ),
     *of_each(
+        MODELS,
+        "longformer.modeling_longformer.create_bidirectional_mask led.modeling_led._prepare_4d_attention_mask_inverted",
+        "replaced",
+        "of a mask (B, 1, N, N) the row is made that transformers reads",
+        "never: every model reads the same values as before",
+    ),
+    *of_each(
         f"{MODELS}.led.modeling_led",
         "LEDEncoderSelfAttention LEDDecoderAttention",
         "class swapped",

@@ -27,7 +27,7 @@ def test_a_benchmark_prints_its_report_and_leaves_its_files(cli, tmp_path):
 
 
 def test_a_part_that_fails_makes_it_fail(cli, tmp_path, monkeypatch):
-    from foretoken.bench import runner
+    from foretoken.bench.run import runner
 
     monkeypatch.setattr(
         runner,

@@ -27,6 +27,7 @@ from foretoken.backbones.base import (
     offset_after_padding,
 )
 from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention
+from foretoken.backbones.longformer.mask_row import make_one_row
 from foretoken.backbones.longformer.packed import PackedAttention
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.backbones.packing import (
@@ -137,6 +138,7 @@ class PackingLEDLayer(PackingLayer, LEDEncoderLayer):
 
 def attach_led(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let attention modules and the encoder's layers be of our classes: the same objects, names and weights."""
+    make_one_row()
     global_tokens = GlobalTokens()
     for attention in attentions:
         if isinstance(attention, LEDEncoderSelfAttention):

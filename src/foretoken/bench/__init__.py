@@ -5,6 +5,7 @@ BENCHMARKS = {
     "encoder": "a Longformer's forward pass and training step, time and memory, beside transformers",
     "methods": "what each method costs beside the same model without an adapter",
     "padding": "training steps over documents of real lengths, beside transformers' padding",
+    "families": "the other packed families over documents of real lengths, beside transformers' padding",
     "predict": "short texts from a file to their labels, beside transformers' pipeline and sentence-transformers",
     "export": "an exported encoder in onnxruntime, beside its own forward pass",
     "mixed": "batches in which every document has an adapter of its own, beside one adapter's batch and one by one",

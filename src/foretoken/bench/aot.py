@@ -21,7 +21,7 @@ from foretoken.bench.measure import prefixed
 from foretoken.bench.methods import FORWARD, NONE, ROOM, all_models, aot_cases, beside_none, case, part_of
 from foretoken.bench.methods import measure as measure_methods
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta
-from foretoken.bench.plan import Options, Part
+from foretoken.bench.run.plan import Options, Part
 from foretoken.errors import ConfigError
 
 LENGTHS, RANKS = (5, 10, 20, 50, 100), (8, 32, 128, 512)

@@ -16,7 +16,7 @@ from foretoken.bench.candidates import THEIRS, largest
 from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import SHAPES, Shape
-from foretoken.bench.plan import DTYPES, LENGTHS, LONG_LENGTHS, QUICK_LENGTHS, Options, Part
+from foretoken.bench.run.plan import DTYPES, LENGTHS, LONG_LENGTHS, QUICK_LENGTHS, Options, Part
 
 REFERENCE = "reference"
 ELSEWHERE = {"cpu": "flex", "cuda": "block"}  # the engine that is for the other device

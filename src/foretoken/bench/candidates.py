@@ -19,7 +19,7 @@ from foretoken.bench.models import (
     prefixes,
     propagated,
 )
-from foretoken.bench.plan import Part
+from foretoken.bench.run.plan import Part
 from foretoken.tuner.speed import speed_up
 
 THEIRS, OURS, UNPACKED = "transformers", "foretoken", "foretoken, unpacked"

@@ -20,7 +20,7 @@ from foretoken.bench.counts.memory import peak_of, saved_bytes
 from foretoken.bench.machine import GEMM_SHAPES, TINY_SHAPES, matrix_limit, synchronise
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import PREFIX_LENGTH, SHAPES, documents, environment, logits_of, loss_of, predict, step
-from foretoken.bench.plan import DTYPES, LENGTHS, LONG_LENGTHS, QUICK_LENGTHS, Options, Part, check_engines
+from foretoken.bench.run.plan import DTYPES, LENGTHS, LONG_LENGTHS, QUICK_LENGTHS, Options, Part, check_engines
 
 FORWARD, STEP = "forward", "step"
 Notify = Callable[[str], object]
@@ -73,21 +73,22 @@ def _batches(options: Options, dtype: str, layers: int) -> list[Part]:
 
 def _memory(options: Options, n: int, layers: int) -> list[Part]:
     """Return the counts of activations, and the peaks of fresh processes with the allocator as it is."""
-    dtypes = options.dtypes_or("float32")
+    dtypes = options.dtypes_or(*(("float32",) if options.quick else DTYPES))
     parts = [
         Part("encoder", f"activations, n {n}, {dtype}", dtype, settings=options.settings(what="activations", n=n))
         for dtype in dtypes
     ]
+    longer = [] if options.quick else [(OURS, options.size(tokens)) for tokens in LONG_LENGTHS]
     return parts + [
         Part(
             "encoder",
-            f"peak memory of {candidate}, n {n}, {dtype}",
+            f"peak memory of {candidate}, n {tokens}, {dtype}",
             dtype,
             "default",
-            options.settings(what="peak", n=n, layers=layers, candidate=candidate),
+            options.settings(what="peak", n=tokens, layers=layers, candidate=candidate),
         )
         for dtype in dtypes
-        for candidate in (THEIRS, OURS)
+        for candidate, tokens in [(THEIRS, n), (OURS, n), *longer]
     ]
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from foretoken.bench.candidates import OURS
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import PREFIX_LENGTH, SHAPES, documents, longformer, roberta
-from foretoken.bench.plan import Options, Part
+from foretoken.bench.run.plan import Options, Part
 from foretoken.errors import ConfigError
 from foretoken.exporting.graph import Graph, Sample, traced
 from foretoken.exporting.onnx_file import check_installed, run_onnx, session_of, to_int8, write_onnx

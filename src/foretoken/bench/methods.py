@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, Timing, compare, prefixed
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta, step
-from foretoken.bench.plan import Options, Part
+from foretoken.bench.run.plan import Options, Part
 from foretoken.methods import METHODS
 from foretoken.training.model.adapter import attach
 from foretoken.tuner.fuse import fuse

@@ -28,7 +28,7 @@ from transformers import (
 from foretoken.bench.candidates import failure, largest
 from foretoken.bench.measure import Effort, compare
 from foretoken.bench.models import SHAPES
-from foretoken.bench.plan import Options, Part
+from foretoken.bench.run.plan import Options, Part
 from foretoken.methods import make_config
 from foretoken.tuner.bank.bank import AdapterBank
 from foretoken.tuner.checkpoints.files import TENSORS

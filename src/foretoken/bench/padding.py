@@ -21,7 +21,7 @@ from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import PREFIX_LENGTH, SHAPES, TransformersPrefix, documents, longformer, prefixes, step
 from foretoken.bench.models import propagated as with_prefix
-from foretoken.bench.plan import Options, Part, read_lengths
+from foretoken.bench.run.plan import Options, Part, read_lengths
 from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 
 MEDIAN, SIGMA, LONGEST, COUNT, SEED = 700, 0.8, 4096, 4000, 0

@@ -24,7 +24,7 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, pipeline
 
 from foretoken.bench.measure import Effort, compare
-from foretoken.bench.plan import Options, Part
+from foretoken.bench.run.plan import Options, Part
 from foretoken.bench.show.sections import ENCODE, OURS, PIPELINE, TEXT_METHODS
 from foretoken.data.load import load_inputs
 from foretoken.data.options import DataOptions

@@ -28,7 +28,7 @@ from foretoken.bench.candidates import failure
 from foretoken.bench.measure import Effort, compare
 from foretoken.bench.mixed import BLEND, METHODS, in_bank, kinds_of, new_model, saved_adapters
 from foretoken.bench.models import SHAPES
-from foretoken.bench.plan import Options, Part
+from foretoken.bench.run.plan import Options, Part
 from foretoken.inference.shared_base import SharedBase
 from foretoken.memory import resident_bytes
 from foretoken.methods import make_config

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from foretoken.bench import BENCHMARKS
-from foretoken.bench.plan import Options
+from foretoken.bench.run.plan import Options
 from foretoken.options import option
 from foretoken_cli.console import described, fail, say_lines
 from foretoken_cli.parser import Parser, collect
@@ -26,13 +26,13 @@ class ReportCommand:
 def run(words: Sequence[str]) -> int:
     """Run a benchmark, print its report and write it beside the results; exit code 2 if a part of it failed."""
     if list(words) == [WORKER]:
-        from foretoken.bench.worker import main
+        from foretoken.bench.run.worker import main
 
         return main()
     found = _parser().parse_args(words)
     if found.benchmark == REPORT:
         return _report(collect(ReportCommand, found))
-    from foretoken.bench.runner import failures, run_benchmark
+    from foretoken.bench.run.runner import failures, run_benchmark
     from foretoken.bench.show.page import present
 
     file, values = run_benchmark(found.benchmark, collect(Options, found))

@@ -10,9 +10,9 @@ import torch
 from foretoken.bench import BENCHMARKS
 from foretoken.bench.methods import NONE
 from foretoken.bench.padding import batches, padded_tokens
-from foretoken.bench.plan import Options, Part, read_lengths
+from foretoken.bench.run.plan import Options, Part, read_lengths
+from foretoken.bench.run.worker import measured
 from foretoken.bench.show.sections import SECTIONS
-from foretoken.bench.worker import measured
 from foretoken.errors import ConfigError
 from foretoken.methods import METHODS
 

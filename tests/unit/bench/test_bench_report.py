@@ -114,8 +114,8 @@ def padding_part(order, theirs, ours):
 
 def test_padding():
     found = verdicts(padding=[padding_part("random", 20.0, 2.0), padding_part("bucketed", 4.0, 2.0)])
-    assert of(found, "random") == ("10.00x", REACHED)
-    assert of(found, "bucketed") == ("2.00x", MISSED)
+    assert of(found, "steps over", "random") == ("10.00x", REACHED)
+    assert of(found, "steps over", "bucketed") == ("2.00x", MISSED)
 
 
 def methods_part(family, n, **seconds):
@@ -133,10 +133,40 @@ def methods_part(family, n, **seconds):
 
 def test_an_overhead_is_the_median_of_rounds_not_of_times():
     found = verdicts(methods=[methods_part("longformer", 4096, **{"prefix-propagation, P = 8": 1.03})])
-    assert of(found, "prefix-propagation") == ("+3.0 %", REACHED)
+    assert of(found, "prefix-propagation, forward") == ("+3.0 %", REACHED)
     other = verdicts(methods=[methods_part("roberta", 128, **{"prefix-tuning, P = 100": 1.10})])
     assert of(other, "P-tuning v2") == ("+10.0 %", MISSED)
-    assert of(other, "prefix-propagation") == ("", UNMEASURED)
+    assert of(other, "prefix-propagation, forward") == ("", UNMEASURED)
+
+
+def test_a_step_is_beside_another_methods():
+    measured = methods_part("longformer", 4096)
+    measured["timings"]["step"] = {"prefix-propagation, P = 8": timing(2.0), "lora": timing(2.5), "bitfit": timing(4.0)}
+    found = verdicts(methods=[measured])
+    assert of(found, "LoRA", "beside prefix-propagation") == ("1.25x", REACHED)
+    assert of(found, "BitFit", "beside prefix-propagation") == ("2.00x", MISSED)
+
+
+def family_part(name, theirs, ours):
+    both = {"transformers": timing(theirs), "foretoken": timing(ours)}
+    return part(settings={"family": name, "layers": 6}, timings={"forward": both, "step of LoRA": both})
+
+
+def test_bert_and_the_slowest_of_the_other_families():
+    found = verdicts(
+        families=[family_part("bert", 2.8, 1.0), family_part("gpt2", 3.0, 1.0), family_part("led", 1.9, 1.0)]
+    )
+    assert of(found, "BERT, real lengths", "forward") == ("2.80x", REACHED)
+    assert of(found, "BERT, real lengths", "LoRA's step") == ("2.80x", MISSED)
+    assert of(found, "other packed families", "forward") == ("1.90x", MISSED)
+
+
+def test_peak_memory_of_long_documents():
+    memory = {"before": 1e9, "peak": 3.5e9, "cuda_before": None, "cuda_peak": None}
+    settings = {"what": "peak", "n": 16384, "layers": 12, "candidate": "foretoken"}
+    found = verdicts(encoder=[part(dtype, settings=settings, memory=memory) for dtype in ("float32", "bfloat16")])
+    assert of(found, "peak memory", "fp32") == ("2.5 GB", REACHED)
+    assert of(found, "peak memory", "bf16") == ("2.5 GB", MISSED)
 
 
 def test_a_part_that_failed_is_named_and_the_rest_is_shown():

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from foretoken.bench import runner
-from foretoken.bench.plan import Options, Part
-from foretoken.bench.runner import FAILED, FINISHED, INTERRUPTED, check_device, run_benchmark, run_part
+from foretoken.bench.run import runner
+from foretoken.bench.run.plan import Options, Part
+from foretoken.bench.run.runner import FAILED, FINISHED, INTERRUPTED, check_device, run_benchmark, run_part
 from foretoken.errors import ConfigError, SaveError
 
 

@@ -369,7 +369,8 @@ def spread(grads: Tensor, own: Tensor | None, prefix: Tensor | None, block: Bloc
     if own is None:
         return
     if block.num_leading > end:
-        own.index_add_(0, block.document.global_index, grads[:, end : block.num_leading].transpose(0, 1))
+        # not index_add_: for one index it copies all of `own`; a document's indices differ from each other
+        own[block.document.global_index] += grads[:, end : block.num_leading].transpose(0, 1)
     own[block.first : block.last] += grads[:, block.num_leading : block.num_columns].transpose(0, 1)
 
 

@@ -9,6 +9,7 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 from foretoken.backbones.base import Attention, Backbone, Stack, in_tuple, offset_after_padding, text_dimensions
 from foretoken.backbones.bert.family import HEADS
 from foretoken.backbones.longformer.attention import GlobalTokens
+from foretoken.backbones.longformer.mask_row import make_one_row
 from foretoken.backbones.longformer.packed import PackingSelfAttention, attach_encoder, detach_encoder
 from foretoken.backbones.masks import extend_text_mask
 from foretoken.backbones.module_value import Keywords
@@ -27,6 +28,7 @@ def extend_longformer(kwargs: Keywords, prefix_mask: Tensor) -> Keywords:
 
 def attach_longformer(body: nn.Module, attentions: list[nn.Module]) -> None:
     """Let the attention modules and the encoder be of our classes: the same objects, names and weights."""
+    make_one_row()
     global_tokens = GlobalTokens()
     for attention in attentions:
         attention.__class__ = PackingSelfAttention

@@ -50,6 +50,15 @@ def megabytes(value: float) -> str:
     return f"{value / 1e6:,.0f} MB"
 
 
+def gigabytes(value: float) -> str:
+    """Return bytes as GB.
+
+    >>> gigabytes(2.34e9)
+    '2.3 GB'
+    """
+    return f"{value / 1e9:.1f} GB"
+
+
 def exponent(value: float) -> str:
     """Return a small number: ``2.4e-07``."""
     return f"{value:.1e}"

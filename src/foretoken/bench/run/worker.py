@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TextIO
 
-from foretoken.bench.plan import Part
+from foretoken.bench.run.plan import Part
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.measure import prefixed
-from foretoken.bench.plan import Options, Part
+from foretoken.bench.run.plan import Options, Part
 from foretoken.errors import ConfigError
 from foretoken.files import check_writable, write_json
 from foretoken.memory import OFF_SWITCH

@@ -1,0 +1,1 @@
+"""What a benchmark is asked for, and its parts, each in a process of its own."""
