@@ -22,6 +22,7 @@ from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, Timing, compare, prefixed
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta, step
 from foretoken.bench.run.plan import Options, Part
+from foretoken.errors import ConfigError, no_such
 from foretoken.methods import METHODS
 from foretoken.training.model.adapter import attach
 from foretoken.tuner.fuse import fuse
@@ -84,17 +85,31 @@ def beside_peft() -> list[Case]:
     return plain + theirs + ours + aot_cases("float16", variants=("fc",))
 
 
+def wanted(cases: list[Case], names: Sequence[str]) -> list[Case]:
+    """Return the cases of some methods and what they are beside; all without names."""
+    return [one for one in cases if not names or one["method"].get("name") in names or one["kind"] == "none"]
+
+
 def plan(options: Options) -> list[Part]:
-    """Return one part per model and size."""
+    """Return one part per model and size.
+
+    Raises:
+        ConfigError: an unknown method.
+    """
+    for name in options.method:
+        if name not in METHODS:
+            raise ConfigError(no_such("method", name, METHODS))
+    sizes = [
+        ("longformer", every_method(), 4096, 1),
+        ("roberta", beside_peft(), 128, 64),
+        ("roberta", beside_peft(), 512, 8),
+    ]
     return [
-        part
+        part_of("methods", options, dtype, allocator, family, chosen, n=n, batch=batch)
         for dtype in options.dtypes_or("float32")
         for allocator in options.allocators_or("tuned")
-        for part in (
-            part_of("methods", options, dtype, allocator, "longformer", every_method(), n=4096, batch=1),
-            part_of("methods", options, dtype, allocator, "roberta", beside_peft(), n=128, batch=64),
-            part_of("methods", options, dtype, allocator, "roberta", beside_peft(), n=512, batch=8),
-        )
+        for family, cases, n, batch in sizes
+        if len(chosen := wanted(cases, options.method)) > 1
     ]
 
 

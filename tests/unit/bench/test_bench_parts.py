@@ -45,6 +45,16 @@ def test_every_part_is_measured_and_shown(name):
     assert any(chart.series or chart.bars for chart in section.charts)
 
 
+def test_methods_are_chosen_by_name():
+    both = parts("methods", Options(method=["inducer-tuning", "bitfit"]))
+    labels = [[one["label"] for one in part.settings["cases"]] for part in both]
+    peers = [NONE, "inducer-tuning"]
+    assert labels == [[NONE, "inducer-tuning", "bitfit"], peers, peers]
+    assert len(parts("methods", Options(method=["bitfit"]))) == 1  # not measured beside peft
+    with pytest.raises(ConfigError, match="no method 'lor'"):
+        parts("methods", Options(method=["lor"]))
+
+
 GRID = Options(
     quick=True,
     shape="tiny",

@@ -41,6 +41,7 @@ class Options:
         "put this attention engine beside the automatic one; may be repeated", factory=list, only="encoder"
     )
     batch_size: int = option("documents of a batch", 8, at_least=1, at_most=MOST_DOCUMENTS, only="padding")
+    method: list[str] = option("measure only this method; may be repeated", factory=list, only="methods")
     lengths: Path | None = option(
         "text file with a document's length in every line (default: drawn)", None, only="padding"
     )
