@@ -23,6 +23,7 @@ from foretoken.bench.run.plan import Part
 from foretoken.tuner.speed import speed_up
 
 THEIRS, OURS, UNPACKED = "transformers", "foretoken", "foretoken, unpacked"
+CHECKPOINTED = "foretoken, gradient checkpointing"
 LIMIT = 1e-4  # float32: more apart than this is a defect
 
 
@@ -64,9 +65,14 @@ class Models:
             return Model(base if mode == "forward" else TransformersPrefix(base, prefixes(self.adapted)).train(), {})
         variables = variables_of(name)
         with environment(variables):
-            return Model(speed_up(base) if mode == "forward" else self.same_prefix(propagated(base)), variables)
+            if mode == "forward":
+                return Model(speed_up(base), variables)
+            adapted = self.same_prefix(propagated(base))
+            if name == CHECKPOINTED:
+                adapted.gradient_checkpointing_enable({"use_reentrant": False})
+            return Model(adapted, variables)
 
-    def same_prefix(self, adapted: nn.Module) -> nn.Module:
+    def same_prefix(self, adapted: Any) -> Any:
         """Give an adapter the one prefix that all candidates have."""
         with torch.no_grad():
             for mine, common in zip(prefixes(adapted), prefixes(self.adapted), strict=True):
@@ -96,6 +102,8 @@ def variables_of(name: str) -> dict[str, str]:
     """
     if name == UNPACKED:
         return {PACKING_VARIABLE: "0"}
+    if name == CHECKPOINTED:
+        return {PACKING_VARIABLE: "1"}
     engine = name.removeprefix(OURS).removeprefix(", ")
     if not engine:
         return {PACKING_VARIABLE: "1"}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken.bench.candidates import OURS, THEIRS, UNPACKED, Model, Models, failure, kept
+from foretoken.bench.candidates import CHECKPOINTED, OURS, THEIRS, UNPACKED, Model, Models, failure, kept
 from foretoken.bench.counts.flops import LayerWork, needed, whole
 from foretoken.bench.counts.memory import peak_of, saved_bytes
 from foretoken.bench.machine import GEMM_SHAPES, TINY_SHAPES, matrix_limit, synchronise
@@ -48,7 +48,9 @@ def plan(options: Options) -> list[Part]:
 
 def _main(options: Options, dtype: str, allocator: str, *, n: int, layers: int) -> Part:
     """Return the main comparison; our variants are left out where the allocator alone is in question."""
-    variants = [UNPACKED, *(f"{OURS}, {engine}" for engine in options.engine)] if allocator == "tuned" else []
+    variants = (
+        [UNPACKED, CHECKPOINTED, *(f"{OURS}, {engine}" for engine in options.engine)] if allocator == "tuned" else []
+    )
     rounds = 3 if allocator == "tuned" else 2
     return _time(options, dtype, allocator, [THEIRS, OURS, *variants], n=n, layers=layers, rounds=rounds, seconds=90)
 
@@ -78,7 +80,7 @@ def _memory(options: Options, n: int, layers: int) -> list[Part]:
         Part("encoder", f"activations, n {n}, {dtype}", dtype, settings=options.settings(what="activations", n=n))
         for dtype in dtypes
     ]
-    longer = [] if options.quick else [(OURS, options.size(tokens)) for tokens in LONG_LENGTHS]
+    longer = [] if options.quick else [(name, options.size(m)) for m in LONG_LENGTHS for name in (OURS, CHECKPOINTED)]
     return parts + [
         Part(
             "encoder",
@@ -88,7 +90,7 @@ def _memory(options: Options, n: int, layers: int) -> list[Part]:
             options.settings(what="peak", n=tokens, layers=layers, candidate=candidate),
         )
         for dtype in dtypes
-        for candidate, tokens in [(THEIRS, n), (OURS, n), *longer]
+        for candidate, tokens in [(THEIRS, n), (OURS, n), (CHECKPOINTED, n), *longer]
     ]
 
 
@@ -152,7 +154,7 @@ def calls_of(part: Part, mode: str, models: Models, outputs: dict[str, Tensor]) 
     run, rows = (step, PREFIX_LENGTH) if mode == STEP else (predict, 0)
     batch, calls = batch_of(part, rows=rows), {}
     for name in part.settings["candidates"]:
-        if mode == STEP or name != UNPACKED:
+        if mode == STEP or name not in (UNPACKED, CHECKPOINTED):
             model = models.of(name, mode)
             with environment(model.variables):
                 run(model.module, batch_of(part, rows=rows, n=SHAPES[part.settings["shape"]].window))

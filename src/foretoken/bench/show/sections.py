@@ -22,6 +22,7 @@ from foretoken.bench.show.numbers import (
 from foretoken.report.render.table import Table, words
 
 THEIRS, OURS, NONE = "transformers", "foretoken", "no adapter"
+CHECKPOINTED = "foretoken, gradient checkpointing"
 PIPELINE, ENCODE = "transformers' pipeline", "sentence-transformers' encode"
 TEXT_METHODS = ("prefix-propagation", "decoupled-prefix")
 
