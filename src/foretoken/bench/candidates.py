@@ -20,6 +20,7 @@ from foretoken.bench.models import (
     propagated,
 )
 from foretoken.bench.run.plan import Part
+from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.speed import speed_up
 
 THEIRS, OURS, UNPACKED = "transformers", "foretoken", "foretoken, unpacked"
@@ -70,6 +71,7 @@ class Models:
             adapted = self.same_prefix(propagated(base))
             if name == CHECKPOINTED:
                 adapted.gradient_checkpointing_enable({"use_reentrant": False})
+                give_back_between_layers(adapted)
             return Model(adapted, variables)
 
     def same_prefix(self, adapted: Any) -> Any:

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from foretoken.training.trainer import memory
 from foretoken.training.trainer.contexts import OffloadedActivations
 
 from support import tiny
@@ -60,3 +61,17 @@ def test_activations_are_offloaded_and_parameters_stay_where_they_are():
     loss.backward()
     assert len(moved) > 20
     assert not set(moved) & {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+
+@pytest.mark.parametrize("family", ["bert", "longformer", "llama"])
+def test_freed_memory_is_given_back_between_checkpointed_layers(family, monkeypatch):
+    model = adapted(tiny.model(family), "prefix-propagation", task_type="SEQ_CLS")
+    expected = gradients(model, family, checkpointing=True, offload=False)
+    times = []
+    monkeypatch.setattr(memory, "give_back", lambda: times.append(len(times)))
+    memory.give_back_between_layers(model)
+    got = gradients(model, family, checkpointing=True, offload=False)
+    layers = tiny.model(family).config.num_hidden_layers
+    assert len(times) >= 2 * layers - 1  # before every layer, and after its gradients but the first one's
+    for name, gradient in got.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=0, msg=name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 
 import torch
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from foretoken.memory import give_back, peak_bytes, reset_peak
 
@@ -37,6 +39,25 @@ class PeakMemory:
             "cuda_peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
             "cuda_reserved_peak_bytes": torch.cuda.max_memory_reserved() if cuda else None,
         }
+
+
+def give_back_between_layers(model: nn.Module) -> None:
+    """Give what a layer freed back to the kernel before the next one begins, in the forward and in the backward pass.
+
+    For gradient checkpointing on a processor: what it frees lies between the states that it keeps, where glibc cannot
+    use it for the next layer's and keeps it all the same. Without glibc this does nothing.
+    """
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.register_forward_pre_hook(_give_back_around)
+
+
+def _give_back_around(layer: nn.Module, args: tuple[object, ...]) -> None:
+    """Give memory back before a layer, and once the gradient of what comes in is there."""
+    give_back()
+    hidden = args[0] if args else None
+    if isinstance(hidden, Tensor) and hidden.requires_grad:
+        hidden.register_hook(lambda grad: give_back())
 
 
 def describe(measured: dict[str, int | None]) -> str:

@@ -45,6 +45,7 @@ from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations, SmoothedLabels
 from foretoken.training.trainer.joint import JointPass
 from foretoken.training.trainer.lower_states import LowerStates
+from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.auxiliary import AuxiliaryLossCallback
 
 log = logging.getLogger(__name__)
@@ -180,6 +181,8 @@ class RecipeTrainer(Trainer):
         super().__init__(**arguments)
         self.options = options
         self.problem = problem
+        if options.gradient_checkpointing and self.args.device.type == "cpu":
+            give_back_between_layers(self.model)
         # Their classification losses are means. Left to itself, the Trainer takes any model with **kwargs for one that
         # divides by the items of all micro-batches, and the loss of k accumulated batches is k times too large.
         self.model_accepts_loss_kwargs = False
