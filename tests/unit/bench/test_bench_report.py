@@ -169,6 +169,13 @@ def test_peak_memory_of_long_documents():
     assert of(found, "peak memory", "bf16") == ("2.5 GB", MISSED)
 
 
+def test_the_last_serving_run_that_has_a_number_counts():
+    cold = [part(settings={}, latency={"cold": {"p99": seconds}}) for seconds in (0.9, 0.04)]
+    found = verdicts(serve=[*cold, part(settings={}, largest_difference=3e-7)])
+    assert of(found, "cold adapter") == ("40 ms", REACHED)
+    assert of(found, "mixed requests") == ("3.0e-07", REACHED)
+
+
 def test_a_part_that_failed_is_named_and_the_rest_is_shown():
     broken = {"title": "n 4096", "dtype": "float32", "allocator": "tuned", "settings": {}, "error": "out of memory"}
     text = markdown([run("encoder", encoder_part("float32", "tuned", 16.0, 10.0), broken)])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from foretoken.bench.show.numbers import (
     Result,
@@ -32,6 +33,7 @@ from foretoken.bench.show.sections import (
 from foretoken.report.render.table import Table
 
 N, LONG, LAYERS = 4096, 16384, 12
+T = TypeVar("T")
 Runs = Mapping[str, Results]  # by benchmark
 REACHED, MISSED, UNMEASURED = "reached", "missed", "not measured in this run"
 
@@ -76,8 +78,8 @@ def headline(runs: Runs, dtype: str, allocator: str) -> Result | None:
     return newest(done(runs.get("encoder", ()), **wanted, dtype=dtype, allocator=allocator))
 
 
-def newest(results: Results) -> Result | None:
-    """Return the last of several results."""
+def newest(results: Sequence[T]) -> T | None:
+    """Return the last of several results, or numbers of them."""
     return results[-1] if results else None
 
 
@@ -201,8 +203,8 @@ def attaching(runs: Runs) -> float | None:
 
 
 def of_engine(find: Callable[[Result], float | None]) -> Callable[[Runs], float | None]:
-    """Find a number of the serving benchmark."""
-    return lambda runs: next((value for one in done(runs.get("serve", ()), shape="base") if (value := find(one))), None)
+    """Find a number of the serving benchmark, in the last run that has it."""
+    return lambda runs: newest([value for one in done(runs.get("serve", ()), shape="base") if (value := find(one))])
 
 
 def many_active(result: Result) -> float | None:
