@@ -53,7 +53,9 @@ def give_back_between_layers(model: nn.Module) -> None:
 
 
 def _give_back_around(layer: nn.Module, args: tuple[object, ...]) -> None:
-    """Give memory back before a layer, and once the gradient of what comes in is there."""
+    """Give memory back before a layer in training, and once the gradient of what comes in is there."""
+    if not layer.training:
+        return
     give_back()
     hidden = args[0] if args else None
     if isinstance(hidden, Tensor) and hidden.requires_grad:
