@@ -174,6 +174,11 @@ def traced_shared(graph: Graph, sample: Sample) -> ExportedProgram:
 @contextmanager
 def _ready(graph: Graph, sample: Sample, *, fold: bool = True) -> Iterator[None]:
     """Compute padded, as a graph does, and run once: what a family counts in its documents is counted by this pass."""
+    if getattr(graph.model.config, "attention_type", None) == "block_sparse":  # a graph would hold one of its two ways
+        raise BackboneError(
+            "PyTorch makes no graph of this model for documents of every length: its attention is sparse over long "
+            "documents and full over short ones"
+        )
     with unpacked():
         graph(**sample.inputs)
         if not fold:
