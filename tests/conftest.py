@@ -11,8 +11,14 @@ import pytest
 import torch
 from hypothesis import settings
 
+from support.covering import leave_to_the_slow_suite
+
 settings.register_profile("same", derandomize=True, database=None)  # a test of random examples fails always or never
 settings.load_profile("same")
+
+
+def pytest_collection_modifyitems(items):  # after those of folders, before `-m` is looked at
+    leave_to_the_slow_suite(items)
 
 
 def pytest_collection_finish():

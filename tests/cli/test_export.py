@@ -84,6 +84,7 @@ def test_8_bits_cost_what_they_save(exported, tmp_path, monkeypatch):
     assert (exported / "model.onnx").stat().st_size - file.stat().st_size > 2 * weights
 
 
+@pytest.mark.slow
 def test_chunks_are_cut_and_pooled_as_they_were_trained_in_torch_alone(tmp_path, cli, monkeypatch):
     chunks = {"pool": "max", "overlap": 3, "at_most": 2}
     base = tmp_path / "base"
@@ -120,6 +121,7 @@ def test_a_sentence_encoders_vectors_are_those_of_foretoken_embed(to, tmp_path, 
     np.testing.assert_allclose(namespace["embeddings"], expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_100_adapters_of_one_graph(adapter, tmp_path, cli):
     base = adapter.with_name("mail-base")
     sources = [adapter] + [save_adapter(tmp_path / f"a{n}", base=base, seed=n, max_length=40) for n in (5, 6)]

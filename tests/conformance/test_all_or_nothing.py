@@ -44,6 +44,7 @@ def config(method, family):
     return ROWS[method](task_type=tiny.main_task(family))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("number", [0, 1, 5])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_first_adapter_fails(family, number, failing):
@@ -63,6 +64,7 @@ def test_the_first_adapter_fails(family, number, failing):
         model = tiny.model(family)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("number", [0, 1, 5])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_second_adapter_fails(family, number, failing):

@@ -90,6 +90,7 @@ class TestTheModelWithoutColumnsAndRows:
         for name, gradient in gradients.items():
             torch.testing.assert_close(own_gradients[name], gradient, atol=1e-5 * float(largest), rtol=0)
 
+    @pytest.mark.covering
     @pytest.mark.parametrize("training", [False, True])
     @pytest.mark.parametrize("mask", MASKS)
     @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def assert_same(one, other, atol=3e-5):
 
 @pytest.mark.parametrize(("method", "family"), CELLS)
 class TestEveryMethod:
+    @pytest.mark.covering
     def test_the_side_of_the_padding_does_not_matter(self, method, family):
         model = causal(family, method)
         for side in ("left", "right"):
@@ -118,6 +119,7 @@ class TestEveryMethod:
                     mine = out[row, -len(ids) :] if side == "left" else out[row, : len(ids)]
                     torch.testing.assert_close(mine, alone, atol=3e-5, rtol=2e-5)
 
+    @pytest.mark.covering
     def test_generation_with_and_without_cache_is_the_loop(self, method, family):
         model = causal(family, method)
         inputs = padded("left")
@@ -131,12 +133,14 @@ class TestEveryMethod:
 @pytest.mark.parametrize("family", QUICK)
 @pytest.mark.parametrize("method", METHODS)
 class TestGeneration:
+    @pytest.mark.covering
     def test_a_batch_is_each_document_alone(self, method, family):
         model = causal(family, method)
         together = generate(model, **padded("left"))
         for row, ids in enumerate(documents()):
             assert_same(generate(model, ids[None]), [x[row : row + 1] for x in together])
 
+    @pytest.mark.covering
     def test_padding_on_the_right(self, method, family):
         """What follows padding is no text that anybody wants, but cache or not is no difference."""
         model = causal(family, method)
@@ -145,6 +149,7 @@ class TestGeneration:
         assert_same(generate(model, **inputs), expected)
         assert_same([x[2:] for x in expected], generate(model, documents()[2][None]))
 
+    @pytest.mark.covering
     def test_every_kind_of_cache(self, method, family):
         model = causal(family, method)
         inputs = padded("left")
@@ -155,6 +160,7 @@ class TestGeneration:
         for cache in caches:
             assert_same(generate(model, **inputs, past_key_values=cache), expected)
 
+    @pytest.mark.covering
     def test_a_cache_serves_again_after_a_reset(self, method, family):
         model = causal(family, method)
         ids = documents()[0][None]
@@ -164,6 +170,7 @@ class TestGeneration:
             assert_same(generate(model, ids, past_key_values=cache), expected)
             cache.reset()
 
+    @pytest.mark.covering
     def test_a_conversation_goes_on_with_its_cache(self, method, family):
         """The second turn's text is several tokens at once, behind those in the cache."""
         model = causal(family, method)
@@ -176,6 +183,7 @@ class TestGeneration:
         assert_same(generate(model, both, past_key_values=cache), expected)
         assert_same(generate(model, both, past_key_values=branched), expected)
 
+    @pytest.mark.covering
     def test_beams(self, method, family):
         model = causal(family, method)
         inputs = padded("left")
@@ -189,6 +197,7 @@ class TestGeneration:
         assert torch.equal(cached.sequences[2:4, -NEW:], alone.sequences[:, -NEW:])
         torch.testing.assert_close(cached.sequences_scores[2:4], alone.sequences_scores, atol=3e-5, rtol=2e-5)
 
+    @pytest.mark.covering
     def test_sampling_with_the_same_seed(self, method, family):
         model = causal(family, method)
         found = []
@@ -199,18 +208,21 @@ class TestGeneration:
         assert_same(found[0], found[2])
         assert not torch.equal(found[0][0], generate(model, **padded("left"))[0])
 
+    @pytest.mark.covering
     def test_guesses_that_are_looked_up(self, method, family):
         """Prompt lookup verifies several tokens per step and cuts wrong ones off the cache again."""
         model = causal(family, method)
         ids = documents()[2].repeat(2)[None]
         assert_same(generate(model, ids, prompt_lookup_num_tokens=3), generate(model, ids))
 
+    @pytest.mark.covering
     def test_an_assistant_without_adapter(self, method, family):
         model = causal(family, method)
         assistant = tiny.model(family, "CAUSAL_LM", seed=2)
         ids = documents()[0][None]
         assert_same(generate(model, ids, assistant_model=assistant), generate(model, ids))
 
+    @pytest.mark.covering
     def test_every_document_has_its_adapter(self, method, family):
         """Greedily and with beams: as with the adapter alone."""
         model = adapted(tiny.model(family, "CAUSAL_LM"), method, task_type="CAUSAL_LM")
@@ -227,6 +239,7 @@ class TestGeneration:
         with model.disable_adapter():
             assert_same([x[2] for x in generate(model, **inputs)], [x[2] for x in mixed])
 
+    @pytest.mark.covering
     def test_adapters_may_be_switched_between_generations(self, method, family):
         model = adapted(tiny.model(family, "CAUSAL_LM"), method, task_type="CAUSAL_LM")
         model.add_adapter("other", ROWS[method](task_type="CAUSAL_LM"))
@@ -381,6 +394,7 @@ class TestS6SlidingWindows:
         torch.testing.assert_close(logits(narrow, input_ids=ids), logits(wide, input_ids=ids), atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("method", "family"), CELLS)
 def test_s7_classification_does_not_depend_on_the_side_of_the_padding(method, family):
     model = tiny.shaken(adapted(tiny.model(family, "SEQ_CLS"), method, task_type="SEQ_CLS"))
@@ -390,6 +404,7 @@ def test_s7_classification_does_not_depend_on_the_side_of_the_padding(method, fa
     torch.testing.assert_close(right, alone, atol=3e-5, rtol=2e-5)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack"])
 def test_variants_of_the_config(method, name):

@@ -92,6 +92,7 @@ def test_s3_each_document_uses_its_own_adapter_and_head(family):
         model(**inputs, adapter_names=["default", "nobody", "other"])
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_s4_disabling_gives_the_frozen_model(config, family):
@@ -105,6 +106,7 @@ def test_s4_disabling_gives_the_frozen_model(config, family):
     assert not torch.allclose(run(model, inputs), expected, atol=1e-3)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", WITH_POSITIONS)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_s5_the_longest_document_fits_and_no_position_shifts(config, family):
@@ -163,6 +165,7 @@ def test_s6_every_token_of_every_layer_sees_the_prefix(config, family):
         assert (after[number + 1] - before[number + 1]).abs().amax(-1).min() > 1e-4, name
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 @pytest.mark.parametrize("config", [PrefixPropagationConfig, PromptTuningConfig])
 def test_s7_heads_read_text_rows_only(config, family):
@@ -217,6 +220,7 @@ def test_s7_the_side_of_the_padding_never_matters(config, family):
 HEAD_CELLS = [(f, task) for f in ONE_PER_KIND for task in tiny.tasks(f) if task != "FEATURE_EXTRACTION"]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "task"), HEAD_CELLS)
 def test_s8_the_whole_new_head_is_trained_and_saved(family, task, tmp_path):
     """peft: DeBERTa's pooler, ModernBERT's head and BART's classification_head stay frozen and are not saved.
@@ -260,6 +264,7 @@ def from_checkpoint(family, task, folder, seed=5):
     return made, (new | poolers) & read
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 @pytest.mark.parametrize("config", [PrefixTuningConfig, PromptTuningConfig])
 def test_s9_prefixes_resume_report_and_unload(config, family, tmp_path):

@@ -14,7 +14,7 @@ from support.table import CELLS, adapted
 pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch's exporter
 
-DEFAULT = [("prefix-propagation", "distilbert"), ("prefix-tuning", "llama")]
+DEFAULT = [("prefix-tuning", "llama")]
 REFUSED = ("t5", "bart", "led", "big_bird")
 EXPORTED = [
     pytest.param(method, family, marks=() if (method, family) in DEFAULT else pytest.mark.slow)

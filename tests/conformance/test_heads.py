@@ -139,6 +139,7 @@ def outcome(model, inputs, *, packed):
     return output.logits, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("family", "pool", "method"),
     [
@@ -160,6 +161,7 @@ def test_packed_is_padded(family, pool, method):
     assert all(gradients[name].abs().max() > 0 for name in trained)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("pool", ["max", "attention", "prefix"])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "big_bird"])  # sparse by length
 def test_padding_changes_nothing(family, pool):

@@ -98,12 +98,14 @@ class TestEveryMethodOnEveryFamily:
             other_padding[1, 14:] = 9
         assert_close(run(model, inputs | {"input_ids": other_padding}), together)
 
+    @pytest.mark.covering
     def test_a_document_of_the_maximal_length_works(self, method, family):
         offset = tiny.CONFIGS[family]().pad_token_id + 1 if family in tiny.COUNTS_POSITIONS else 0
         model = adapted(tiny.model(family), method, task_type=tiny.main_task(family))
         inputs = tiny.batch(family, size=2, length=64 - offset, labels=False)
         assert torch.isfinite(run(model, inputs)).all()
 
+    @pytest.mark.covering
     def test_checkpointing_changes_no_gradient(self, method, family):
         model = tiny.shaken(adapted(tiny.model(family), method, task_type=tiny.main_task(family)))
         inputs = tiny.batch(family)
@@ -130,6 +132,7 @@ class TestEveryMethodOnEveryFamily:
                 )
             model.eval()
 
+    @pytest.mark.covering
     def test_mixed_batch_equals_one_by_one(self, method, family):
         model = adapted(tiny.model(family), method, task_type=tiny.main_task(family))
         model.add_adapter("other", ROWS[method](task_type=tiny.main_task(family)))
@@ -147,6 +150,7 @@ class TestEveryMethodOnEveryFamily:
         with model.disable_adapter():
             assert_close(mixed[2], run(model, inputs)[2])
 
+    @pytest.mark.covering
     def test_save_and_load_are_bit_equal(self, method, family, tmp_path):
         from peft import PeftModel
 
@@ -162,6 +166,7 @@ class TestEveryMethodOnEveryFamily:
                 assert torch.equal(tensor, saved[name]), name
             assert_close(run(again, inputs), expected)  # tensors lie as in the file, and products round by that
 
+    @pytest.mark.covering
     def test_type_is_kept(self, method, family):
         for dtype in (torch.bfloat16, torch.float64):
             model = adapted(tiny.model(family).to(dtype), method, task_type=tiny.main_task(family))
@@ -187,6 +192,7 @@ def test_an_adapter_changes_the_output(method, family):
         assert (out - run(model, inputs)).abs().amax(-1).min() > 1e-3  # every document
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "task"), [(f, task) for f in tiny.FAMILIES for task in tiny.tasks(f)])
 def test_every_task_of_every_family(family, task):
     """Shapes as without adapter, text rows only; a training step reaches every trained parameter."""

@@ -56,6 +56,7 @@ def test_trainable_parameters_are_counted(capsys):
         assert f"trainable params: {own + head:,} " in capsys.readouterr().out
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ROWS)
 def test_training_resumes_to_the_same_losses(method, family, tmp_path):
@@ -182,6 +183,7 @@ def test_modules_to_save_inside_each_other_are_refused():
         get_peft_model(tiny.model("bert"), prefix(modules_to_save=["embeddings"]))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("exclude", [None, ["value"], r".*\.key"])
 @pytest.mark.parametrize("targets", ["all-linear", ["dense", "query"], r".*dense"])
 def test_lora_everywhere_leaves_the_trained_head_alone(targets, exclude, tmp_path):
@@ -243,6 +245,7 @@ def test_other_doors_into_peft(tmp_path):
     torch.testing.assert_close(logits(again, inputs), expected)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ROWS)
 def test_a_copy_lives_its_own_life(method, family):

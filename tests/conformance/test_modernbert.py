@@ -138,6 +138,7 @@ def test_every_token_of_a_local_layer_sees_the_prefix(method):
     assert change.min() > 1e-3
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("method", [method for method in CHANGING if (method, "modernbert") not in EMPTY])
 def test_attention_implementations_agree(method, implementation):

@@ -143,6 +143,7 @@ class TestEveryFamily:
             torch.testing.assert_close(mixed[row][: whole.shape[1]], whole[row], atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("method", "family"), CELLS)
 def test_the_file_has_the_rows_and_gives_the_same_on_any_resized_model(method, family, tmp_path):
     inputs = batch(family)

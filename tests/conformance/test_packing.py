@@ -151,6 +151,7 @@ def check_plain(task):
     compare(model.eval(), inputs, output_hidden_states=True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("task", TASKS[1:])
 @pytest.mark.parametrize("rows", ["prefix-propagation", "stack, of every site"])
 def test_every_task(rows, task):
@@ -225,6 +226,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.parametrize("method", [None, "prefix-propagation", "stack"])
 def test_every_batch(method, kind):

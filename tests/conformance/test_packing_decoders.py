@@ -66,6 +66,7 @@ def decoder(family, method, task="CAUSAL_LM", **changes):
     return model.train(task != "TOKEN_CLS")  # that head's dropout is 0.1 whatever the config says
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "method"), CELLS)
 def test_packed_is_padded(family, method):
     rows, padded_rows = check_same(decoder(family, method), batch(), use_cache=False)
@@ -95,6 +96,7 @@ def test_attention_with_the_padding(family, method, monkeypatch):
     assert check_same(decoder(family, method), batch())[0][-1] == 22
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("method", ["prefix-propagation", "stack, of every site"])
 @pytest.mark.parametrize(
@@ -121,6 +123,7 @@ def test_positions_that_are_given():
         assert check_same(decoder(family, "prefix-propagation"), inputs)[0][-1] == 22
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "task"), HEADS)
 def test_sped_up_is_transformers_own(family, task):
     plain, inputs = tiny.model(family, task), batch(task)

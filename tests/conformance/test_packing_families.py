@@ -40,6 +40,7 @@ def cells():
             yield pytest.param(family, method, task, marks=() if is_main else pytest.mark.slow)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "method", "task"), list(cells()))
 def test_packed_is_padded(family, method, task):
     model, atol = model_of(family, method, task), 1e-9 if method in ALIKE else ROUNDED.get(family, 1e-9)
@@ -49,6 +50,7 @@ def test_packed_is_padded(family, method, task):
     assert rows[-1] == (3 if task == "SEQ_CLS" and family in BERT_LIKE else rows[0] + late)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("family", "task", "method"),
     [("bert", "TOKEN_CLS", m) for m in METHODS] + [(f, "SEQ_CLS", m) for f in ("bert", "distilbert") for m in ALIKE],
@@ -73,6 +75,7 @@ def test_a_position_free_prefix_beside_one_in_the_hidden_states(monkeypatch):
     assert rows[0] < padded_rows[0]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "task"), [(f, t) for f in PACKED for t in TASKS if t in tiny.tasks(f)])
 def test_sped_up_is_transformers_own(family, task):
     plain, inputs = tiny.model(family, task), batch(family, task)
@@ -123,6 +126,7 @@ BATCHES = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.parametrize("family", ["modernbert", "mpnet", "deberta-v2", "big_bird", "led"])
 def test_every_batch(family, kind):
@@ -212,6 +216,7 @@ def test_a_failed_pass_leaves_no_mark():
     assert model(**inputs).logits.equal(expected)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", [family for family in ("bert", *FIRST_LAYER_PACKS) if family != "mpnet"])
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing(reentrant, family):
@@ -286,6 +291,7 @@ def test_layers_that_are_dropped_take_their_padding_with_them():
     assert all(model(**inputs).logits.shape == (3, 6, 100) for _ in range(8))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", [None, *ALIKE, "kernel-propagation", "prefix-propagation, upper layers"])
 @pytest.mark.parametrize("cut", [holes, left, both_sides, empty])
 @pytest.mark.parametrize("family", ["deberta-v2", "mpnet", "big_bird, full"])

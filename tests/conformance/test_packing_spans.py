@@ -32,6 +32,7 @@ def asked(**answers):
     return {name: inputs[name] for name in ("input_ids", "attention_mask")} | answers
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", [None, "prefix-propagation", "prefix-tuning", "prefix-propagation, upper layers"])
 def test_spans_of_a_packed_pass_are_those_of_a_padded_one(family, method):
@@ -40,6 +41,7 @@ def test_spans_of_a_packed_pass_are_those_of_a_padded_one(family, method):
     assert max(rows) < min(padded_rows)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", [None, "prefix-propagation", "prefix-tuning"])
 def test_tags_of_a_packed_pass_are_those_of_a_padded_one(family, method):

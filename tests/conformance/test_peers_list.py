@@ -67,6 +67,7 @@ def original_name(name):
 
 @pytest.mark.parametrize(("method", "family"), cells(lambda method: "," not in method))
 class TestEveryMethod:
+    @pytest.mark.covering
     def test_the_base_model_keeps_its_names_and_values(self, method, family):
         plain = tiny.model(family)
         before = {name: value.clone() for name, value in plain.state_dict().items()}
@@ -81,6 +82,7 @@ class TestEveryMethod:
         for name, value in before.items():
             assert torch.equal(now[name], value), name
 
+    @pytest.mark.covering
     def test_the_whole_model_can_be_pickled(self, method, family, monkeypatch):
         """Also into a process that has never seen an adapter: attention registers itself again."""
         model, inputs = made(method, family), tiny.batch(family, labels=False)
@@ -95,6 +97,7 @@ class TestEveryMethod:
         again.unload()
         assert torch.equal(run(made(method, family), inputs), expected)
 
+    @pytest.mark.covering
     def test_embeddings_instead_of_tokens(self, method, family):
         """The same output, or a clear refusal where tokens are looked up."""
         if method == "head-only":
@@ -112,6 +115,7 @@ class TestEveryMethod:
 
 @pytest.mark.parametrize(("method", "family"), cells(lambda method: method in PREFIXES))
 class TestSeveralAdapters:
+    @pytest.mark.covering
     def test_they_are_loaded_and_deleted(self, method, family, tmp_path):
         """Names that are parts of one another, without memory for the start values, deleted active and inactive."""
         inputs, seen = tiny.batch(family, labels=False), {}
@@ -298,6 +302,7 @@ class TestOneModel:
         assert all(not torch.equal(trained[name], before[name]) for name in prefixes)
         assert accelerator.unwrap_model(model).peft_config["default"].peft_type == "FORETOKEN_STACK"
 
+    @pytest.mark.covering
     @pytest.mark.parametrize("method", [*PREFIXES, "aot-p-tuning, kronecker"])
     def test_device_maps(self, method, family, tmp_path):
         """All on the CPU, and the body on disk: accelerate fetches each module's weights when it runs."""

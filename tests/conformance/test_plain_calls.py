@@ -54,6 +54,7 @@ def saved(method, family, folder, seed=3):
     return run(model, tiny.batch(family, labels=False))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("method", "family"), CELLS)
 def test_load_adapter_gives_what_peft_gives(method, family, tmp_path):
     inputs, expected = tiny.batch(family, labels=False), saved(method, family, tmp_path)
@@ -74,6 +75,7 @@ def test_load_adapter_gives_what_peft_gives(method, family, tmp_path):
     assert torch.equal(run(model, inputs), expected)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("method", "family"), CELLS)
 def test_add_adapter_and_save_pretrained(method, family, tmp_path):
     inputs = tiny.batch(family, labels=False)

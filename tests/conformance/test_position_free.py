@@ -78,6 +78,7 @@ class TestRotaryFamilies:
         free, fixed = (adapted(family, method, position_free=value) for value in (True, False))
         assert close(logits(free, text(length=1)), logits(fixed, text(length=1)))
 
+    @pytest.mark.covering
     def test_generation_with_and_without_cache(self, method, family):
         model = adapted(family, method)
         options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
@@ -104,6 +105,7 @@ class TestRotaryFamilies:
         with model.disable_adapter():
             torch.testing.assert_close(mixed[2], logits(model, ids)[2], atol=3e-5, rtol=2e-5)
 
+    @pytest.mark.covering
     def test_checkpointing_and_files(self, method, family, tmp_path):
         model = adapted(family, method, task="SEQ_CLS").train()
         inputs = tiny.batch(family)

@@ -192,6 +192,7 @@ def test_weights_of_bitsandbytes_carry_adapters(options, method, family, tmp_pat
     torch.testing.assert_close(logits(again, inputs), after)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", METHODS)

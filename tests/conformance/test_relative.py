@@ -190,6 +190,7 @@ class NaiveMpnet(Naive):
 NAIVE = {"deberta-v2": NaiveDeberta, "mpnet": NaiveMpnet}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "variant"), MODELS)
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
 def test_the_model_is_what_the_loops_compute(method, family, variant):
@@ -207,6 +208,7 @@ def test_the_model_is_what_the_loops_compute(method, family, variant):
         torch.testing.assert_close(states[row, :length], expected, atol=1e-10, rtol=0)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "variant"), MODELS)
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "bitfit", "stack"])
 def test_text_without_an_adapter_is_as_in_the_frozen_model(method, family, variant):
@@ -270,6 +272,7 @@ def test_lora_alone_may_differ_by_document(task):
             close(2, tiny.first(model(**inputs)))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "variant"), [row for row in MODELS if row[1] != "absolute positions"])
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack, of every site"])
 def test_padding_on_the_left_changes_nothing(method, family, variant):
@@ -288,6 +291,7 @@ def test_padding_on_the_left_changes_nothing(method, family, variant):
     assert torch.isfinite(states).all()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "variant"), MODELS)
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "inducer-tuning"])
 def test_documents_of_one_token(method, family, variant):

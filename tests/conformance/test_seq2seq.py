@@ -155,6 +155,7 @@ class TestEncoder:
 
 @pytest.mark.parametrize("family", tiny.SEQ2SEQ)
 class TestGenerate:
+    @pytest.mark.covering
     @pytest.mark.parametrize("method", GENERATING)
     def test_greedy_decoding_with_and_without_cache_and_by_hand_agree(self, family, method):
         model, inputs = language_model(family, method), documents(family)
@@ -166,6 +167,7 @@ class TestGenerate:
         with model.disable_adapter():
             assert not torch.equal(tokens, generated(model, inputs, GREEDY)[0])
 
+    @pytest.mark.covering
     @pytest.mark.parametrize("method", GENERATING)
     def test_padding_and_company_never_matter(self, family, method):
         model, inputs = language_model(family, method), documents(family)
@@ -175,6 +177,7 @@ class TestGenerate:
             assert torch.equal(tokens[1], own[0])
             close(scores[:, 1:2] if options is GREEDY else scores[1:2], own_scores)
 
+    @pytest.mark.covering
     @pytest.mark.parametrize("method", GENERATING)
     def test_beams_with_and_without_cache_agree(self, family, method):
         model, inputs = language_model(family, method), documents(family)
@@ -183,6 +186,7 @@ class TestGenerate:
         assert torch.equal(tokens, again)
         close(scores, scores_again)
 
+    @pytest.mark.covering
     @pytest.mark.parametrize("options", [GREEDY, BEAMS], ids=["greedy", "beams"])
     @pytest.mark.parametrize("method", GENERATING)
     def test_each_document_uses_its_own_adapter(self, family, method, options):

@@ -138,6 +138,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.covering
 @pytest.mark.filterwarnings("ignore:Adapter a:UserWarning")
 @pytest.mark.parametrize(("family", "one", "other"), PAIRS)
 def test_two_methods_on_one_model(family, one, other, tmp_path):

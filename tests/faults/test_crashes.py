@@ -124,6 +124,7 @@ def test_what_is_compared(crashes, cases):
     assert not any(".foretoken" in name or "checkpoint" in name for name in trained.left)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("name", "number"), numbered(DEFAULT))
 def test_killed_at_a_write_and_given_again(name, number, crashes, cases):
     disturb(crashes, cases(name), KILLS, number, DEFAULT[name])

@@ -283,6 +283,7 @@ def saved(folder):
     return folder
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["state.json", "dataset_info.json", "data-00000-of-00001.arrow"])
 @pytest.mark.parametrize("content", [b"", b"garbage", b"[]", b"\0" * 500, b"{}", b'{"_data_files": 5}', None])
 def test_damaged_saved_folders(train, tmp_path, name, content):

@@ -124,6 +124,7 @@ def named(kind, file):
     return file.parent / ".." / file.parent.name / file.name if kind == "another way to it" else file
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
 @pytest.mark.parametrize("kind", INPUTS)
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])

@@ -95,6 +95,7 @@ def of_run(undisturbed):
     return {name[5:]: value for name, value in undisturbed.left.items() if name.startswith("runs/")}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["..", ".", "../x", "a/b", "/tmp/x", "", " ", "x\x00y", "a\nb", "...", "nul"])
 @pytest.mark.parametrize("words", [(), ("--restart",)])
 def test_a_run_never_leaves_the_folder_of_the_runs(name, words, forked, tiny_files, tmp_path):

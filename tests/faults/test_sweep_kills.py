@@ -104,7 +104,8 @@ def half_trained(forked, path, folder, cwd):
     return run
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_failed_runs_that_are_tried_again_go_on_from_their_checkpoints(workers, forked, sweep_file, tmp_path):
     training = {"num_threads": 1, "max_steps": 60, "eval_every": 6, "batch_size": 4}
     path = sweep_file(recipe=yaml.safe_load(sweep_file().read_text())["recipe"] | {"training": training})

@@ -62,6 +62,7 @@ def test_the_core_is_small():
     assert modules(PROJECT["dependencies"]) == {"torch", "transformers", "peft", "safetensors", "numpy"}
 
 
+@pytest.mark.slow
 def test_every_method_does_without_the_extras(tmp_path):
     blocked = [name for found in EXTRAS.values() for name in found if name not in BY_PEFT]
     code = WITHOUT.format(blocked=blocked)

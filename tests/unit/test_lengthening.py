@@ -268,6 +268,7 @@ def minilm():
     return transformers.AutoModel.from_pretrained(resolve_source("minilm")).eval(), model, tokenizer
 
 
+@pytest.mark.slow
 def test_minilm_computes_the_same_up_to_its_512_tokens(minilm):
     original, model, tokenizer = minilm
     sentence = "A prefix is a few vectors that are trained in front of a frozen model. "

@@ -32,6 +32,7 @@ def test_peft_knows_the_methods_after(imports):
     run(f"{imports}; {FOUND}")
 
 
+@pytest.mark.slow
 def test_a_module_is_loaded_as_without_the_hook():
     """peft knows the methods, the hook leaves no trace in the import system, and peft keeps its own loader."""
     run(

@@ -544,6 +544,7 @@ def extreme(case, engine, scores, num_outside, dtype=torch.float32):
     return with_gradients(out, p, (*inputs, columns))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("engine", engines(Window))
 @pytest.mark.parametrize("scores", EXTREMES)
 @pytest.mark.parametrize("num_outside", [0, 1, 2])
@@ -570,6 +571,7 @@ def test_a_column_outside_near_one_leaves_the_attention_as_it_is(engine, scores)
     assert float((p[..., 1:] - case.real[:, None, :, None].float()).abs().max()) < 1e-6
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("engine", OTHERS)
 @pytest.mark.parametrize("case", ODD.values(), ids=ODD)
 def test_odd_documents(engine, case):
@@ -578,6 +580,7 @@ def test_odd_documents(engine, case):
         check_equal(results(case, engine, torch.float64), results(case, "reference", torch.float64), 1e-10)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("engine", engines(Packed))
 @pytest.mark.parametrize("case", ODD.values(), ids=ODD)
 def test_odd_documents_packed(engine, case):
@@ -622,6 +625,7 @@ def test_one_thread_and_two_agree(engine):
     check_equal(*found, 1e-5)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("num_outside", [0, 1, 2])
 @pytest.mark.parametrize("globals_", [(), ((0, 0), (1, 3))], ids=str)
 def test_numerical_gradients_of_the_block_engine(num_outside, globals_, monkeypatch):

@@ -110,6 +110,7 @@ def test_window_equals_the_loops(drawn):
     check(inputs, in_window(*inputs, window), sees_window(window, globals_))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("length", [127, 128, 129, 300])
 def test_window_equals_the_reference_engine(length, dtype):

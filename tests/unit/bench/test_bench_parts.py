@@ -30,7 +30,7 @@ def parts(name, options=TINY):
     return import_module(f"foretoken.bench.{name}").plan(options)
 
 
-SLOW = ("export", "serve")  # graphs are made, and requests come as they come
+SLOW = ("export", "predict", "serve")  # graphs are made, texts are written to files, requests come as they come
 
 
 @pytest.mark.parametrize(

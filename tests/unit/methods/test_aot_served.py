@@ -50,6 +50,7 @@ def run(model, inputs, **options):
         return tiny.first(model(**inputs, **options))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", ["bert", "electra", "longformer", "llama"])
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 1e-6), (torch.float16, 1e-2), (torch.bfloat16, 1e-1)])
 def test_a_fused_adapter_is_served_from_its_folder(family, dtype, rounding, tmp_path):

@@ -128,6 +128,7 @@ def enumerated(gains):
     return sum(gains) / n, [sum(gains[i] for i in rows) / n for rows in itertools.product(range(n), repeat=n)]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("alternative", ALTERNATIVES)
 @pytest.mark.parametrize(
     "gains", [[1, 0, 0, 1, 0], [1, -1, 1, 0, 1], [0.5, 0.25, -0.25, 0.125, 0.5], [-1, -1, 0, 0, 0]]

@@ -30,6 +30,7 @@ BRIEF = ("prefix-propagation", "prefix-tuning, projected", "bitfit", "stack, of 
 ROWS = [name if name in BRIEF else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", ["bert", "longformer"])
 @pytest.mark.parametrize("method", ROWS)
 def test_gradients_are_the_same_with_checkpoints_and_with_offloading_and_with_both(method, family):

@@ -113,6 +113,7 @@ def with_global_tokens(model, tokens):
     model.register_forward_pre_hook(add, with_kwargs=True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", CONFIGS)
 @pytest.mark.parametrize("family", [*FAMILIES, "longformer, global"])
 def test_mass_is_the_share_of_the_softmax(family, method):

@@ -85,6 +85,7 @@ def test_a_row_reads_as_the_papers_write_it():
     )
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", ["bert", "longformer", "modernbert"])

@@ -148,6 +148,7 @@ class TestEveryFamily:
             items += problem.items(one)
         assert float(together.detach()) == pytest.approx(sums / items, abs=1e-5)
 
+    @pytest.mark.covering
     @pytest.mark.parametrize("beams", [1, 3])
     @pytest.mark.parametrize("labels", [True, False])
     def test_generates_what_transformers_does_for_each_row_alone(self, family, beams, labels):

@@ -68,6 +68,7 @@ def entries(folder, kind="states"):
     return [path for path in folder.glob("*") if path.is_dir() and cache.read_entry(path)["kind"] == kind]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", ENCODERS)
 @pytest.mark.parametrize("layers", [[1, 2], None])
 def test_every_encoder_with_its_lower_layers_left_out(family, layers):

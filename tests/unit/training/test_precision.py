@@ -31,6 +31,7 @@ def distance(one, two):
     return (one - two).abs().mean().item()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ["lora", "prefix-propagation", "prefix-tuning", "bitfit", "stack", "head-only"])
 def test_logits_are_as_near_to_float32_as_those_of_a_model_in_bfloat16(method, family):

@@ -89,6 +89,7 @@ def whole(model, rows=None):
     return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("steps", STEPS)
 def test_the_gradient_of_a_step_is_that_of_its_documents_in_one_batch(method, steps, tmp_path):
@@ -110,6 +111,7 @@ def test_the_gradient_of_a_step_is_that_of_its_documents_in_one_batch(method, st
             torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12, msg=name)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("steps", STEPS)
 def test_the_logged_losses_are_means_over_documents(method, steps, tmp_path):

@@ -305,6 +305,7 @@ CASES = [
 EQUAL_MICRO_BATCHES = pytest.param(8, 2, 4, marks=pytest.mark.slow)  # those that end with a smaller one say more
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("family", "task"), CASES)
 @pytest.mark.parametrize(("count", "size", "accumulation"), [(8, 8, 1), EQUAL_MICRO_BATCHES, (7, 2, 4)])
 def test_a_training_step_has_it_once(tmp_path, family, task, count, size, accumulation):

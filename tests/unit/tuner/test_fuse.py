@@ -68,6 +68,7 @@ def assert_generates(plain, given, ids, expected, **options):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", CACHED)
 class TestCache:
+    @pytest.mark.covering
     def test_a_plain_model_generates_what_the_adapter_does(self, method, family):
         """The plain model has never met foretoken."""
         model, (ids, mask) = adapted(family, method), batch()
@@ -85,6 +86,7 @@ class TestCache:
                 got = plain(input_ids=ids, **ft.prefix_inputs(model, mask)).logits
             torch.testing.assert_close(got[mask.bool()], expected[mask.bool()], atol=3e-5, rtol=2e-5)
 
+    @pytest.mark.covering
     def test_the_unloaded_model_takes_it_too(self, method, family):
         model, (ids, mask) = adapted(family, method), batch()
         given = ft.prefix_inputs(model, mask)
@@ -210,6 +212,7 @@ class TestWhatNoCacheCanBe:
 @pytest.mark.parametrize("family", ["bert", "longformer", "llama"])
 @pytest.mark.parametrize("method", FOLDED)
 class TestFold:
+    @pytest.mark.covering
     def test_outputs_stay_and_files_shrink(self, method, family, tmp_path):
         model = tiny.shaken(get_peft_model(tiny.model(family), FOLDED[method](task_type="SEQ_CLS"))).eval()
         inputs = tiny.batch(family, labels=False)
@@ -230,6 +233,7 @@ class TestFold:
         for member in config.get("configs", [config]):
             assert not member.get("prefix_projection")
 
+    @pytest.mark.covering
     def test_it_trains_on(self, method, family):
         model = ft.fuse(tiny.shaken(get_peft_model(tiny.model(family), FOLDED[method](task_type="SEQ_CLS"))).train())
         model(**tiny.batch(family)).loss.backward()

@@ -83,6 +83,7 @@ def assert_equal_outputs(one, other, family, task):
 
 
 class TestReading:
+    @pytest.mark.covering
     @pytest.mark.parametrize("kind", ["PREFIX_TUNING", "PREFIX_TUNING, projected"])
     @pytest.mark.parametrize(
         ("family", "task", "changes"),
@@ -103,6 +104,7 @@ class TestReading:
         assert type(ours.peft_config["default"]) is PrefixTuningConfig
         assert_equal_outputs(ours, theirs, family, task)
 
+    @pytest.mark.covering
     @pytest.mark.parametrize("kind", ["PROMPT_TUNING", "P_TUNING", "P_TUNING, LSTM"])
     @pytest.mark.parametrize(
         ("family", "task", "changes", "expected"),

@@ -84,6 +84,7 @@ def test_a_second_save_renews_the_card_but_not_ones_own(base, tmp_path):
     assert (card.text.strip(), card.data.library_name) == ("# Mine", "peft")
 
 
+@pytest.mark.slow
 def test_without_foretoken_the_folder_says_what_to_install(base, tmp_path):
     saved(base, tmp_path, PrefixPropagationConfig(task_type="SEQ_CLS"))
     code = (

@@ -129,6 +129,7 @@ class TestATextInFront:
         assert (rotated - expected)[:, :16].abs().max() > 0.1  # the keys
         torch.testing.assert_close(rotated[:, 16:], expected[:, 16:], atol=1e-6, rtol=1e-6)
 
+    @pytest.mark.covering
     @pytest.mark.parametrize("made", [PromptTuningConfig, PrefixPropagationConfig, KernelPropagationConfig])
     @pytest.mark.parametrize("family", ["bert", "electra", "longformer", "gpt2", "gemma3_text", "t5"])
     def test_rows_are_what_enters_the_first_layer(self, family, made):
