@@ -27,10 +27,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 import foretoken
 from foretoken.bench.counts.memory import peak_of
 from foretoken.bench.machine import hardware
-from foretoken.bench.methods import NONE, build, case, with_prefix
+from foretoken.bench.methods import build, case, with_prefix
 from foretoken.bench.mixed import documents as short_documents
 from foretoken.bench.mixed import in_bank, new_model, saved_adapters
 from foretoken.bench.models import SHAPES, documents, longformer, step
+from foretoken.bench.names import NONE
 from foretoken.files import write_json
 from foretoken.report.figures.style import RC, WIDTH, grid, legend, marks, thousands
 from foretoken.report.figures.svg import to_png

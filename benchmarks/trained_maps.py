@@ -18,8 +18,9 @@ import torch
 
 import foretoken
 from foretoken.bench.machine import hardware
-from foretoken.bench.methods import NONE, build, case, with_prefix
+from foretoken.bench.methods import build, case, with_prefix
 from foretoken.bench.models import SHAPES, documents, longformer, predict, step
+from foretoken.bench.names import NONE
 
 CASES = [
     case(NONE, "none"),

@@ -334,8 +334,8 @@ def ablation(task: str, metric: str) -> Iterator[str]:
 
 def aot_grid() -> Iterator[str]:
     """Return what `foretoken bench aot --grid` measured: a row a candidate, two columns a size."""
+    from foretoken.bench.show.methods import working_memory
     from foretoken.bench.show.numbers import overhead, percent
-    from foretoken.bench.show.sections import working_memory
 
     file = FOLDER.parent / "benchmarks" / "results" / "bench-aot-grid.json"
     results = json.loads(file.read_text(encoding="utf-8"))["results"]

@@ -18,9 +18,10 @@ from torch import nn
 
 from foretoken.bench.counts.memory import peak_of
 from foretoken.bench.measure import prefixed
-from foretoken.bench.methods import FORWARD, NONE, ROOM, all_models, aot_cases, beside_none, case, part_of
+from foretoken.bench.methods import FORWARD, ROOM, all_models, aot_cases, beside_none, case, part_of
 from foretoken.bench.methods import measure as measure_methods
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta
+from foretoken.bench.names import NONE
 from foretoken.bench.run.plan import Options, Part
 from foretoken.errors import ConfigError
 

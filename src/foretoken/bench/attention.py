@@ -12,10 +12,11 @@ from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from foretoken.attention import Window, attend, engines
-from foretoken.bench.candidates import THEIRS, largest
+from foretoken.bench.candidates import largest
 from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import SHAPES, Shape
+from foretoken.bench.names import THEIRS
 from foretoken.bench.run.plan import DTYPES, LENGTHS, LONG_LENGTHS, QUICK_LENGTHS, Options, Part
 
 REFERENCE = "reference"

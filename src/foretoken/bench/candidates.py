@@ -19,12 +19,11 @@ from foretoken.bench.models import (
     prefixes,
     propagated,
 )
+from foretoken.bench.names import CHECKPOINTED, OURS, THEIRS, UNPACKED
 from foretoken.bench.run.plan import Part
 from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.speed import speed_up
 
-THEIRS, OURS, UNPACKED = "transformers", "foretoken", "foretoken, unpacked"
-CHECKPOINTED = "foretoken, gradient checkpointing"
 LIMIT = 1e-4  # float32: more apart than this is a defect
 
 

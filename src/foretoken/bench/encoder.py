@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken.bench.candidates import CHECKPOINTED, OURS, THEIRS, UNPACKED, Model, Models, failure, kept
+from foretoken.bench.candidates import Model, Models, failure, kept
 from foretoken.bench.counts.flops import LayerWork, needed, whole
 from foretoken.bench.counts.memory import peak_of, saved_bytes
 from foretoken.bench.machine import GEMM_SHAPES, TINY_SHAPES, matrix_limit, synchronise
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import PREFIX_LENGTH, SHAPES, documents, environment, logits_of, loss_of, predict, step
+from foretoken.bench.names import CHECKPOINTED, OURS, THEIRS, UNPACKED
 from foretoken.bench.run.plan import DTYPES, LENGTHS, LONG_LENGTHS, QUICK_LENGTHS, Options, Part, check_engines
 
 FORWARD, STEP = "forward", "step"

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretoken.bench.candidates import OURS
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import PREFIX_LENGTH, SHAPES, documents, longformer, roberta
+from foretoken.bench.names import OURS
 from foretoken.bench.run.plan import Options, Part
 from foretoken.errors import ConfigError
 from foretoken.exporting.graph import Graph, Sample, traced

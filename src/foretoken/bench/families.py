@@ -20,10 +20,11 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from foretoken.attention.choose import PACKING_VARIABLE
-from foretoken.bench.candidates import OURS, THEIRS, UNPACKED, Model, failure, kept, largest
+from foretoken.bench.candidates import Model, failure, kept, largest
 from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import PREFIX_LENGTH, SHAPES, Shape, documents
+from foretoken.bench.names import OURS, THEIRS, UNPACKED
 from foretoken.bench.padding import batches
 from foretoken.bench.run.plan import Options, Part
 from foretoken.methods import make_config

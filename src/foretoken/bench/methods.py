@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, Timing, compare, prefixed
 from foretoken.bench.models import SHAPES, documents, longformer, predict, roberta, step
+from foretoken.bench.names import NONE
 from foretoken.bench.run.plan import Options, Part
 from foretoken.errors import ConfigError, no_such
 from foretoken.methods import METHODS
@@ -28,7 +29,7 @@ from foretoken.training.model.adapter import attach
 from foretoken.tuner.fuse import fuse
 from foretoken.tuner.speed import speed_up
 
-NONE, PLAIN, PEFT = "no adapter", "transformers, no adapter", "peft's prefix-tuning"
+PLAIN, PEFT = "transformers, no adapter", "peft's prefix-tuning"
 LENGTHS_OF_PREFIX = (8, 20, 100)
 FORWARD, STEP = "forward", "step"
 GROUP = 5  # candidates timed together

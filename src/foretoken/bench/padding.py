@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretoken.bench.candidates import OURS, THEIRS, Model, failure, kept, largest
+from foretoken.bench.candidates import Model, failure, kept, largest
 from foretoken.bench.machine import synchronise
 from foretoken.bench.measure import Effort, compare, prefixed
 from foretoken.bench.models import PREFIX_LENGTH, SHAPES, TransformersPrefix, documents, longformer, prefixes, step
 from foretoken.bench.models import propagated as with_prefix
+from foretoken.bench.names import OURS, THEIRS
 from foretoken.bench.run.plan import Options, Part, read_lengths
 from foretoken.training.tokens.batches import BucketSampler, ShuffleSampler
 

@@ -24,8 +24,8 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, pipeline
 
 from foretoken.bench.measure import Effort, compare
+from foretoken.bench.names import ENCODE, OURS, PIPELINE, TEXT_METHODS
 from foretoken.bench.run.plan import Options, Part
-from foretoken.bench.show.sections import ENCODE, OURS, PIPELINE, TEXT_METHODS
 from foretoken.data.load import load_inputs
 from foretoken.data.options import DataOptions
 from foretoken.data.plain_table import Table

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from foretoken.bench.candidates import UNPACKED, failure, gradients, largest, relative, variables_of
+from foretoken.bench.candidates import failure, gradients, largest, relative, variables_of
 from foretoken.bench.models import (
     PREFIX_LENGTH,
     SHAPES,
@@ -18,6 +18,7 @@ from foretoken.bench.models import (
     roberta,
     step,
 )
+from foretoken.bench.names import UNPACKED
 
 TINY = SHAPES["tiny"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foretoken.bench import BENCHMARKS
-from foretoken.bench.methods import NONE
+from foretoken.bench.names import NONE
 from foretoken.bench.padding import batches, padded_tokens
 from foretoken.bench.run.plan import Options, Part, read_lengths
 from foretoken.bench.run.worker import measured

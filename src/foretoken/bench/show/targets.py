@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from foretoken.bench.names import CHECKPOINTED, ENCODE, OURS, PIPELINE, TEXT_METHODS, THEIRS
+from foretoken.bench.show.encoder import grown, of_limit
+from foretoken.bench.show.lengths import totals
 from foretoken.bench.show.numbers import (
     Result,
     Results,
@@ -18,18 +21,7 @@ from foretoken.bench.show.numbers import (
     seconds,
     times,
 )
-from foretoken.bench.show.sections import (
-    CHECKPOINTED,
-    ENCODE,
-    OURS,
-    PIPELINE,
-    TEXT_METHODS,
-    THEIRS,
-    grown,
-    of_limit,
-    table,
-    totals,
-)
+from foretoken.bench.show.section import table
 from foretoken.report.render.table import Table
 
 N, LONG, LAYERS = 4096, 16384, 12
