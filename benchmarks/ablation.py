@@ -166,6 +166,11 @@ VARIANTS |= {
         (DECOUPLED, "head on [CLS]", {"head": {"pool": "first"}}),
     )
 }
+VARIANTS |= {
+    f"{name} by default, {layers}": changed(name, layers=layers)
+    for name in (PROPAGATION, DECOUPLED, "lora")
+    for layers in ("last-4", "last-2")
+}
 MEASURED = ("roc_auc", "accuracy", "f1", "matthews", "nll", "accuracy_f1")
 
 

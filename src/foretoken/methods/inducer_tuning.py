@@ -170,8 +170,11 @@ class InducerColumns(ScoreColumns):
 
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, 1): ``<q, q + MLP_k(q)>`` times scale."""
-        key = query if self.key_network is None else query + self.key_network(query)
-        return (query * scale * key).sum(-1, keepdim=True).to(query.dtype)
+        wide = torch.promote_types(query.dtype, torch.float32)  # |q|^2 may be more than half precision can say
+        product = torch.linalg.vector_norm(query, dim=-1, keepdim=True, dtype=wide).square() * scale
+        if self.key_network is not None:
+            product = product + self.key_network.dot(query, scale)
+        return product.to(query.dtype)
 
     def combine(self, out: Tensor, probabilities: Tensor, query: Tensor) -> Tensor:
         """Return what enters W_o: f, ``f + lambda MLP_v(q)`` (adaptive), or ``(1 - lambda) f`` (gating)."""
@@ -213,6 +216,18 @@ class HeadNetwork(nn.Module):
     def forward(self, query: Tensor) -> Tensor:
         """(B, H, N, K) -> (B, H, N, K)."""
         return self.up(torch.tanh(self.down(query)))
+
+    def dot(self, query: Tensor, scale: float) -> Tensor:
+        """(B, H, N, K) -> (B, H, N, 1): ``<q, MLP(q)> = <tanh(q A_h + a_h), q B_h^T> + <q, b_h>`` times scale.
+
+        One product of q with the columns of A_h, B_h^T and b_h, (K, 2R + 1), and no output of K numbers a token.
+        """
+        down, up = self.down, self.up
+        columns = torch.cat((down.weight, scale * up.weight.mT, scale * up.bias[..., None]), dim=-1).to(query.dtype)
+        size = down.weight.shape[-1]
+        inner, against, shift = (query @ columns).split((size, size, 1), dim=-1)
+        hidden = torch.tanh(inner + down.bias.to(query.dtype)[:, None])
+        return (hidden * against).sum(-1, keepdim=True) + shift
 
 
 class ExtendedNetwork(nn.Module):
