@@ -144,7 +144,9 @@ def main() -> None:
         os.environ["FORETOKEN_CACHE"] = cache
         for kind in kinds(options.method) * options.rounds:
             with tempfile.TemporaryDirectory() as folder:
-                runs[kind.name].append(one_run(kind, options, folder))
+                found = one_run(kind, options, folder)
+            runs[kind.name].append(found)
+            print(f"{kind.name}: {found['first']:.1f} s, then {found['later']:.1f} s an epoch", flush=True)
     medians = {
         name: {part: statistics.median(run[part] for run in found) for part in found[0]} for name, found in runs.items()
     }

@@ -67,12 +67,12 @@ class Effort:
 
     Attributes:
         rounds: so many turns of every candidate, and so many clean samples of each.
-        seconds: after this time two turns are enough, clean or not.
+        seconds: after this time two turns are enough, clean or not; None: however long it takes.
         warm_up: turns that are not counted.
     """
 
     rounds: int = 5
-    seconds: float = 60.0
+    seconds: float | None = 60.0
     warm_up: int = 1
 
     @property
@@ -83,7 +83,7 @@ class Effort:
     def is_enough(self, timings: Mapping[str, Timing], elapsed: float) -> bool:
         """Tell whether to stop after a round."""
         done = min(len(timing.samples) for timing in timings.values())
-        if elapsed > self.seconds and done >= self.least:
+        if self.seconds is not None and elapsed > self.seconds and done >= self.least:
             return True
         return done >= self.rounds and all(
             len(timing.clean) >= self.rounds or done >= 2 * self.rounds for timing in timings.values()

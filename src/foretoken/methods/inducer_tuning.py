@@ -221,13 +221,14 @@ class HeadNetwork(nn.Module):
         """(B, H, N, K) -> (B, H, N, 1): ``<q, MLP(q)> = <tanh(q A_h + a_h), q B_h^T> + <q, b_h>`` times scale.
 
         One product of q with the columns of A_h, B_h^T and b_h, (K, 2R + 1), and no output of K numbers a token.
+        Tokens are the last dimension on the way, which is the long one.
         """
         down, up = self.down, self.up
         columns = torch.cat((down.weight, scale * up.weight.mT, scale * up.bias[..., None]), dim=-1).to(query.dtype)
         size = down.weight.shape[-1]
-        inner, against, shift = (query @ columns).split((size, size, 1), dim=-1)
-        hidden = torch.tanh(inner + down.bias.to(query.dtype)[:, None])
-        return (hidden * against).sum(-1, keepdim=True) + shift
+        inner, against, shift = (columns.mT @ query.mT).split((size, size, 1), dim=-2)
+        hidden = torch.tanh(inner + down.bias.to(query.dtype)[..., None])
+        return ((hidden * against).sum(-2, keepdim=True) + shift).mT
 
 
 class ExtendedNetwork(nn.Module):
@@ -246,5 +247,7 @@ class ExtendedNetwork(nn.Module):
 
     def forward(self, query: Tensor, weights: Tensor) -> Tensor:
         """(B, H, N, K) queries and (B, H, N, 1) lambda -> (B, N, D)."""
-        hidden = torch.tanh(self.down(query)) * weights.to(query.dtype)
-        return linear(self.up, hidden.transpose(1, 2).flatten(2))
+        down, dtype = self.down, query.dtype
+        inner = down.weight.to(dtype).mT @ query.mT + down.bias.to(dtype)[..., None]  # (B, H, R, N): N is the long one
+        hidden = torch.tanh(inner) * weights.to(dtype).mT
+        return linear(self.up, hidden.flatten(1, 2).mT)

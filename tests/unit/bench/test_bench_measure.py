@@ -6,6 +6,7 @@ import pytest
 
 from foretoken.bench import measure
 from foretoken.bench.measure import Effort, Sample, Timing, compare, foreign_share, sample
+from foretoken.bench.run.plan import Options
 
 
 def timing(*pairs):
@@ -97,6 +98,11 @@ def test_time_ends_it_after_two_rounds(clock):
 
 def test_one_round_can_be_asked_for(clock):
     assert len(compare({"a": lambda: clock.work(1.0)}, effort=Effort(rounds=1))["a"].samples) == 1
+
+
+def test_rounds_that_were_asked_for_are_made_however_long_they_take(clock):
+    effort = Effort(**Options(rounds=5).effort(rounds=2, seconds=60.0), warm_up=0)
+    assert len(compare({"a": lambda: clock.work(50.0)}, effort=effort)["a"].samples) == 5
 
 
 def test_own_work_is_not_foreign():

@@ -79,10 +79,12 @@ class Options:
         return {"shape": self.shape, "device": self.device, "threads": self.threads, **own}
 
     def effort(self, *, rounds: int, seconds: float) -> dict[str, Any]:
-        """Return the effort of a part; a quick run stops early."""
+        """Return the effort of a part; a quick run stops early, rounds that were asked for are all made."""
+        if self.rounds:
+            return {"rounds": self.rounds, "seconds": None}
         if self.quick:
-            return {"rounds": self.rounds or 2, "seconds": min(3.0, seconds)}
-        return {"rounds": self.rounds or rounds, "seconds": seconds}
+            return {"rounds": 2, "seconds": min(3.0, seconds)}
+        return {"rounds": rounds, "seconds": seconds}
 
     def chosen(self, parts: Sequence[Part]) -> list[Part]:
         """Return the parts that are asked for.
