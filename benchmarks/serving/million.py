@@ -32,20 +32,7 @@ from foretoken.bench.machine import hardware, versions
 from foretoken.files import write_json
 from foretoken.lengthening import resolve_source
 
-WORDS = [
-    "meeting",
-    "moved",
-    "lunch",
-    "winner",
-    "invoice",
-    "paid",
-    "late",
-    "parcel",
-    "garden",
-    "train",
-    "ticket",
-    "call",
-]
+WORDS = ["meeting", "moved", "lunch", "winner", "invoice", "paid", "late", "parcel", "garden", "train"]
 COMMAND = [sys.executable, "-m", "foretoken"]
 GIVEN_UP = 3600
 
