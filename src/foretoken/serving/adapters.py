@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from foretoken.training.problems.generation_texts import decoder_positions
 from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.run.card import read_card
 from foretoken.training.tokens.encode import EncodeSettings, chosen_max_length, model_max_length, token_rules
+from foretoken.tuner.dimensions import takes_global_attention
 
 PREDICTIONS = "predictions.parquet"  # beside a run's adapter
 SERVED = (
@@ -171,7 +171,7 @@ def _texts_apart(base: SharedBase) -> dict[str, Any]:
 def _asks_for_global(base: SharedBase) -> bool:
     """Tell whether the model is told which tokens see all others when it answers questions."""
     kind: Any = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(type(base.config), None)
-    return kind is not None and "global_attention_mask" in inspect.signature(kind.forward).parameters
+    return kind is not None and takes_global_attention(kind)
 
 
 def _posed(

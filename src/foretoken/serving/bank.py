@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import torch
-from peft import PeftConfig, PeftModel
+from peft import PeftConfig
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
@@ -25,7 +25,7 @@ from foretoken.training.problems.question_answering import token_types_passed_on
 from foretoken.training.tokens.encode import position_limit
 from foretoken.tuner.bank.bank import AdapterBank, task_of
 from foretoken.tuner.bank.heads import GLOBAL
-from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.dimensions import body_of, inner_of
 
 log = logging.getLogger(__name__)
 Add: TypeAlias = Callable[[str], "AdapterInfo"]
@@ -281,7 +281,7 @@ class GroupedBank:
         if name == BASE:
             return self.base.with_new_head(None)[0].eval()
         model = self._loaded[name].model
-        return model.get_base_model() if isinstance(model, PeftModel) else model
+        return inner_of(model)
 
 
 def _starts(model: Any) -> GenerationConfig:

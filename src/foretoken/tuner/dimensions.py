@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from itertools import accumulate
 from typing import Any
 
+from peft import PeftModel
 from peft.utils.other import TrainableTokensWrapper
 from torch import nn
 
 from foretoken.backbones.base import Attention, Backbone, Stack
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.tuner.forward.sites import NAME
+
+
+def inner_of(model: nn.Module) -> Any:
+    """Return the model inside peft's wrapper, or the model itself."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def takes_global_attention(model: Any) -> bool:
+    """Tell whether a model, or a class of models, is told which tokens see all others."""
+    return "global_attention_mask" in signature(model.forward).parameters
 
 
 def body_of(model: nn.Module) -> nn.Module:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch.utils.hooks import RemovableHandle
@@ -17,7 +16,7 @@ from foretoken.backbones.module_value import Arguments
 from foretoken.backbones.packing import HEAD_INPUTS, note_head_inputs
 from foretoken.memory import tune_malloc_by_default
 from foretoken.tuner.attention.linear_map import linear_map
-from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.dimensions import body_of, inner_of
 from foretoken.tuner.forward.model_hooks import find_model_hooks
 from foretoken.tuner.forward.plan import FAST
 from foretoken.tuner.trained_tokens import use_fast_tokens
@@ -107,5 +106,5 @@ def use_fast_attention(model: nn.Module) -> None:
 
 def parts_of(model: nn.Module) -> tuple[nn.Module, Backbone, nn.Module]:
     """Return the model inside peft's wrapper, its backbone and its body."""
-    inner: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    inner = inner_of(model)
     return inner, find_backbone(inner), body_of(inner)

@@ -6,7 +6,6 @@ before every chunk of the documents, and a linear layer scores the token before 
 
 from __future__ import annotations
 
-import inspect
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
@@ -37,6 +35,7 @@ from foretoken.training.tokens.encode import (
     refuse_without_embedding,
 )
 from foretoken.training.tokens.texts import special_frame
+from foretoken.tuner.dimensions import inner_of, takes_global_attention
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -102,8 +101,7 @@ class CandidateChoice(Choosing):
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad the chunks of all rows; question and candidates get global attention where the model has it."""
-        base = model.get_base_model() if isinstance(model, PeftModel) else model
-        has_global = "global_attention_mask" in inspect.signature(base.forward).parameters
+        has_global = takes_global_attention(inner_of(model))
         return CandidateCollator(ChunkCollator(PaddingCollator(int(tokenizer.pad_token_id))), has_global)
 
     def scores(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:

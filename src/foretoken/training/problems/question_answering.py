@@ -7,7 +7,6 @@ longest window, A answers of a question.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from foretoken.training.recipe.recipe import QuestionOptions
 from foretoken.training.tokens.chunks import pooled
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TableRow, TokenColumns, Truncation, padded
 from foretoken.training.tokens.questions import encode_questions
+from foretoken.tuner.dimensions import inner_of, takes_global_attention
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -98,8 +98,7 @@ class QuestionAnswering(Problem):
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad the windows of all questions; the question gets global attention where the model has it."""
-        base = model.get_base_model() if isinstance(model, PeftModel) else model
-        has_global = "global_attention_mask" in inspect.signature(base.forward).parameters
+        has_global = takes_global_attention(inner_of(model))
         return QuestionCollator(PaddingCollator(int(tokenizer.pad_token_id)), has_global)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:

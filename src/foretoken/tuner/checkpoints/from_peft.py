@@ -26,7 +26,7 @@ from foretoken.methods.base import ForetokenConfig, FrozenStates
 from foretoken.methods.dimensions import Dimensions
 from foretoken.methods.require import require_choice
 from foretoken.tuner.checkpoints.files import TENSORS, find, read_config, read_tensors
-from foretoken.tuner.dimensions import body_of, dimensions_of
+from foretoken.tuner.dimensions import body_of, dimensions_of, inner_of
 from foretoken.tuner.forward.model_hooks import ModelHooks
 from foretoken.tuner.prefix_init import model_hooks_of, write_states
 from foretoken.tuner.probe import frozen_states, rotations
@@ -65,7 +65,7 @@ def from_peft(
         AdapterError: another kind of adapter, or tensors that do not fit the model.
         BackboneError: the model's family is not supported.
     """
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    base = inner_of(model)
     body, backbone = body_of(base), find_backbone(base)
     dimensions = dimensions_of(base, body, backbone)
     fields = read_config(folder)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -23,7 +22,7 @@ from foretoken.backbones.base import Stack
 from foretoken.backbones.module_value import Arguments, Keywords
 from foretoken.errors import BackboneError
 from foretoken.tuner.checks import ADAPTERS_NAME
-from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.dimensions import body_of, inner_of
 from foretoken.tuner.forward.model_hooks import find_model_hooks
 
 
@@ -53,11 +52,6 @@ def can_leave_layers_out(model: nn.Module) -> bool:
     backbone = BACKBONES.get(getattr(inner.config, "model_type", ""))
     stacks = [] if backbone is None else backbone.stacks_of(body_of(inner))
     return len(stacks) == 1 and not stacks[0].is_causal and stacks[0].layer_output is not None
-
-
-def inner_of(model: nn.Module) -> Any:
-    """Return the model inside peft's wrapper."""
-    return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
 class LowerLayers:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peft import PeftModel
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -17,7 +16,7 @@ from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
 from foretoken.tuner.attention.adapter import TunedAttention
-from foretoken.tuner.dimensions import body_of
+from foretoken.tuner.dimensions import body_of, inner_of
 from foretoken.tuner.forward.call_through import ThroughHooks, follow_class
 from foretoken.tuner.forward.plan import FAST
 from foretoken.tuner.forward.sites import NAME, AroundModule, EntrySite, OutputSite, Site, site_class
@@ -169,8 +168,7 @@ HOOKS = ModuleValue[ModelHooks]("_foretoken_hooks")  # of a model's body
 
 def find_model_hooks(model: nn.Module) -> ModelHooks | None:
     """Return the hooks of a model; None for one without an adapter of foretoken's."""
-    base = model.get_base_model() if isinstance(model, PeftModel) else model
-    return HOOKS.get(body_of(base))
+    return HOOKS.get(body_of(inner_of(model)))
 
 
 class BeforeLayer:
