@@ -250,4 +250,4 @@ class ExtendedNetwork(nn.Module):
         down, dtype = self.down, query.dtype
         inner = down.weight.to(dtype).mT @ query.mT + down.bias.to(dtype)[..., None]  # (B, H, R, N): N is the long one
         hidden = torch.tanh(inner) * weights.to(dtype).mT
-        return linear(self.up, hidden.flatten(1, 2).mT)
+        return linear(self.up, hidden.flatten(1, 2).mT.contiguous())  # rounds alike with and without gradients
