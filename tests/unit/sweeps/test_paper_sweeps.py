@@ -127,5 +127,5 @@ def test_the_study_compares_every_method_by_its_defaults(file):
         wanted |= OTHERS - {"full"}  # nothing is kept between its epochs
     assert names == wanted
     assert {number_of_candidates(item, plan.config.search) for item in plan.variants} == {1}
-    assert len(plan.config.seeds) == (1 if file.stem == "hyperpartisan" else 3)
+    assert len(plan.config.seeds) == (2 if file.stem == "hyperpartisan" else 3)
     assert all("learning_rate" not in item.values["training"] for item in plan.variants)
