@@ -5,9 +5,9 @@
 The texts have 8 to 500 words, log-normal, one a request (`--words`: fewest, median, most). All servers have the
 pretrained model of `--model` with one classification head and the same number of threads; foretoken serves it with
 prefix-propagation adapters (`--adapters`), of which every request names one. Of each server and round: requests
-answered a second with 64 clients that ask again at once, or half a second after a refusal (saturation), latency at 0.7
-of that and at that rate, and at five times that rate. Arrivals there are open-loop: requests come by chance (Poisson),
-answered or not. One server runs at a time, stopped while another is asked.
+answered a second with `--clients` that ask again at once, or half a second after a refusal (saturation), latency at
+0.7 of that and at that rate, and at five times that rate. Arrivals there are open-loop: requests come by chance
+(Poisson), answered or not. One server runs at a time, stopped while another is asked.
 
 `--threads` is what a server is told to compute with; some take more. With `--cores 1` each has one core, for
 everything that it does, and the client the others.
@@ -97,7 +97,8 @@ def command(name, whole, adapters, port, options):
         start = [sys.executable, "-m", "foretoken", "serve", *named, "--max-queue", str(options.max_queue)]
         return [*start, "--port", str(port)]
     if name == "padded":
-        return [sys.executable, HERE / "padded.py", whole, "--port", str(port), "--max-length", options.max_length]
+        start = [sys.executable, HERE / "padded.py", whole, "--port", str(port), "--max-length", options.max_length]
+        return [*start, "--documents", options.padded_documents]
     python = environment(name, options.environments)
     if name == "infinity":
         start = [python.parent / "infinity_emb", "v2", "--model-id", whole, "--device", "cpu", "--port", str(port)]
@@ -170,8 +171,8 @@ async def ask(client, model, text, seen):
         return False
 
 
-async def saturated(client, models, texts, seconds):
-    """Return requests answered a second, by 64 clients that ask again at once, those refused after half a second."""
+async def saturated(client, models, texts, clients, seconds):
+    """Return requests answered a second, by clients that ask again at once, those refused after half a second."""
     end, seen, chance = time.perf_counter() + seconds, [], random.Random(1)
 
     async def one():
@@ -180,7 +181,7 @@ async def saturated(client, models, texts, seconds):
                 await asyncio.sleep(0.5)
 
     start = time.perf_counter()
-    await asyncio.gather(*(one() for _ in range(64)))
+    await asyncio.gather(*(one() for _ in range(clients)))
     return sum(status == 200 for status, _, _ in seen) / (time.perf_counter() - start)
 
 
@@ -206,8 +207,8 @@ async def measured(server, texts, options):
     """Return a round of one server."""
     limits = httpx.Limits(max_connections=2000)
     async with httpx.AsyncClient(base_url=server.address, timeout=120, limits=limits) as client:
-        await saturated(client, server.models, texts, 2)  # warm
-        rate = await saturated(client, server.models, texts, options.seconds)
+        await saturated(client, server.models, texts, options.clients, 2)  # warm
+        rate = await saturated(client, server.models, texts, options.clients, options.seconds)
         found = {
             name: await open_loop(client, server.models, texts, share * rate, options.seconds)
             for name, share in (("at 0.7", 0.7), ("at saturation", 1.0), ("at 5 times", 5.0))
@@ -238,7 +239,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cores", type=int, help="that a server may use, and the client not (default: both use all)")
+    parser.add_argument("--clients", type=int, default=64, help="that ask again at once")
     parser.add_argument("--max-queue", type=int, default=64, help="of foretoken: rows that may wait")
+    parser.add_argument("--padded-documents", type=int, default=32, help="of a batch of the padded server, at most")
     parser.add_argument("--start-seconds", type=float, default=180)
     parser.add_argument("--environments", type=Path, default=Path("bench/environments"))
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/serve-http.json"))
@@ -271,7 +274,8 @@ def main():
                 server.signal(signal.SIGCONT)
                 server.signal(signal.SIGTERM)
                 server.process.wait(120)
-    kept = ("adapters", "words", "max_length", "seconds", "rounds", "threads", "cores", "max_queue")
+    kept = ("adapters", "words", "max_length", "seconds", "rounds", "threads", "cores", "clients", "max_queue")
+    kept += ("padded_documents",)
     settings = {"model": Path(options.model).name} | {key: getattr(options, key) for key in kept}
     write_json(options.output, {
         "hardware": hardware(), "versions": versions(), "settings": settings, "failed": failed, "rounds": rounds,
