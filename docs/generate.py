@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from drawing import drawing
 
 FOLDER = Path(__file__).parent
+README = FOLDER.parent / "README.md"
+RESULTS = FOLDER.parent / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- generated: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = "88"
 HEADS = {
@@ -316,7 +318,7 @@ def data_tasks() -> Iterator[str]:
 
 def ablation(task: str, metric: str) -> Iterator[str]:
     """Return what `benchmarks/ablation.py` measured on one task: a row a variant, in the order of the runs."""
-    runs = json.loads((FOLDER.parent / "benchmarks" / "results" / "ablation.json").read_text(encoding="utf-8"))["runs"]
+    runs = json.loads((RESULTS / "ablation.json").read_text(encoding="utf-8"))["runs"]
     variants: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         if run["task"] == task:
@@ -337,7 +339,7 @@ def aot_grid() -> Iterator[str]:
     from foretoken.bench.show.methods import working_memory
     from foretoken.bench.show.numbers import overhead, percent
 
-    file = FOLDER.parent / "benchmarks" / "results" / "bench-aot-grid.json"
+    file = RESULTS / "bench-aot-grid.json"
     results = json.loads(file.read_text(encoding="utf-8"))["results"]
     sizes = [f"{part['settings']['batch']} x {part['settings']['n']}" for part in results]
     names = list(results[0]["memory"])
@@ -356,7 +358,7 @@ def aot_grid() -> Iterator[str]:
 
 def retrieval() -> Iterator[str]:
     """Return what `benchmarks/retrieval.py` measured on test: a row a method, the best of its rates of every seed."""
-    file = FOLDER.parent / "benchmarks" / "results" / "retrieval.json"
+    file = RESULTS / "retrieval.json"
     by_method: dict[str, list[dict[str, Any]]] = {}
     for run in json.loads(file.read_text(encoding="utf-8"))["runs"]:
         by_method.setdefault(run["method"], []).append(run)
@@ -384,7 +386,7 @@ def study(name: str, task: str) -> Iterator[str]:
     from foretoken.training.baseline.options import TF_IDF
 
     known = [*METHODS, TF_IDF]
-    file = FOLDER.parent / "benchmarks" / "results" / f"{name}.json"
+    file = RESULTS / f"{name}.json"
     records = json.loads(file.read_text(encoding="utf-8"))["runs"]
     tested = [run for run in records if run["recipe"]["data"]["task"] == task and run["test"]]
     metric = next(run["best"]["metric"] for run in tested if run.get("best"))
@@ -413,6 +415,27 @@ def study(name: str, task: str) -> Iterator[str]:
         for method, runs in sorted(groups.items(), key=lambda item: known.index(item[0]))
     )
     return table(header, rows)
+
+
+def study_of_all_tasks() -> Iterator[str]:
+    """Return the study's mean test scores, times 100, of the methods that every task has."""
+    metrics = {
+        "sst2": ("SST-2, ROC AUC", "roc_auc"),
+        "mrpc": ("MRPC, accuracy and F1", "accuracy_f1"),
+        "wnut17": ("WNUT-17, F1", "f1"),
+        "20newsgroups": ("20 Newsgroups, accuracy", "accuracy"),
+        "hyperpartisan": ("Hyperpartisan, F1", "f1"),
+    }
+    rows = ("lora", "decoupled-prefix", "prefix-propagation", "prefix-tuning", "head-only", "tf-idf")
+    scores: dict[tuple[str, str], list[float]] = {}
+    for run in json.loads((RESULTS / "study.json").read_text(encoding="utf-8"))["runs"]:
+        method, task = run["recipe"]["method"]["name"], run["recipe"]["data"]["task"]
+        if task in metrics and run["test"]:
+            scores.setdefault((method, task), []).append(100 * run["test"][metrics[task][1]])
+    found = ([scores.get((method, task)) for task in metrics] for method in rows)
+    cells = ([f"{statistics.mean(values):.1f}" if values else "" for values in row] for row in found)
+    header = ("", *(title for title, _ in metrics.values()))
+    return table(header, ((f"`{method}`", *row) for method, row in zip(rows, cells, strict=True)))
 
 
 def patched() -> Iterator[str]:
@@ -474,6 +497,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "metrics": metrics,
     "tasks": data_tasks,
     "study": study,
+    "study-of-all-tasks": study_of_all_tasks,
     "ablation": ablation,
     "aot-grid": aot_grid,
     "retrieval": retrieval,
@@ -483,7 +507,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
 
 def stale() -> Iterator[tuple[Path, str]]:
     """Yield the pages that are not as the code has them now, and how they should be."""
-    for page in sorted(FOLDER.rglob("*.md")):
+    for page in (README, *sorted(FOLDER.rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
         if (fresh := generated(text)) != text:
             yield page, fresh
