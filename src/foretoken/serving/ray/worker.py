@@ -17,6 +17,7 @@ from foretoken.errors import AdapterError, ForetokenError, one_line
 from foretoken.files import atomic_file
 from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import SharedBase
+from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine, Limits, Request
@@ -151,7 +152,7 @@ class Worker:
             try:
                 folder = self.job.adapter / check_name(name)
                 source = base_model_of(adapter_folder(folder))
-                if Path(source).name != Path(self.job.model).name:
+                if short_name(source) != short_name(self.job.model):
                     raise AdapterError(f"{folder} is an adapter of {source}, and not of {self.job.model}")
                 self.engine.add(name, folder)
             except ForetokenError as error:
