@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -112,7 +113,7 @@ def predicted(adapters: Path, source: Path, answers: Path, options: argparse.Nam
 
 
 def checked(answers: Path, source: Path, count: int) -> dict[str, Any]:
-    """Compare the answers with the documents: every row once, with its own id and adapter, and none without a label."""
+    """Compare the answers with the documents: every row once, with its own id and adapter, and a label or an error."""
     found = pq.read_table(answers, columns=["row", "id", "adapter", "label", "error"])
     order = np.argsort(found["row"].to_numpy())
     given = pq.read_table(source, columns=["id", "name"])
@@ -122,7 +123,7 @@ def checked(answers: Path, source: Path, count: int) -> dict[str, Any]:
         "ids_are_theirs": bool((found["id"].to_numpy()[order] == given["id"].to_numpy()).all()),
         "adapters_are_theirs": found["adapter"].take(pa.array(order)).to_pylist() == given["name"].to_pylist(),
         "without_a_label": found["label"].null_count,
-        "errors": found.num_rows - found["error"].null_count,
+        "errors": dict(Counter(found["error"].drop_null().to_pylist()).most_common(5)),
     }
 
 

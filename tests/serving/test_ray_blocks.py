@@ -108,6 +108,31 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
         assert message in row["error"]
 
 
+def test_a_slow_worker_refuses_no_row(adapters, tmp_path):
+    model, named = adapters
+    pq.write_table(pa.table({"text": [f"word{n}" for n in range(40)]}), tmp_path / "in.parquet")
+    job = Job(str(model), named["spam"], tmp_path, "text", None, None, False, 16)
+    worker = Worker(job)
+    (block,) = cut_into_blocks([tmp_path / "in.parquet"], job.texts, rows=100)
+    worker.engine._tokens_per_second = 0.01  # what a machine that slept for an hour measures
+    try:
+        told = worker({name: [value] for name, value in asdict(block).items()})
+    finally:
+        worker.engine.close()
+    assert (told["rows"], told["errors"], told["failure"]) == ([40], [0], [""])
+
+
+def test_a_worker_whose_engine_has_ended_writes_nothing(adapters, tmp_path):
+    model, named = adapters
+    pq.write_table(pa.table({"text": ["word1"]}), tmp_path / "in.parquet")
+    worker = Worker(Job(str(model), named["spam"], tmp_path, "text", None, None, False, 512))
+    (block,) = cut_into_blocks([tmp_path / "in.parquet"], ["text"], rows=100)
+    worker.engine.close()
+    (failure,) = worker({name: [value] for name, value in asdict(block).items()})["failure"]
+    assert "shutting down" in failure
+    assert not list(tmp_path.glob("part-*"))
+
+
 def test_a_worker_whose_adapter_is_damaged_writes_nothing(adapters, tmp_path):
     model, named = adapters
     pq.write_table(pa.table({"text": ["word1"]}), tmp_path / "in.parquet")

@@ -21,7 +21,7 @@ from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine, Limits, Request
-from foretoken.serving.errors import ComputeError
+from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
 from foretoken.serving.folders import check_name
 from foretoken.serving.ray.blocks import Block, read_block
 from foretoken.serving.store import Store
@@ -126,7 +126,14 @@ class Worker:
         store = Store(base, bank, memory=self.job.memory)
         if self.job.adapter_column is None:
             store.add(ONLY, self.job.adapter)
-        limits = Limits(self.job.tokens_per_batch, _MANY, _MANY, _MANY, _MANY)  # nobody waits for an answer
+        limits = Limits(  # nobody waits for an answer
+            tokens_per_batch=self.job.tokens_per_batch,
+            rows_waiting=_MANY,
+            documents=_MANY,
+            characters=_MANY,
+            seconds_waiting=_MANY,
+            seconds_expected=_MANY,
+        )
         return Engine(store, limits=limits, padded=not bank.packs).start()
 
     def _column(self, table: pa.Table, name: str | None) -> list[str | None]:
@@ -140,6 +147,8 @@ class Worker:
                 return f"the column {self.job.pair_column!r} is empty; expected some text"
             adapter = ONLY if self.job.adapter_column is None else self._adapter(name or "")
             return engine.submit(Request(adapter, [Document(text or "", pair)], Classify()))
+        except (BusyError, NotReadyError):  # no fault of the row
+            raise
         except ForetokenError as error:
             return one_line(str(error))
 
