@@ -171,7 +171,9 @@ class InducerColumns(ScoreColumns):
     def scores(self, query: Tensor, scale: float) -> Tensor:
         """(B, H, N, K) -> (B, H, N, 1): ``<q, q + MLP_k(q)>`` times scale."""
         wide = torch.promote_types(query.dtype, torch.float32)  # |q|^2 may be more than half precision can say
-        product = torch.linalg.vector_norm(query, dim=-1, keepdim=True, dtype=wide).square() * scale
+        # heads after tokens, as they lie in memory
+        norm = torch.linalg.vector_norm(query.transpose(1, 2), dim=-1, keepdim=True, dtype=wide).transpose(1, 2)
+        product = norm.square() * scale
         if self.key_network is not None:
             product = product + self.key_network.dot(query, scale)
         return product.to(query.dtype)

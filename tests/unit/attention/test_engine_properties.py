@@ -625,6 +625,16 @@ def test_one_thread_and_two_agree(engine):
     check_equal(*found, 1e-5)
 
 
+def test_a_query_whose_own_key_has_no_weight_knows_its_sum():
+    sign = torch.tensor([1.0, -1.0, 1.0, -1.0, -1.0])
+    key = sign[:, None, None]  # a query's score of keys like its own is -200, of others 200: exp(-400) is no float
+    columns = ExtraColumns(torch.full((1, 5, 1), 199.0), num_outside=1)
+    within = WindowedDocuments([Document(0, 5, torch.tensor([], dtype=torch.long))], one_sided=4)
+    _, found = attend_documents(-200 * key, key, key, within=within, columns=columns, scale=1.0)
+    others = torch.tensor([(sign != own).sum() for own in sign])
+    torch.testing.assert_close(found.flatten(), 1 / (1 + torch.e * others))
+
+
 @pytest.mark.covering
 @pytest.mark.parametrize("num_outside", [0, 1, 2])
 @pytest.mark.parametrize("globals_", [(), ((0, 0), (1, 3))], ids=str)

@@ -174,11 +174,12 @@ class Banded(torch.autograd.Function):
             extra = query.new_zeros(heads, tokens, buffers.num_extra)
             for block in buffers:
                 here = slice(block.start, block.stop)
-                scores = buffers.scores(buffers.scaled(query, block), block)
-                highest = scores.amax(dim=-1) if with_lse else None
-                torch.softmax(scores, dim=-1, out=scores)
-                if highest is not None:  # the largest probability is exp(highest - lse): no second sum over the scores
-                    lse[:, here] = highest.to(wide) - scores.amax(dim=-1).to(wide).log()
+                queries = buffers.scaled(query, block)
+                if with_lse:
+                    scores, lse[:, here] = softmax_and_lse(buffers, queries, block)
+                else:
+                    scores = buffers.scores(queries, block)
+                    torch.softmax(scores, dim=-1, out=scores)
                 extra[:, here] = scores[:, :, : buffers.num_extra]
                 out[here] = torch.bmm(scores, buffers.values[:, : block.num_columns]).transpose(0, 1)
         return out, extra, lse
@@ -372,6 +373,23 @@ def spread(grads: Tensor, own: Tensor | None, prefix: Tensor | None, block: Bloc
         # not index_add_: for one index it copies all of `own`; a document's indices differ from each other
         own[block.document.global_index] += grads[:, end : block.num_leading].transpose(0, 1)
     own[block.first : block.last] += grads[:, block.num_leading : block.num_columns].transpose(0, 1)
+
+
+def softmax_and_lse(buffers: BlockBuffers, queries: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    """Return the softmax (H, n, C) of the scores, in the buffer, and their log-sum-exp (H, n), in float32 at least.
+
+    A query sees its own key, whose probability is ``exp(score - lse)``: that saves a second sum over the scores, unless
+    it is too small for a number of its type.
+    """
+    scores = buffers.scores(queries, block)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    own = scores.diagonal(block.num_leading + block.start - block.first, 1, 2)  # a view, of what is there later, too
+    score = own.to(wide, copy=True)
+    torch.softmax(scores, dim=-1, out=scores)
+    if bool((own < torch.finfo(own.dtype).tiny).any()):
+        lse = buffers.scores(queries, block).to(wide).logsumexp(dim=-1)
+        return torch.softmax(scores, dim=-1, out=scores), lse
+    return scores, score - own.to(wide).log()
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
