@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from foretoken.attention.columns import NO_COLUMNS, ExtraColumns, column_probabilities, joined
 from foretoken.attention.engines.dense import repeat_heads
@@ -304,44 +304,40 @@ class BlockBuffers:
         """(H, n, K) scaled queries -> their scores (H, n, C), in the buffer, -inf where nothing is seen."""
         heads, count = queries.shape[:2]
         scores = self.room[: heads * count * block.num_columns].view(heads, count, block.num_columns)
-        torch.bmm(queries, self.keys[:, : block.num_columns].transpose(1, 2), out=scores)
+        keys, reach = self.keys[:, : block.num_columns].transpose(1, 2), self.within.one_sided
+        offset = block.start - block.first
+        if offset + count - 1 > reach or block.last - block.start - 1 > reach:
+            far = far_keys(count, block.num_columns, block.num_leading, offset, reach, scores.dtype, scores.device)
+            torch.baddbmm(far.expand(heads, -1, -1), queries, keys, out=scores)
+        else:
+            torch.bmm(queries, keys, out=scores)
         if self.extra is not None:
             scores[:, :, : self.num_extra] += self.extra[:, block.start : block.stop]
-        self.hide(scores[:, :, block.num_leading :], block)
+        if block.document.outside is not None:
+            hide(scores[:, :, block.num_leading :], block.document.outside, block)
         return scores
 
-    def hide(self, scores: Tensor, block: Block) -> None:
-        """Put -inf where a query of the block does not see a key of its band: (H, n, band)."""
-        document, reach, count = block.document, self.within.one_sided, scores.shape[1]
-        behind = block.stop - 1 - reach - block.first  # keys that the block's last query no longer sees
-        if behind > 0:
-            offset = block.start - reach - block.first
-            scores[:, :, :behind] += corner(count, behind, offset, scores.dtype, scores.device)
-        before = block.last - 1 - reach - block.start  # keys that its first query does not see yet
-        if before > 0:
-            scores[:, :, -before:] += corner(count, before, None, scores.dtype, scores.device)
-        if document.outside is None:
-            return
-        outside = document.outside[block.first - document.start : block.last - document.start]
-        if not bool(outside.any()):
-            return
-        scores.masked_fill_(outside, float("-inf"))
-        if document.masked is not None:  # a masked query sees itself, so that its softmax is defined
-            own = torch.arange(block.start - block.first, block.stop - block.first, device=scores.device)
-            masked = document.masked[block.start - document.start : block.stop - document.start]
-            scores.masked_fill_(one_hot(own, block.last - block.first).bool() & masked[:, None], 0.0)
+
+@lru_cache(maxsize=16)
+def far_keys(
+    count: int, columns: int, leading: int, offset: int, reach: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return (n, C): -inf at the band's keys that are farther than ``reach`` from query i, which is key i + offset."""
+    nowhere = torch.full((count, columns - leading), float("-inf"), dtype=dtype, device=device)
+    return pad(nowhere.triu(offset + reach + 1) + nowhere.tril(offset - reach - 1), (leading, 0))
 
 
-@lru_cache(maxsize=64)
-def corner(count: int, width: int, offset: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return (n, width): -inf at keys left of query i + offset, or without an offset from query i on; else 0.
-
-    It is added to the corners of a band alone: most of a block's band is seen by all of its queries.
-    """
-    query = torch.arange(count, device=device)[:, None]
-    key = torch.arange(width, device=device)[None]
-    far = key >= query if offset is None else key < query + offset
-    return torch.zeros(count, width, dtype=dtype, device=device).masked_fill_(far, float("-inf"))
+def hide(scores: Tensor, outside: Tensor, block: Block) -> None:
+    """Put -inf where a query of the block would see a key that is no part of its band: (H, n, band)."""
+    document = block.document
+    outside = outside[block.first - document.start : block.last - document.start]
+    if not bool(outside.any()):
+        return
+    scores.masked_fill_(outside, float("-inf"))
+    if document.masked is not None:  # a masked query sees itself, so that its softmax is defined
+        own = torch.arange(block.start - block.first, block.stop - block.first, device=scores.device)
+        masked = document.masked[block.start - document.start : block.stop - document.start]
+        scores.masked_fill_(one_hot(own, block.last - block.first).bool() & masked[:, None], 0.0)
 
 
 class Sums:
