@@ -14,7 +14,9 @@ import tempfile
 import time
 from typing import Any
 
+import torch
 from shared import run_missing, set_up, study_parser
+from torch import Tensor
 from transformers import TrainerCallback
 
 from foretoken.training.recipe.recipe import build_recipe
@@ -152,7 +154,7 @@ VARIANTS |= {
     for name, what, options in (
         (PROPAGATION, "random start", {**NOISE}),
         (PROPAGATION, "positions", {"prefix_init": "positions"}),
-        (PROPAGATION, "dropout 0.1", {"prefix_dropout": 0.1}),
+        (PROPAGATION, "dropout 0", {"prefix_dropout": 0.0}),
         (PROPAGATION, "32 tokens", {"num_virtual_tokens": 32}),
         (PROPAGATION, "rate 0.01", {"training": {"learning_rate": 0.01}}),
         (PROPAGATION, "rate 0.06", {"training": {"learning_rate": 0.06}}),
@@ -165,6 +167,10 @@ VARIANTS |= {
         (DECOUPLED, "rate 0.03", {"training": {"learning_rate": 0.03}}),
         (DECOUPLED, "head on [CLS]", {"head": {"pool": "first"}}),
     )
+}
+VARIANTS |= {
+    f"{name} by default, first layer at a tenth": changed(name, training={"first_layer": 0.1})
+    for name in (PROPAGATION, DECOUPLED)
 }
 VARIANTS |= {
     f"{name} by default, {layers}": changed(name, layers=layers)
@@ -188,17 +194,45 @@ class HeadFirst(TrainerCallback):
                     parameter.grad = None
 
 
+class FirstLayer(TrainerCallback):
+    """Take only a share of every step on the first layer's vectors, where a step moves the output most."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.before: list[tuple[Tensor, Tensor]] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Remember the first layer's vectors."""
+        self.before = [
+            (parameter, parameter.detach().clone())
+            for name, parameter in kwargs["model"].named_parameters()
+            if parameter.requires_grad and ".layer.0.foretoken." in name
+        ]
+        if not self.before:
+            raise ValueError("no trained vectors in layer 0")
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Go back to where a share of the step ends."""
+        with torch.no_grad():
+            for parameter, before in self.before:
+                parameter.lerp_(before, 1 - self.share)
+
+
+CALLBACKS = {"head_first": HeadFirst, "first_layer": FirstLayer}
+
+
 def one_run(task: str, variant: str, seed: int, precision: str) -> dict[str, Any]:
     """Train a variant on a task and return what it measured."""
     chosen, setting = VARIANTS[variant], TASKS[task]
     training = {**setting["training"], **chosen["training"], "seed": seed, "precision": precision}
-    times, first = training.pop("smaller_by", 1), training.pop("head_first", None)
+    times = training.pop("smaller_by", 1)
+    callbacks = [kind(training.pop(name)) for name, kind in CALLBACKS.items() if name in training]
     training |= {"max_steps": training["max_steps"] * times, "batch_size": training["batch_size"] // times}
     training["eval_every"] = training["max_steps"]
     with tempfile.TemporaryDirectory() as folder:
         recipe = {**setting, **chosen, "model": "minilm", "training": training, "output": folder, "name": "run"}
         began = time.perf_counter()
-        record = train(build_recipe(recipe), callbacks=[] if first is None else [HeadFirst(first)])
+        record = train(build_recipe(recipe), callbacks=callbacks)
     scores = {
         part: {metric: record[part][metric] for metric in MEASURED if metric in record[part]}
         for part in ("validation", "test")

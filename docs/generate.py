@@ -334,6 +334,34 @@ def ablation(task: str, metric: str) -> Iterator[str]:
     return table(("variant", "seeds", f"`{metric}`, validation", f"`{metric}`, test"), rows)
 
 
+COMPARED = {"sst2": "roc_auc", "cola": "roc_auc", "mrpc": "roc_auc", "wnut17": "f1"}
+
+
+def ablation_paired(part: str) -> Iterator[str]:
+    """Return what one change makes of a method's default, task by task: the mean difference of runs of equal seed."""
+    runs = json.loads((RESULTS / "ablation.json").read_text(encoding="utf-8"))["runs"]
+    scores: dict[tuple[str, str], dict[int, float]] = {}
+    for run in runs:
+        if run["task"] in COMPARED and run["precision"] == "bf16":
+            score = (run[part] or {}).get(COMPARED[run["task"]])
+            scores.setdefault((run["variant"], run["task"]), {})[run["seed"]] = score
+
+    def cell(variant: str, task: str) -> str:
+        own, base = scores.get((variant, task), {}), scores.get((variant.split(", ")[0], task), {})
+        seeds = own.keys() & base.keys()
+        if len(seeds) < 3:  # the tables of the tasks have the rest
+            return ""
+        if variant.endswith(" by default"):
+            return f"{statistics.mean(own.values()):.3f}"
+        pairs = [round(own[seed] - base[seed], 4) for seed in seeds]
+        return f"{statistics.mean(pairs):+.3f} ({sum(pair > 0 for pair in pairs)} of {len(pairs)})"
+
+    changed = sorted({variant for variant, _ in scores if " by default" in variant})
+    rows = [(variant, *(cell(variant, task) for task in COMPARED)) for variant in changed]
+    header = ("variant", *(f"{task}, `{metric}`" for task, metric in COMPARED.items()))
+    return table(header, (row for row in rows if any(row[1:])))
+
+
 def aot_grid() -> Iterator[str]:
     """Return what `foretoken bench aot --grid` measured: a row a candidate, two columns a size."""
     from foretoken.bench.show.methods import working_memory
@@ -499,6 +527,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "study": study,
     "study-of-all-tasks": study_of_all_tasks,
     "ablation": ablation,
+    "ablation-paired": ablation_paired,
     "aot-grid": aot_grid,
     "retrieval": retrieval,
     "patched": patched,

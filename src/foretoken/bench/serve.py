@@ -51,7 +51,10 @@ def plan(options: Options) -> list[Part]:
             "active": [1, 4, 8] if options.quick else [1, 1000, 10_000],
             "documents": 8 if options.quick else 64,
         },
-        EQUAL: {"requests": 32 if options.quick else 1000, "documents": 10 if options.quick else 100},
+        EQUAL: {
+            "requests": options.requests or (32 if options.quick else 1000),
+            "documents": 10 if options.quick else 100,
+        },
         COLD: {"asked": 8 if options.quick else 200, "documents": 8 if options.quick else 64},
         OVERLOAD: {
             "arriving_seconds": 1 if options.quick else 20,

@@ -45,6 +45,14 @@ def test_every_part_is_measured_and_shown(name):
     assert any(chart.series or chart.bars for chart in section.charts)
 
 
+def test_requests_are_counted():
+    asked = {part.title: part.settings.get("requests") for part in parts("serve", Options(requests=100_000))}
+    assert asked["equal to one at a time"] == 100_000
+    assert sum(count is not None for count in asked.values()) == 1
+    with pytest.raises(ConfigError, match="requests"):
+        Options(requests=0)
+
+
 def test_methods_are_chosen_by_name():
     both = parts("methods", Options(method=["inducer-tuning", "bitfit"]))
     labels = [[one["label"] for one in part.settings["cases"]] for part in both]

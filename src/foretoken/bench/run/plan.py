@@ -55,6 +55,13 @@ class Options:
     grid_size: list[str] = option(
         "with --grid: documents x tokens, such as 16x128; may be repeated", factory=list, only="aot"
     )
+    requests: int | None = option(
+        "mixed requests that are asked together and again one at a time (default: 1,000)",
+        None,
+        at_least=1,
+        at_most=10_000_000,
+        only="serve",
+    )
     family: list[Literal["roberta", "longformer"]] = option(
         "with --grid: the model; may be repeated", factory=list, only="aot"
     )
