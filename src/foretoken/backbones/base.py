@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig
 
 from foretoken.attention import LinearMap, Mask
 from foretoken.attention.packed import PackedBatch
+from foretoken.backbones.fast_maps import is_linear
 from foretoken.backbones.masks import PrefixMask
 from foretoken.backbones.module_value import Keywords, ModuleValue
 from foretoken.backbones.pooling import ATTENTION
@@ -105,7 +106,7 @@ LINEAR_MAP = ModuleValue[Callable[[nn.Module], "LinearMap | None"]]("foretoken_l
 
 def plain_map(module: nn.Module) -> LinearMap | None:
     """Return the linear map that a frozen or trained module is; None for anything else, e.g. quantised weights."""
-    if type(module) is not nn.Linear or type(module.weight) is not nn.Parameter:
+    if not is_linear(module) or type(module.weight) is not nn.Parameter:
         return None
     if not module.weight.is_floating_point() or "forward" in module.__dict__:
         return None

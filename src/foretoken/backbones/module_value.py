@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from torch import nn
 
 T = TypeVar("T")
 Arguments: TypeAlias = tuple[Any, ...]  # positional arguments of a module's forward, as its hooks get them
 Keywords: TypeAlias = dict[str, Any]  # its keyword arguments
+
+
+class Removable(Protocol):
+    """A handle of something that was put on a module."""
+
+    def remove(self) -> None:
+        """Take it off."""
 
 
 class ModuleValue(Generic[T]):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from foretoken.bench.measure import Effort, compare
 from foretoken.machine.processor import cpu_cores, cpu_model, memory_bytes
+from foretoken.machine.products import linear
 from foretoken.training.run.record import hardware as run_hardware
 from foretoken.training.run.record import versions
 
@@ -64,7 +64,7 @@ def matrix_limit(
 def _rate(m: int, k: int, n: int, dtype: torch.dtype, device: str, rounds: int) -> float:
     x, weight, bias = (torch.randn(*size, device=device).to(dtype) for size in ((m, k), (n, k), (n,)))
     timings = compare(
-        {"linear": lambda: functional.linear(x, weight, bias)},
+        {"linear": lambda: linear(x, weight, bias)},
         effort=Effort(rounds=rounds, seconds=5.0),
         synchronise=lambda: synchronise(device),
     )

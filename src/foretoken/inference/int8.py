@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
+from foretoken.backbones.fast_maps import is_conv1d, is_linear
 from foretoken.errors import ConfigError
 from foretoken.machine.processor import INT8_UNITS, fastest_unit, instructions
 from foretoken.training.model.precision import adapter_parts
@@ -132,9 +132,9 @@ def _has_dora(model: nn.Module) -> bool:
 
 def _weight_of(module: nn.Module) -> Tensor | None:
     """Return (out_features, in_features) of a linear map of floats, GPT-2's too; None for anything else."""
-    if type(module) is nn.Linear and module.weight.is_floating_point():
+    if is_linear(module) and module.weight.is_floating_point():
         return module.weight
-    return module.weight.t() if type(module) is Conv1D else None
+    return module.weight.t() if is_conv1d(module) else None
 
 
 def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:

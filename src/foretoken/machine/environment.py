@@ -20,6 +20,7 @@ from foretoken.machine.processor import (
     instructions,
     memory_bytes,
 )
+from foretoken.machine.products import library
 from foretoken.memory import malloc_is_tuned, other_allocator
 
 LIBRARIES = ("foretoken", "torch", "transformers", "peft", "accelerate", "datasets", "numpy", "safetensors")
@@ -47,6 +48,7 @@ def environment() -> Values:
         "chosen": {
             "device": device,
             "attention": describe(device),
+            "float32_library": library(),
             "precision_auto": faster(seconds),
             "bf16_over_fp32": round(seconds[FP32] / seconds[BF16], 2),
         },

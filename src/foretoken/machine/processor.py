@@ -23,6 +23,11 @@ def cpu_model() -> str:
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
+def vendor() -> str | None:
+    """Return who made the processor, as it says itself (GenuineIntel, AuthenticAMD); None where that is not known."""
+    return _cpuinfo().get("vendor_id")
+
+
 def cpu_cores() -> int | None:
     """Return how many processors this process may use."""
     try:

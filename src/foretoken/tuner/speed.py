@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import LINEAR_MAP, Backbone, has_submodule
+from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.module_value import Arguments
 from foretoken.backbones.packing import HEAD_INPUTS, note_head_inputs
 from foretoken.memory import tune_malloc_by_default
@@ -53,7 +54,8 @@ def speed_up(model: Model, *, malloc: bool = True) -> Model:
         tune_malloc_by_default(device=next(body.parameters()).device.type)
     if find_model_hooks(inner) is None and FAST.get(body) is None:
         backbone.attach_attention(body, backbone.attention_modules(body))
-        FAST.set(body, [*note_head_inputs(inner, body, backbone), *note_named_documents(inner, body, backbone)])
+        noted = [*note_head_inputs(inner, body, backbone), *note_named_documents(inner, body, backbone)]
+        FAST.set(body, [FastMaps(inner), *noted])
         for attention in backbone.attention_modules(body):
             LINEAR_MAP.set(attention, linear_map)
     return model

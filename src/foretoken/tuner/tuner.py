@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from foretoken.backbones import BACKBONES, find_backbone
 from foretoken.backbones.base import Backbone
+from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.packing import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.memory import tune_malloc_by_default
@@ -154,7 +155,7 @@ class ForetokenModel(BaseTuner):
             model_hooks = ModelHooks(body, backbone, dimensions)
             HOOKS.set(body, model_hooks)
             tune_malloc_by_default(device=next(body.parameters()).device.type)
-            model_hooks.handles += [add_to_loss(model), *note_head_inputs(model, body, backbone)]
+            model_hooks.handles += [FastMaps(model), add_to_loss(model), *note_head_inputs(model, body, backbone)]
         paths = {module: path for path, module in model.named_modules()}
         self.injection.sites, self.injection.sources = sites, sources
         self.injection.targets = targets_by_path(sites, self.model_hooks, paths)

@@ -20,6 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from foretoken import __version__
 from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
+from foretoken.machine.products import library
 from foretoken.memory import malloc_is_tuned
 from foretoken.options import defaults, flatten, is_number, to_dict
 from foretoken.processes import is_main_process, num_processes
@@ -190,6 +191,7 @@ def hardware() -> JsonObject:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "processes": num_processes(),
         "malloc_tuned": malloc_is_tuned(),
+        "float32_library": library(),
     }
 
 

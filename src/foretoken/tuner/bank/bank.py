@@ -15,6 +15,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from foretoken.backbones import find_backbone
+from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.packing import HEAD_INPUTS, HeadInputs
 from foretoken.errors import AdapterError, quoted
 from foretoken.files import PathLike
@@ -126,6 +127,7 @@ class AdapterBank:
         self.dimensions: dict[tuple[str, ...], Dimensions] = {(): numbers}
         self.hooks = ModelHooks(self.body, self.backbone, numbers)
         HOOKS.set(self.body, self.hooks)
+        self.hooks.handles.append(FastMaps(model))
         weight = next(self.body.parameters())
         self.compute_dtype = compute_dtype or weight.dtype
         self.dtype, self.device = dtype or self.compute_dtype, weight.device

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 
 from foretoken.backbones import find_backbone
+from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.packing import HEAD_INPUTS, HeadInputs
 from foretoken.backbones.pooling import ATTENTION, POOLING
 from foretoken.errors import AdapterError, quoted
@@ -79,6 +80,7 @@ class JointBody:
             share(body_of(other), tensors)
         self.hooks = ModelHooks(self.body, self.backbone, dimensions_of(self.body, self.body, self.backbone))
         HOOKS.set(self.body, self.hooks)
+        self.hooks.handles.append(FastMaps(self.body))
         self.padding = getattr(first.config, "pad_token_id", None) or 0
         own = {name: f"model{number}" for number, name in enumerate(inner)}  # at the sites, which take no other names
         self.acting = {name: own[name] for name, model in inner.items() if self.attach(own[name], model)}

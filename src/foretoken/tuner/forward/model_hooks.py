@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from foretoken.backbones.base import ADAPTER, Attention, Backbone, Stack
-from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
+from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue, Removable
 from foretoken.errors import AdapterError
 from foretoken.methods.base import ForetokenConfig, Sites
 from foretoken.methods.dimensions import Dimensions, Place
@@ -45,7 +45,9 @@ class ModelHooks:
         self.built: dict[str, tuple[ForetokenConfig, Sites]] = {}
         self.targets: list[nn.Module] = []
         self.stacks = [StackHooks(self.state, stack) for stack in backbone.stacks_of(body)]
-        self.handles = [handle for place in backbone.attentions(body) for handle in self.tune_attention(*place)]
+        self.handles: list[Removable] = [
+            handle for place in backbone.attentions(body) for handle in self.tune_attention(*place)
+        ]
         follow_class(body)
         backbone.attach_attention(body, backbone.attention_modules(body))
         self.forward = ThroughHooks(body)

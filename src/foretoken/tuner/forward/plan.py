@@ -11,14 +11,13 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from foretoken.attention.packed import PackedBatch
-from foretoken.backbones.module_value import ModuleValue
+from foretoken.backbones.module_value import ModuleValue, Removable
 from foretoken.errors import AdapterError, did_you_mean
 from foretoken.tuner.forward.rows import RowParameters
 
-FAST = ModuleValue[list[RemovableHandle]]("_foretoken_fast")  # the hooks of a body that was sped up without an adapter
+FAST = ModuleValue[list[Removable]]("_foretoken_fast")  # the hooks of a body that was sped up without an adapter
 BASE = "__base__"  # peft's name for "no adapter" in adapter_names
 
 

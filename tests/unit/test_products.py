@@ -1,0 +1,180 @@
+"""The product of float32 matrices by oneDNN: PyTorch's own values and gradients, and PyTorch's own way elsewhere."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from foretoken.machine import products
+from foretoken.machine.products import LEAST_ROWS, LEAST_WIDTH, library, linear
+
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
+SHAPES = [(LEAST_ROWS,), (300,), (2, 37), (1, 3, 50)]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Let oneDNN do what fits, and count how often it does."""
+    counted, own = [], products._multiply
+
+    def counting(*args):
+        counted.append(args)
+        return own(*args)
+
+    monkeypatch.setenv(products.SWITCH, "1")
+    monkeypatch.setattr(products, "_multiply", counting)
+    return counted
+
+
+def parts(rows, inner=384, outer=192, *, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = ((*rows, inner), (outer, inner), (outer,))
+    return [torch.randn(size, generator=generator, dtype=dtype).requires_grad_() for size in sizes]
+
+
+def transposed(x):
+    """Return the same values with other strides."""
+    return x.detach().transpose(-1, -2).contiguous().transpose(-1, -2).requires_grad_()
+
+
+def gradients(function, tensors):
+    out = function(*tensors)
+    weights = torch.arange(out.numel()).remainder(7).add(1).view_as(out).to(out.dtype)  # nothing cancels
+    return [out, *torch.autograd.grad((out * weights).sum(), [t for t in tensors if t is not None])]
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows", SHAPES)
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("turn", [lambda x: x, transposed])
+def test_values_and_gradients_are_those_of_the_definition(rows, with_bias, turn, calls):
+    x, weight, bias = parts(rows)
+    tensors = (turn(x), turn(weight), bias if with_bias else None)
+    exact = [None if tensor is None else tensor.detach().double().requires_grad_() for tensor in tensors]
+
+    def definition(x, weight, bias):
+        out = torch.einsum("...k,jk->...j", x, weight)
+        return out if bias is None else out + bias
+
+    for ours, theirs in zip(gradients(linear, tensors), gradients(definition, exact), strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - theirs).abs().max() <= 2e-6 * theirs.abs().max()
+    assert len(calls) == 2  # the product and its input's gradient
+
+
+@needs_onednn
+def test_without_gradients(calls):
+    x, weight, bias = (tensor.detach() for tensor in parts((20,)))
+    out = linear(x, weight, bias)
+    assert not out.requires_grad
+    torch.testing.assert_close(out, functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+    assert len(calls) == 1
+
+
+@needs_onednn
+def test_a_frozen_weight_keeps_no_input(calls):
+    x, weight, bias = parts((20,))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        linear(x, weight.detach(), bias)
+    assert all(tensor.shape == weight.shape for tensor in kept)
+
+
+@needs_onednn
+def test_gradients_of_gradients(calls):
+    x, weight, bias = parts((6,))
+
+    def penalty(function):
+        (grad,) = torch.autograd.grad(function(x, weight, bias).tanh().sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), (x, weight, bias))
+
+    for ours, theirs in zip(penalty(linear), penalty(functional.linear), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * theirs.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    ("x", "weight"),
+    [
+        (torch.ones(LEAST_ROWS - 1, 384), torch.ones(96, 384)),
+        (torch.ones(8, LEAST_WIDTH - 1), torch.ones(96, LEAST_WIDTH - 1)),
+        (torch.ones(8, 384), torch.ones(LEAST_WIDTH - 1, 384)),
+        (torch.ones(0, 384), torch.ones(96, 384)),
+        (torch.ones(384), torch.ones(96, 384)),
+        (torch.ones(8, 384, dtype=torch.float64), torch.ones(96, 384, dtype=torch.float64)),
+        (torch.ones(8, 384, dtype=torch.bfloat16), torch.ones(96, 384, dtype=torch.bfloat16)),
+        (torch.ones(8, 384, device="meta"), torch.ones(96, 384, device="meta")),
+    ],
+    ids=["few rows", "narrow", "few columns", "no rows", "one row", "float64", "bfloat16", "meta"],
+)
+def test_everything_else_goes_pytorchs_own_way(x, weight, calls):
+    out = linear(x, weight)
+    assert out.shape == (*x.shape[:-1], len(weight))
+    if out.device.type != "meta":
+        assert torch.equal(out, functional.linear(x, weight))
+    assert not calls
+
+
+def test_shapes_that_do_not_fit_get_pytorchs_own_error(calls):
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        linear(torch.ones(8, 384), torch.ones(96, 128))
+
+
+def test_autocast_and_graphs_go_pytorchs_own_way(calls):
+    x, weight, _ = (tensor.detach() for tensor in parts((8,)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear(x, weight).dtype is torch.bfloat16
+    exported = torch.export.export(Map(weight), (x,))
+    assert torch.equal(exported.module()(x), functional.linear(x, weight))
+    assert not calls
+
+
+class Map(torch.nn.Module):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight)
+
+    def forward(self, x):
+        return linear(x, self.weight)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "units", "switch", "chosen"),
+    [
+        ("AuthenticAMD", {"avx2", "avx512f"}, None, True),
+        ("AuthenticAMD", {"avx2", "avx512f"}, "0", False),
+        ("AuthenticAMD", {"avx2"}, None, False),
+        ("AuthenticAMD", {"avx2"}, "1", True),
+        ("GenuineIntel", {"avx2", "avx512f"}, None, False),
+        (None, None, None, False),
+    ],
+)
+def test_who_is_given_to_onednn(vendor, units, switch, chosen, monkeypatch):
+    monkeypatch.setattr(products, "vendor", lambda: vendor)
+    monkeypatch.setattr(products, "instructions", lambda: units)
+    monkeypatch.delenv(products.SWITCH, raising=False)
+    if switch is not None:
+        monkeypatch.setenv(products.SWITCH, switch)
+    products._pays.cache_clear()
+    try:
+        expected = chosen and HAS_ONEDNN and (switch == "1" or torch.backends.mkl.is_available())
+        assert (library() == "oneDNN") == expected
+    finally:
+        products._pays.cache_clear()
+
+
+def test_without_the_private_operator(monkeypatch):
+    monkeypatch.setenv(products.SWITCH, "1")
+    monkeypatch.setattr(products, "_onednn", lambda: None)
+    assert library() in ("MKL", "BLAS")
+    x, weight, bias = parts((8,))
+    assert torch.equal(linear(x, weight, bias), functional.linear(x, weight, bias))
+
+
+@needs_onednn
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # PyTorch's own, of every use of these flags
+def test_who_turns_onednn_off_is_left_alone(calls):
+    x, weight, bias = parts((8,))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert library() != "oneDNN"
+        linear(x, weight, bias)
+    assert not calls
