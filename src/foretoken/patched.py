@@ -286,6 +286,12 @@ PATCHED: tuple[Patch, ...] = (
         "read",
         "a linear map in oneDNN; without it PyTorch's own",
     ),
+    *of_each(
+        "torch",
+        "_C._are_functorch_transforms_active autograd.forward_ad._current_level",
+        "read",
+        "what transforms or differentiates forwards gets PyTorch's own linear map",
+    ),
     Patch("torch._int_mm", "read", "the product of whole numbers of 8 bits (`--precision int8`)"),
     Patch(
         "torch.nn.functional.scaled_dot_product_attention",

@@ -128,6 +128,18 @@ def test_autocast_and_graphs_go_pytorchs_own_way(calls):
     assert not calls
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own use of it
+def test_transforms_and_forward_mode_go_pytorchs_own_way(calls):
+    x, weight, _ = (tensor.detach() for tensor in parts((5, 8)))
+    mapped = torch.func.vmap(linear, in_dims=(0, None))(x, weight)
+    torch.testing.assert_close(mapped, functional.linear(x, weight))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        _, tangent = torch.autograd.forward_ad.unpack_dual(linear(dual, weight))
+    torch.testing.assert_close(tangent, functional.linear(torch.ones_like(x), weight))
+    assert not calls
+
+
 class Map(torch.nn.Module):
     def __init__(self, weight):
         super().__init__()

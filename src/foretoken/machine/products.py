@@ -12,6 +12,8 @@ from functools import cache
 
 import torch
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 from foretoken.attention.tracing import is_traced
@@ -59,7 +61,8 @@ def library() -> str:
 def _fits(x: Tensor, weight: Tensor) -> bool:
     """Tell whether oneDNN can do it and gains by it."""
     return (
-        x.dtype is torch.float32 is weight.dtype
+        not is_traced()
+        and x.dtype is torch.float32 is weight.dtype
         and type(x) in _PLAIN
         and type(weight) in _PLAIN
         and x.device.type == "cpu" == weight.device.type
@@ -68,8 +71,13 @@ def _fits(x: Tensor, weight: Tensor) -> bool:
         and x.shape[-1] == weight.shape[1]
         and (weight.is_contiguous() or weight.t().is_contiguous())
         and not torch.is_autocast_enabled("cpu")
-        and not is_traced()
+        and not _is_transformed()
     )
+
+
+def _is_transformed() -> bool:
+    """Tell whether torch.func or forward-mode differentiation is at work, which know PyTorch's own functions."""
+    return _are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 @cache

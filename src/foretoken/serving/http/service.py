@@ -112,7 +112,7 @@ async def _disconnected(http: Request) -> None:
         pass
 
 
-def service_of(http: Request) -> Service:
+async def service_of(http: Request) -> Service:  # what is not async, FastAPI runs in another thread
     """Return the service of the application."""
     return http.app.state.service
 
@@ -121,14 +121,14 @@ ServiceOf = Annotated[Service, Depends(service_of)]
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
-def needs_key(service: ServiceOf, given: Credentials) -> None:
+async def needs_key(service: ServiceOf, given: Credentials) -> None:
     """Refuse clients without the key; the admin key opens everything."""
     settings = service.settings
     if settings.api_key is not None and not _is_one_of(given, settings.api_key, settings.admin_key):
         raise _unauthorised("this route needs the API key, as `Authorization: Bearer KEY`")
 
 
-def needs_admin_key(service: ServiceOf, given: Credentials) -> None:
+async def needs_admin_key(service: ServiceOf, given: Credentials) -> None:
     """Refuse clients without the admin key; without such a key nobody may."""
     if not service.settings.uploads:
         raise HTTPException(
