@@ -5,11 +5,11 @@ import torch
 from torch.nn import functional
 
 from foretoken.machine import products
-from foretoken.machine.products import LEAST_ROWS, LEAST_WIDTH, library, linear
+from foretoken.machine.products import LEAST_WIDTH, ROWS, library, linear
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
-SHAPES = [(LEAST_ROWS,), (300,), (2, 37), (1, 3, 50)]
+SHAPES = [(ROWS[-1],), (300,), (2, 37), (1, 3, 50), (1, 1500)]
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_values_and_gradients_are_those_of_the_definition(rows, with_bias, turn,
 
 @needs_onednn
 def test_without_gradients(calls):
-    x, weight, bias = (tensor.detach() for tensor in parts((20,)))
+    x, weight, bias = (tensor.detach() for tensor in parts((80,)))
     out = linear(x, weight, bias)
     assert not out.requires_grad
     torch.testing.assert_close(out, functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
@@ -73,7 +73,7 @@ def test_without_gradients(calls):
 
 @needs_onednn
 def test_a_frozen_weight_keeps_no_input(calls):
-    x, weight, bias = parts((20,))
+    x, weight, bias = parts((80,))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
         linear(x, weight.detach(), bias)
@@ -82,7 +82,7 @@ def test_a_frozen_weight_keeps_no_input(calls):
 
 @needs_onednn
 def test_gradients_of_gradients(calls):
-    x, weight, bias = parts((6,))
+    x, weight, bias = parts((70,))
 
     def penalty(function):
         (grad,) = torch.autograd.grad(function(x, weight, bias).tanh().sum(), x, create_graph=True)
@@ -95,14 +95,14 @@ def test_gradients_of_gradients(calls):
 @pytest.mark.parametrize(
     ("x", "weight"),
     [
-        (torch.ones(LEAST_ROWS - 1, 384), torch.ones(96, 384)),
-        (torch.ones(8, LEAST_WIDTH - 1), torch.ones(96, LEAST_WIDTH - 1)),
-        (torch.ones(8, 384), torch.ones(LEAST_WIDTH - 1, 384)),
+        (torch.ones(ROWS[-1] - 1, 384), torch.ones(96, 384)),
+        (torch.ones(80, LEAST_WIDTH - 1), torch.ones(96, LEAST_WIDTH - 1)),
+        (torch.ones(80, 384), torch.ones(LEAST_WIDTH - 1, 384)),
         (torch.ones(0, 384), torch.ones(96, 384)),
         (torch.ones(384), torch.ones(96, 384)),
-        (torch.ones(8, 384, dtype=torch.float64), torch.ones(96, 384, dtype=torch.float64)),
-        (torch.ones(8, 384, dtype=torch.bfloat16), torch.ones(96, 384, dtype=torch.bfloat16)),
-        (torch.ones(8, 384, device="meta"), torch.ones(96, 384, device="meta")),
+        (torch.ones(80, 384, dtype=torch.float64), torch.ones(96, 384, dtype=torch.float64)),
+        (torch.ones(80, 384, dtype=torch.bfloat16), torch.ones(96, 384, dtype=torch.bfloat16)),
+        (torch.ones(80, 384, device="meta"), torch.ones(96, 384, device="meta")),
     ],
     ids=["few rows", "narrow", "few columns", "no rows", "one row", "float64", "bfloat16", "meta"],
 )
@@ -114,13 +114,26 @@ def test_everything_else_goes_pytorchs_own_way(x, weight, calls):
     assert not calls
 
 
+@needs_onednn
+def test_few_kernels_are_kept(monkeypatch):
+    """oneDNN is asked for a few numbers of rows alone: for each it keeps memory of a weight's size."""
+    monkeypatch.setenv(products.SWITCH, "1")
+    seen, own = set(), products._onednn()
+    monkeypatch.setattr(products, "_onednn", lambda: lambda x, *rest: seen.add(len(x)) or own(x, *rest))
+    weight = torch.randn(64, 64)
+    for rows in (64, 100, 333, 1023, 1024, 1500, 5000):
+        x = torch.randn(rows, 64)
+        torch.testing.assert_close(linear(x, weight), functional.linear(x, weight), rtol=1e-4, atol=1e-4)
+    assert seen == set(ROWS)
+
+
 def test_shapes_that_do_not_fit_get_pytorchs_own_error(calls):
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        linear(torch.ones(8, 384), torch.ones(96, 128))
+        linear(torch.ones(80, 384), torch.ones(96, 128))
 
 
 def test_autocast_and_graphs_go_pytorchs_own_way(calls):
-    x, weight, _ = (tensor.detach() for tensor in parts((8,)))
+    x, weight, _ = (tensor.detach() for tensor in parts((80,)))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert linear(x, weight).dtype is torch.bfloat16
     exported = torch.export.export(Map(weight), (x,))
@@ -130,7 +143,7 @@ def test_autocast_and_graphs_go_pytorchs_own_way(calls):
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own use of it
 def test_transforms_and_forward_mode_go_pytorchs_own_way(calls):
-    x, weight, _ = (tensor.detach() for tensor in parts((5, 8)))
+    x, weight, _ = (tensor.detach() for tensor in parts((5, 80)))
     mapped = torch.func.vmap(linear, in_dims=(0, None))(x, weight)
     torch.testing.assert_close(mapped, functional.linear(x, weight))
     with torch.autograd.forward_ad.dual_level():
@@ -178,14 +191,14 @@ def test_without_the_private_operator(monkeypatch):
     monkeypatch.setenv(products.SWITCH, "1")
     monkeypatch.setattr(products, "_onednn", lambda: None)
     assert library() in ("MKL", "BLAS")
-    x, weight, bias = parts((8,))
+    x, weight, bias = parts((80,))
     assert torch.equal(linear(x, weight, bias), functional.linear(x, weight, bias))
 
 
 @needs_onednn
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # PyTorch's own, of every use of these flags
 def test_who_turns_onednn_off_is_left_alone(calls):
-    x, weight, bias = parts((8,))
+    x, weight, bias = parts((80,))
     with torch.backends.mkldnn.flags(enabled=False):
         assert library() != "oneDNN"
         linear(x, weight, bias)

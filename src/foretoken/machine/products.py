@@ -21,7 +21,8 @@ from foretoken.machine.processor import instructions, vendor
 
 SWITCH = "FORETOKEN_ONEDNN"
 LEAST_WIDTH = 64  # of a weight's sides: smaller products are all overhead
-LEAST_ROWS = 4  # one token after the other, as decoders write, is faster in MKL
+# oneDNN and PyTorch keep a kernel for each number of rows, with memory of a weight's size: there are to be few of them
+ROWS = (1024, 256, 64)
 _PLAIN = (Tensor, nn.Parameter)
 
 
@@ -67,7 +68,7 @@ def _fits(x: Tensor, weight: Tensor) -> bool:
         and type(weight) in _PLAIN
         and x.device.type == "cpu" == weight.device.type
         and min(weight.shape) >= LEAST_WIDTH
-        and x.numel() >= LEAST_ROWS * weight.shape[1]
+        and x.numel() >= ROWS[-1] * weight.shape[1]
         and x.shape[-1] == weight.shape[1]
         and (weight.is_contiguous() or weight.t().is_contiguous())
         and not torch.is_autocast_enabled("cpu")
@@ -94,9 +95,18 @@ def _onednn() -> Callable[..., Tensor] | None:
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply as many rows at a time as there are kernels for, and what is left over in PyTorch's own way."""
     onednn = _onednn()
     assert onednn is not None
-    return onednn(x.contiguous(), weight, bias, "none", [], "")  # rows with gaps would get a slow kernel
+    rows = x.reshape(-1, weight.shape[1]).contiguous()  # rows with gaps would get a slow kernel
+    out, start = rows.new_empty(len(rows), len(weight)), 0
+    for size in ROWS:
+        while len(rows) - start >= size:
+            out[start : start + size] = onednn(rows[start : start + size], weight, bias, "none", [], "")
+            start += size
+    if start < len(rows):
+        out[start:] = functional.linear(rows[start:], weight, bias)
+    return out.view(*x.shape[:-1], len(weight))
 
 
 class _Linear(torch.autograd.Function):
