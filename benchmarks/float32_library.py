@@ -3,15 +3,14 @@
     python benchmarks/float32_library.py [--output benchmarks/results/float32_library] [--rounds 5] [--threads 1 2]
 
 Prefix-propagation and LoRA on models of MiniLM's shapes and of Longformer-base's with four layers, random weights,
-without padding as `foretoken train` computes; and a single product, also of a number of rows that oneDNN sees for the
-first time, for which it makes a kernel. Processors that foretoken does not give to oneDNN are measured all the same.
+without padding as `foretoken train` computes; and a single product. Processors that foretoken does not give to oneDNN
+are measured all the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -31,7 +30,6 @@ from foretoken.machine.products import SWITCH, linear
 LIBRARIES = {"MKL": "0", "oneDNN": "1"}
 BATCHES = {"minilm": ((64, 17), (32, 128), (8, 512)), "longformer": ((1, 4096),)}  # documents x tokens
 PRODUCT = (1024, 384, 1536)
-FIRST_TIMES = 40
 
 
 def model(kind: str, method: str) -> Any:
@@ -81,19 +79,11 @@ def passes(trained: Any, documents: int, tokens: int, effort: Effort) -> dict[st
 
 
 def products(effort: Effort) -> dict[str, Any]:
-    """Return what one product takes, in both libraries and in oneDNN with a number of rows it has not had."""
+    """Return what one product takes in both libraries."""
     rows, inner, outer = PRODUCT
-    weight, bias = torch.randn(outer, inner), torch.randn(outer)
-    x = torch.randn(rows + FIRST_TIMES, inner)
-    calls = {library: by(library, lambda: linear(x[:rows], weight, bias)) for library in LIBRARIES}
-    found = {library: timing.as_dict() for library, timing in compare(calls, effort=effort).items()}
-    firsts = []
-    os.environ[SWITCH] = LIBRARIES["oneDNN"]
-    for more in range(1, FIRST_TIMES + 1):
-        began = time.perf_counter()
-        linear(x[: rows + more], weight, bias)
-        firsts.append(time.perf_counter() - began)
-    return {"shape": PRODUCT, "timings": found, "first_time": sorted(firsts)[FIRST_TIMES // 2]}
+    x, weight, bias = torch.randn(rows, inner), torch.randn(outer, inner), torch.randn(outer)
+    timings = compare({library: by(library, lambda: linear(x, weight, bias)) for library in LIBRARIES}, effort=effort)
+    return {"shape": PRODUCT, "timings": {library: timing.as_dict() for library, timing in timings.items()}}
 
 
 def measure(threads: int, effort: Effort) -> dict[str, Any]:
