@@ -106,17 +106,8 @@ def command(name, whole, adapters, port, options):
         start = [python.parent / "infinity_emb", "v2", "--model-id", whole, "--device", "cpu", "--port", str(port)]
         return [*start, "--host", "127.0.0.1", "--no-bettertransformer", "--no-compile", "--served-model-name", "a0"]
     start = [python, "-m", "vllm.entrypoints.openai.api_server", "--runner", "pooling", "--model", whole]
-    return [
-        *start,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--served-model-name",
-        "a0",
-        "--dtype",
-        DTYPES[options.precision],
-    ]
+    start += ["--dtype", DTYPES[options.precision]]
+    return [*start, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "a0"]
 
 
 def cores_of(options):
