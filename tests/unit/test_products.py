@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from foretoken.machine import products
-from foretoken.machine.products import LEAST_WIDTH, ROWS, library, linear
+from foretoken.machine.products import LEAST_MANY, LEAST_WIDTH, ROWS, library, linear, products_with, weighted_sums
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
@@ -125,6 +125,85 @@ def test_few_kernels_are_kept(monkeypatch):
         x = torch.randn(rows, 64)
         torch.testing.assert_close(linear(x, weight), functional.linear(x, weight), rtol=1e-4, atol=1e-4)
     assert seen == set(ROWS)
+
+
+FEW = {
+    "products_with": (products_with, "brd,bnd->brn", lambda rows, many: ((1, rows, 96), (1, many, 96))),
+    "weighted_sums": (weighted_sums, "brn,bnd->brd", lambda rows, many: ((1, rows, many), (1, many, 96))),
+}
+
+
+def few_and_many(sizes, *, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(size, generator=generator, dtype=dtype).requires_grad_() for size in sizes]
+
+
+@needs_onednn
+@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize(("rows", "many"), [(LEAST_WIDTH, LEAST_MANY), (70, 300), (108, 1500)])
+@pytest.mark.parametrize("turn", [lambda x: x, transposed])
+def test_few_rows_with_many_are_those_of_the_definition(name, rows, many, turn, calls):
+    product, equation, sizes = FEW[name]
+    tensors = [turn(x) for x in few_and_many(sizes(rows, many))]
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    found = gradients(product, tensors)
+    assert calls
+    for ours, theirs in zip(found, gradients(lambda *both: torch.einsum(equation, *both), exact), strict=True):
+        assert ours.dtype == torch.float32
+        assert (ours - theirs).abs().max() <= 2e-6 * theirs.abs().max()
+    with torch.no_grad():
+        assert torch.equal(product(*tensors), found[0])
+
+
+@needs_onednn
+@pytest.mark.parametrize("name", FEW)
+def test_gradients_of_gradients_of_few_rows_with_many(name, calls):
+    product, equation, sizes = FEW[name]
+    tensors = few_and_many(sizes(70, 300))
+
+    def penalty(function):
+        grads = torch.autograd.grad((function(*tensors) / 50).tanh().sum(), tensors, create_graph=True)
+        return torch.autograd.grad(sum(grad.square().sum() for grad in grads), tensors)
+
+    theirs = penalty(lambda *both: torch.einsum(equation, *both))
+    for ours, exact in zip(penalty(product), theirs, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4 * exact.abs().max().item())
+
+
+@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize(
+    ("rows", "many", "documents", "dtype"),
+    [
+        (LEAST_WIDTH - 1, 300, 1, torch.float32),
+        (70, LEAST_MANY - 1, 1, torch.float32),
+        (70, 300, 2, torch.float32),
+        (70, 300, 0, torch.float32),
+        (70, 300, 1, torch.float64),
+        (70, 300, 1, torch.bfloat16),
+    ],
+    ids=["few rows", "not many", "two documents", "no document", "float64", "bfloat16"],
+)
+def test_others_of_few_rows_with_many_go_pytorchs_own_way(name, rows, many, documents, dtype, calls):
+    product, _, sizes = FEW[name]
+    few, long = (x.expand(documents, -1, -1).detach() for x in few_and_many(sizes(rows, many), dtype=dtype))
+    plain = few @ (long.mT if name == "products_with" else long)
+    assert torch.equal(product(few, long), plain)
+    assert not calls
+
+
+@needs_onednn
+@pytest.mark.parametrize("name", FEW)
+def test_few_kernels_are_kept_of_few_rows_with_many(name, monkeypatch):
+    """Neither the rows nor those they are multiplied with may be of any number."""
+    monkeypatch.setenv(products.SWITCH, "1")
+    seen, own = set(), products._onednn()
+    noting = lambda x, weight, *rest: seen.add((*x.shape, len(weight))) or own(x, weight, *rest)  # noqa: E731
+    monkeypatch.setattr(products, "_onednn", lambda: noting)
+    product, _, sizes = FEW[name]
+    for rows in (64, 66, 108, 120, 128):
+        for many in (256, 300, 1000, 1500, 2345):
+            gradients(product, few_and_many(sizes(rows, many)))
+    assert all(size in (96, *ROWS, 128) for shape in seen for size in shape)
 
 
 def test_shapes_that_do_not_fit_get_pytorchs_own_error(calls):

@@ -17,8 +17,8 @@ import torch
 from foretoken.attention.engines.table import BY_MASK, GATHER, NAMES, Engine
 from foretoken.attention.kernels import SOFTMAX, Weighting
 from foretoken.attention.masks import DenseMask, Packed, Window
-from foretoken.attention.tracing import is_traced
 from foretoken.errors import ConfigError, did_you_mean
+from foretoken.machine.tracing import is_traced
 
 ENGINE_VARIABLE = "FORETOKEN_ATTENTION_ENGINE"
 PACKING_VARIABLE = "FORETOKEN_PACKING"

@@ -56,6 +56,8 @@ def joined(inside: Tensor | None, outside: Tensor | None) -> Tensor | None:
 
 def column_probabilities(lse: Tensor, scores: Tensor) -> Tensor:
     """(...) log-sum-exp of a softmax, (..., X) scores -> the probabilities (..., X) of these columns beside it."""
+    if scores.shape[-1] == 1:  # a softmax of two is a sigmoid, and many of them are slow
+        return torch.sigmoid(scores.to(lse.dtype) - lse.unsqueeze(-1)).to(scores.dtype)
     everything = torch.cat([lse.unsqueeze(-1), scores.to(lse.dtype)], dim=-1)
     return torch.softmax(everything, dim=-1)[..., 1:].to(scores.dtype)
 

@@ -22,10 +22,10 @@ from torch.utils.hooks import RemovableHandle
 from foretoken.attention.choose import packs
 from foretoken.attention.kernels import seen_by
 from foretoken.attention.packed import PackedBatch, Parts, packed_batch_of
-from foretoken.attention.tracing import is_traced
 from foretoken.backbones.base import ADAPTER, AttentionAdapter, Backbone, has_submodule
 from foretoken.backbones.module_value import Arguments, Keywords, ModuleValue
 from foretoken.backbones.pooling import POOLING
+from foretoken.machine.tracing import is_traced
 
 RECORDED = ("hidden_states", "attentions")
 SPANS = ("start_logits", "end_logits")

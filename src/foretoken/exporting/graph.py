@@ -16,10 +16,10 @@ from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
 from foretoken.attention.choose import unpacked
-from foretoken.attention.tracing import one_graph
 from foretoken.backbones.pooling import sentence_vectors
 from foretoken.errors import BackboneError, cut
 from foretoken.inference.predictor import Predictor
+from foretoken.machine.tracing import one_graph
 from foretoken.metrics.scaling import Scaling
 from foretoken.sentence_encoders import SentenceEncoder
 from foretoken.tuner.checks import ADAPTERS_NAME

@@ -22,7 +22,7 @@ class EnvCommand:
 def run(words: Sequence[str]) -> int:
     """Print the environment as a table or as JSON."""
     options = parse(EnvCommand, "env", words, described(__doc__))
-    from foretoken.machine.environment import environment
+    from foretoken_cli.environment import environment
 
     values = environment()
     if options.json:

@@ -20,6 +20,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own
 from foretoken.attention.columns import ExtraColumns, softmax_with_columns
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Mask
+from foretoken.machine.products import products_with, weighted_sums
 
 DIRECT_FROM = 0.7  # share of G H in D from which projecting all tokens is cheaper
 
@@ -136,7 +137,7 @@ def attend_projected(
     heads, queries, width = query.shape[1:]
     query = query * scale
     aimed = source.key.aimed(query).flatten(1, 2)
-    scores = torch.cat([aimed @ part.transpose(1, 2) for part in source.hidden], dim=-1)
+    scores = torch.cat([products_with(aimed, part) for part in source.hidden], dim=-1)
     scores = scores.unflatten(1, (heads, queries))
     for bias in source.key.biases:
         if columns.scores is not None:
@@ -150,7 +151,7 @@ def attend_projected(
         weights = weights.masked_fill(~source.mask[:, None, None], 0.0)
     weights = F.dropout(weights, weighting.dropout, training=weighting.dropout > 0)
     parts = weights.flatten(1, 2).split([part.shape[1] for part in source.hidden], dim=-1)
-    means = sum_of([part @ hidden for part, hidden in zip(parts, source.hidden, strict=True)])
+    means = sum_of([weighted_sums(part, hidden) for part, hidden in zip(parts, source.hidden, strict=True)])
     means = means.unflatten(1, (heads, queries))
     out = source.value.of_means(means)
     for bias in source.value.biases:

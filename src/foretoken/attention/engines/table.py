@@ -12,7 +12,7 @@ from foretoken.attention.engines import block_sparse, cpu_band, dense, flex, win
 from foretoken.attention.engines.projected import Projected, attend_projected
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import Blocks, DenseMask, Mask, Packed, Window
-from foretoken.attention.tracing import is_traced
+from foretoken.machine.tracing import is_traced
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from foretoken.attention.columns import ExtraColumns
 from foretoken.attention.engines import dense
 from foretoken.attention.kernels import Weighting
 from foretoken.attention.masks import DenseMask, Window
-from foretoken.attention.tracing import is_exported
+from foretoken.machine.tracing import is_exported
 
 BLOCK = 128
 

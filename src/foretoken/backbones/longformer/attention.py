@@ -15,10 +15,10 @@ from transformers.models.longformer.modeling_longformer import LongformerSelfAtt
 
 from foretoken.attention import DenseMask, LinearMap, Mask, Projected, Weighting, Window, attend
 from foretoken.attention.engines.projected import pays
-from foretoken.attention.tracing import is_exported
 from foretoken.backbones.base import ADAPTER, LINEAR_MAP, adapter_of, plain_map
 from foretoken.backbones.masks import PrefixMask
 from foretoken.errors import BackboneError
+from foretoken.machine.tracing import is_exported
 
 _LONGEST = 2**31  # tokens
 

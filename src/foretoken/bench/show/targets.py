@@ -117,11 +117,11 @@ def peak_at(dtype: str, n: int) -> Callable[[Runs], float | None]:
     return find
 
 
-def gain(mode: str, *families: str) -> Callable[[Runs], float | None]:
+def gain(mode: str, *families: str, dtype: str = "float32") -> Callable[[Runs], float | None]:
     """Find how many times as fast as transformers the slowest of some families is; of all but BERT without names."""
 
     def find(runs: Runs) -> float | None:
-        results = done(runs.get("families", ()), shape="base", dtype="float32", allocator="tuned")
+        results = done(runs.get("families", ()), shape="base", dtype=dtype, allocator="tuned")
         others = {one["settings"]["family"] for one in results} - {"bert"}
         chosen = [one for one in results if one["settings"]["family"] in (families or others)]
         found = [ratio(one["timings"][mode], OURS, THEIRS) for one in chosen]
@@ -265,6 +265,10 @@ TARGETS = (
     Target("steps over real lengths, random batches", 7.0, padded_ratio("random"), times, at_least=True),
     Target(f"BERT, {REAL}, forward pass beside transformers", 2.5, gain("forward", "bert"), times, at_least=True),
     Target(f"BERT, {REAL}, LoRA's step beside transformers", 3.0, gain("step of LoRA", "bert"), times, at_least=True),
+    Target(f"BERT in bf16, {REAL}, forward pass", 2.5, gain("forward", "bert", dtype="bfloat16"), times, at_least=True),
+    Target(
+        f"BERT in bf16, {REAL}, LoRA's step", 3.0, gain("step of LoRA", "bert", dtype="bfloat16"), times, at_least=True
+    ),
     Target(f"{OTHERS}, forward pass beside transformers", 2.0, gain("forward"), times, at_least=True),
     Target(f"{OTHERS}, LoRA's step beside transformers", 2.0, gain("step of LoRA"), times, at_least=True),
     Target(f"{PEAK}, fp32", 3e9, peak_at("float32", LONG), gigabytes),

@@ -262,7 +262,10 @@ class TunedAttention:
     def after_projection(self, module: nn.Module, args: Arguments, output: Tensor) -> Tensor:
         """Add the delivered vector: a forward hook of the output projection."""
         vector, self.delivered = self.delivered, None
-        return output if vector is None else output + vector.to(output.dtype)
+        if vector is None:
+            return output
+        vector = vector.to(output.dtype)
+        return output + vector if torch.is_grad_enabled() else vector.add_(output)  # nobody else has the vector
 
     def own_weights(self, query: Tensor, key: Tensor, *, scale: float, mask: Mask) -> Tensor:
         """Return the (B, H, N, M) weights of the own keys: the attention of one-hot values, columns included."""

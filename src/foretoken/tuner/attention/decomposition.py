@@ -96,9 +96,10 @@ def attend_separately(
         out = torch.zeros_like(query)
     for own in separate:
         if (weight := own.weight(query)) is not None:
-            out = out + weight * prefix.attended(
+            attended = prefix.attended(
                 query, kernel=own.kernel, scale=scale, dropout=dropout, projection=own.projection
             )
+            out = torch.addcmul(out, weight, attended)
         if own.global_alpha is not None and isinstance(mask, Window) and key is not None and value is not None:
             out = out + own.global_alpha * global_attention(query, key, value, mask, scale, of_text)
     return out, after
