@@ -450,6 +450,7 @@ def study_of_all_tasks() -> Iterator[str]:
     metrics = {
         "sst2": ("SST-2, ROC AUC", "roc_auc"),
         "mrpc": ("MRPC, accuracy and F1", "accuracy_f1"),
+        "cola": ("CoLA, Matthews", "matthews"),
         "wnut17": ("WNUT-17, F1", "f1"),
         "20newsgroups": ("20 Newsgroups, accuracy", "accuracy"),
         "hyperpartisan": ("Hyperpartisan, F1", "f1"),

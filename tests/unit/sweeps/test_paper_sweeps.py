@@ -115,7 +115,7 @@ CORE = {"head-only", "prefix-tuning", "prefix-propagation", "decoupled-prefix", 
 OTHERS = {"selective-prefix-tuning", "inducer-tuning", "kernel-propagation", "bitfit", "aot-p-tuning", "full"}
 
 
-SEARCHED = {"mrpc", "hyperpartisan"}  # three rates for every method
+SEARCHED = {"mrpc", "cola", "hyperpartisan"}  # three rates for every method
 
 
 def methods_of(part):
@@ -123,7 +123,7 @@ def methods_of(part):
     wanted = CORE | {"tf-idf"}
     if part == "wnut17":
         wanted.remove("tf-idf")  # it classifies whole texts
-    if part in ("sst2", "mrpc"):
+    if part in ("sst2", "mrpc", "cola"):
         wanted |= OTHERS
     if part in ("20newsgroups", "hyperpartisan"):
         wanted |= OTHERS - {"full"}  # nothing is kept between its epochs
