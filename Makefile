@@ -23,8 +23,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	touch $@
 
-demo: $(INSTALLED)  ## train two methods and a baseline on real documents; ends with the table and where the runs are
+demo: $(INSTALLED)  ## train two methods and a baseline on real documents; ends with the table and where the report is
 	$(BIN)/foretoken train recipes/demo/prefix-propagation.yaml recipes/demo/prefix-tuning.yaml recipes/demo/tf-idf.yaml
+	$(BIN)/foretoken report runs/demo-prefix-propagation runs/demo-prefix-tuning runs/demo-tf-idf -o runs/demo-report
 
 study: $(INSTALLED)  ## the study of docs/guide/study.md: hours; needs FORETOKEN_DATA; goes on where it was
 	for part in sst2 cola hyperpartisan mrpc rte wnut17 20newsgroups; do \
