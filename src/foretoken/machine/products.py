@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch._C import _are_functorch_transforms_active
 from torch.autograd import forward_ad
 from torch.nn import functional
-from torch.nn.functional import pad
 
 from foretoken.machine.processor import instructions, vendor
 from foretoken.machine.tracing import is_traced
@@ -165,10 +164,11 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _filled_up(rows: Tensor) -> Tensor:
     """Fill up with rows of zeros to a multiple of the smallest number of rows: there are to be few sizes."""
-    return pad(rows, (0, 0, 0, -len(rows) % ROWS[-1])).contiguous()
+    return functional.pad(rows, (0, 0, 0, -len(rows) % ROWS[-1])).contiguous()
 
 
 def _products_with(few: Tensor, many: Tensor) -> Tensor:
+    """Let the many be the rows and the few the weight."""
     return _multiply(many, _filled_up(few), None).t()[: len(few)].contiguous()
 
 
