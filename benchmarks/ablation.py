@@ -120,9 +120,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def changed(name: str, *, training: dict[str, Any] | None = None, **other: Any) -> dict[str, Any]:
-    """Return a method by its defaults, rate and head included, with something else changed."""
+    """Return a method by its defaults, rate and head included, with something else changed.
+
+    The head's rate is 0.001, the default of before; where the rows name a rate, it is of the head too.
+    """
     head = {"head": other.pop("head")} if "head" in other else {}
-    return {"method": {"name": name, **other}, "training": training or {}, **head}
+    training = training or {}
+    beside = None if "learning_rate" in training or name in ("head-only", "full") else 1e-3
+    return {"method": {"name": name, **other}, "training": {"head_learning_rate": beside, **training}, **head}
 
 
 EVERY = ("head-only", "lora", PROPAGATION, TUNING, DECOUPLED)
@@ -133,7 +138,8 @@ TRAINING: dict[str, dict[str, Any]] = {
     "head first": {"head_first": 0.25},
 }
 OTHERS = ("inducer-tuning", "bitfit", "query-value-lora", "mam-adapter")
-VARIANTS |= {f"{name} by default": changed(name) for name in (*EVERY, *OTHERS)}
+VARIANTS |= {f"{name} by default": changed(name) for name in (*EVERY, *OTHERS, "full")}
+VARIANTS["head-only by default"]["training"]["learning_rate"] = 1e-3
 VARIANTS |= {
     f"{name} by default, {what}": changed(name, training=training)
     for name in (PROPAGATION, DECOUPLED, "lora")
@@ -176,6 +182,20 @@ VARIANTS |= {
     f"{name} by default, {layers}": changed(name, layers=layers)
     for name in (PROPAGATION, DECOUPLED, "lora")
     for layers in ("last-4", "last-2")
+}
+# the rate of the head: in the rows above beside a method 0.001, in full fine-tuning and alone that of all
+HEAD_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+VARIANTS |= {
+    f"{name} by default, head rate {rate:g}": changed(name, training={"head_learning_rate": rate})
+    for name in (*EVERY, *OTHERS, "selective-prefix-tuning", "kernel-propagation", "aot-p-tuning", "full")
+    for rate in HEAD_RATES
+}
+VARIANTS |= {
+    f"{name}, rate 0.003, head rate {rate:g}": changed(
+        name, training={"learning_rate": 3e-3, "head_learning_rate": rate}
+    )
+    for name in ("lora", *OTHERS)
+    for rate in HEAD_RATES
 }
 MEASURED = ("roc_auc", "accuracy", "f1", "matthews", "nll", "accuracy_f1")
 

@@ -47,7 +47,7 @@ def search(task: str, method: str, seed: int, rounds: str) -> dict[str, Any]:
 def score(task: str, method: str, seed: int, rate: float) -> dict[str, Any]:
     """Train at a rate, and measure on validation."""
     with tempfile.TemporaryDirectory() as folder:
-        recipe = recipe_of(task, method, folder, seed=seed, learning_rate=rate, head_learning_rate=1e-3)
+        recipe = recipe_of(task, method, folder, seed=seed, learning_rate=rate)
         record = train(recipe, measure_test=False)
         return {recipe.training.metric: record["validation"][recipe.training.metric]}
 

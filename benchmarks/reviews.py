@@ -1,10 +1,11 @@
 """A small folder of own texts: 320 reviews made of SST-2 sentences, TF-IDF beside prefixes and LoRA by their defaults.
 
-    FORETOKEN_DATA=... python benchmarks/reviews.py [--method NAME ...] [--seed 0 1 2] [--epochs 8]
+    FORETOKEN_DATA=... python benchmarks/reviews.py [--method NAME ...] [--seed 0 1 2] [--epochs 8] [--bf16]
 
 A review is five sentences of one label. Those to learn from are of SST-2's training sentences (phrases of fewer than
 six words left out), the test is made of the official dev set, whose sentences are in no review of the training part.
-The recipe is README's without `lengthen`. Runs that the output holds already are not repeated.
+A seed draws all reviews anew, and all methods of a seed have the same ones: which sentences one happens to have matters
+as much as the method. The recipe is README's without `lengthen`. Runs that the output holds already are not repeated.
 """
 
 from __future__ import annotations
@@ -57,14 +58,21 @@ def write(path: Path, rows: Sequence[tuple[str, str]]) -> str:
     return str(path)
 
 
-def one_run(parts: dict[str, str], method: str, seed: int, epochs: int) -> dict[str, Any]:
-    """Train a method on the reviews and return what it measured."""
+def one_run(
+    texts: dict[str, list[tuple[str, str]]], method: str, seed: int, epochs: int, precision: str
+) -> dict[str, Any]:
+    """Train a method on the reviews that a seed draws and return what it measured."""
     with tempfile.TemporaryDirectory() as folder:
+        numbers = {"train": TRAIN, "validation": TEST // 2, "test": TEST}
+        parts = {
+            part: write(Path(folder) / f"{part}.csv", reviews(texts[part], number, 3 * seed + at))
+            for at, (part, number) in enumerate(numbers.items())
+        }
         recipe = {
             "model": "minilm",
             "data": parts,
             "method": METHODS[method],
-            "training": {"epochs": epochs, "seed": seed},
+            "training": {"epochs": epochs, "seed": seed, "precision": precision},
             "output": folder,
             "name": "run",
         }
@@ -79,22 +87,18 @@ def main() -> None:
     parser = study_parser(__doc__, "reviews", seeds=range(3))
     parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--bf16", action="store_true")
     chosen = parser.parse_args()
     set_up(chosen.threads)
     splits = load_data(DataOptions(task="sst2")).splits
     texts = {part: list(zip(splits[part]["text"], map(str, splits[part]["label"]), strict=True)) for part in splits}
-    with tempfile.TemporaryDirectory() as folder:
-        parts = {
-            "train": write(Path(folder) / "train.csv", reviews(texts["train"], TRAIN, 0)),
-            "validation": write(Path(folder) / "validation.csv", reviews(texts["validation"], TEST // 2, 1)),
-            "test": write(Path(folder) / "test.csv", reviews(texts["test"], TEST, 2)),
-        }
-        wanted = [
-            {"method": method, "seed": seed, "epochs": chosen.epochs}
-            for seed in chosen.seed
-            for method in chosen.method
-        ]
-        run_missing(chosen.output, wanted, partial(one_run, parts))
+    precision = "bf16" if chosen.bf16 else "fp32"
+    wanted = [
+        {"method": method, "seed": seed, "epochs": chosen.epochs, "precision": precision}
+        for seed in chosen.seed
+        for method in chosen.method
+    ]
+    run_missing(chosen.output, wanted, partial(one_run, texts))
 
 
 if __name__ == "__main__":

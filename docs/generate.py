@@ -103,6 +103,7 @@ def methods() -> Iterator[str]:
     """Return the table of methods, with the baseline."""
     from foretoken import METHODS
     from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF
+    from foretoken.training.model.method_list import rate_text
 
     yield from table(
         ("method", "what it trains", "config", "learning rate", "paper"),
@@ -111,7 +112,7 @@ def methods() -> Iterator[str]:
                 f"[`{row.name}`]({row.name}.md)",
                 row.summary,
                 f"`{row.config.__name__}`" if row.config else "none",
-                _rates(row) or "of its members",
+                rate_text(row),
                 row.paper,
             )
             for row in METHODS.values()
@@ -149,17 +150,12 @@ def _help(item: Field[Any]) -> str:
     return " ".join(item.metadata.get("help", "").split())
 
 
-def _rates(row: Any) -> str:
-    if row.learning_rate is None:
-        return ""
-    return f"{row.learning_rate:g}" + ("" if row.tagging_rate is None else f" (tagging: {row.tagging_rate:g})")
-
-
 def rate(name: str) -> Iterator[str]:
     """Say the learning rate of one method."""
     from foretoken import METHODS
+    from foretoken.training.model.method_list import rate_text
 
-    said = _rates(METHODS[name]) or "the smallest of its members'"
+    said = "the smallest of its members'" if name == "stack" else rate_text(METHODS[name])
     yield f"Learning rate where a recipe names none: {said} ([how to choose one](../guide/learning-rate.md))."
 
 

@@ -17,11 +17,12 @@ def tiny(tmp_path_factory):
     data = write_csv(root / "mail.csv", documents(120))
 
     def recipe(path, **changes):
+        training = {"num_threads": 1, "epochs": 3, "learning_rate": 0.03, "head_learning_rate": None}
         values = {
             "model": str(model),
             "data": {"path": str(data)},
             "method": {"name": "lora", "r": 4},
-            "training": {"num_threads": 1, "epochs": 3, "learning_rate": 0.03} | changes.pop("training", {}),
+            "training": training | changes.pop("training", {}),
             "output": str(path.parent / "runs"),
             "name": "run",
         }

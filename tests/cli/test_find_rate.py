@@ -2,13 +2,11 @@
 
 import json
 import random
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
 import pytest
 
-from foretoken.methods import METHODS
 from foretoken.training.run import find_rate
 from foretoken.training.run import train as training
 
@@ -16,14 +14,14 @@ from support.tiny_generation import copies, save_model, write_rows
 from support.tiny_run import FILLER, save_tiny_model, write_csv
 
 METHOD = {"name": "prefix-tuning", "num_virtual_tokens": 4}
-OPTIONS = {"max_steps": 6, "eval_every": 3, "learning_rate": "auto"}
+# the head at the rate that is searched: in so few steps, a prefix alone tells nothing
+OPTIONS = {"max_steps": 6, "eval_every": 3, "learning_rate": "auto", "head_learning_rate": None}
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    """Few steps, and the head at the rate that is searched: in so few, a prefix alone tells nothing."""
+    """Few steps."""
     monkeypatch.setattr(find_rate, "ROUNDS", ((8, 2), (4, 3), (2, 4)))
-    monkeypatch.setitem(METHODS, "prefix-tuning", replace(METHODS["prefix-tuning"], head_learning_rate=None))
 
 
 @pytest.fixture

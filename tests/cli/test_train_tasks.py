@@ -31,7 +31,8 @@ def asked(tmp_path_factory):
     mail = write_csv(root / "mail.csv", documents(120))
     more = write_csv(root / "more.csv", documents(60, seed=3))
     numbers = write_csv(root / "numbers.csv", [(text, len(text.split()) / 10) for text, _ in documents(90, seed=5)])
-    training = {"num_threads": 1, "epochs": 2, "learning_rate": 0.02, "optim": "sgd", "batch_size": 16}
+    training = {"num_threads": 1, "epochs": 2, "learning_rate": 0.02, "head_learning_rate": None}
+    training |= {"optim": "sgd", "batch_size": 16}
     return {
         "model": str(model),
         "output": str(root / "runs"),

@@ -37,9 +37,8 @@ class Method:
         summary: what it trains, in one line.
         config: its peft config; None for full fine-tuning, which needs no adapter.
         paper: where it comes from.
-        learning_rate: peak rate where a recipe names none; None: the smallest of its members' (stack).
-        head_learning_rate: that of a new head; None: the same.
-        tagging_rate: peak rate where tokens are labelled; None: the same.
+        learning_rate: peak rate where a recipe names none; None: the smallest of its members' (stack), or the head's
+            (head-only).
     """
 
     name: str
@@ -48,12 +47,10 @@ class Method:
     config: type[PeftConfig] | None
     paper: str
     learning_rate: float | None = 1e-3
-    head_learning_rate: float | None = 1e-3
-    tagging_rate: float | None = None
 
-    def rate(self, *, tagging: bool) -> float | None:
-        """Return the peak rate for a kind of problem."""
-        return self.tagging_rate if tagging and self.tagging_rate is not None else self.learning_rate
+
+# peak rates of a new head, whatever the method beside it: of texts, and where words are tagged (docs/guide/learning.md)
+HEAD_RATE, TAGGING_HEAD_RATE = 1e-3, 1e-2
 
 
 METHODS: dict[str, Method] = {
@@ -114,7 +111,6 @@ METHODS: dict[str, Method] = {
             InducerTuningConfig,
             "Chen et al. 2022",
             3e-3,
-            tagging_rate=1e-3,
         ),
         Method(
             "aot-p-tuning",
@@ -148,7 +144,6 @@ METHODS: dict[str, Method] = {
             LoraConfig,
             "Hu et al. 2021",
             3e-3,
-            tagging_rate=1e-3,
         ),
         Method(
             "query-value-lora",
@@ -157,11 +152,10 @@ METHODS: dict[str, Method] = {
             QueryValueLoraConfig,
             "Hu et al. 2021",
             3e-3,
-            tagging_rate=1e-3,
         ),
-        Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, "", 1e-3, None),
-        Method("stack", "stack", "several methods as one adapter", StackConfig, "", None, None),
-        Method("full", "full fine-tuning", "every parameter of the model", None, "", 3e-5, None),
+        Method("head-only", "head only", "the head alone (linear probe)", HeadOnlyConfig, "", None),
+        Method("stack", "stack", "several methods as one adapter", StackConfig, "", None),
+        Method("full", "full fine-tuning", "every parameter of the model", None, "", 3e-5),
     )
 }
 
@@ -199,8 +193,8 @@ def learning_rate(config: PeftConfig) -> float:
     Raises:
         ConfigError: the config is of none of the methods.
 
-    >>> learning_rate(make_config("lora")), learning_rate(make_config("lora", task_type="TOKEN_CLS"))
-    (0.003, 0.001)
+    >>> learning_rate(make_config("lora")), learning_rate(make_config("prefix-tuning"))
+    (0.003, 0.03)
     >>> learning_rate(make_config("stack", configs=[{"name": "lora"}]))
     0.003
     """
@@ -212,13 +206,12 @@ def learning_rate(config: PeftConfig) -> float:
 def default_rates(names: Sequence[str], *, tagging: bool = False) -> tuple[float, float | None]:
     """Return the learning rate of methods that are trained together, and that of their head; None: the same.
 
-    >>> default_rates(["prefix-tuning", "lora"]), default_rates(["lora"], tagging=True)
-    ((0.003, 0.001), (0.001, 0.001))
+    >>> default_rates(["prefix-tuning", "lora"]), default_rates(["lora"], tagging=True), default_rates(["head-only"])
+    ((0.003, 0.001), (0.003, 0.01), (0.001, None))
     """
-    rows = [METHODS[name] for name in names]
-    rates = [rate for row in rows if (rate := row.rate(tagging=tagging)) is not None]
-    heads = [row.head_learning_rate for row in rows if row.head_learning_rate is not None]
-    return min(rates), min(heads, default=None)
+    head = TAGGING_HEAD_RATE if tagging else HEAD_RATE
+    rates = [rate for name in names if (rate := METHODS[name].learning_rate) is not None]
+    return (min(rates), head) if rates else (head, None)
 
 
 def _name_of(config: PeftConfig) -> str:

@@ -93,7 +93,7 @@ def test_the_head_has_its_own_learning_rate(method, bert, tmp_path):
 
 
 def test_without_one_it_has_the_same(bert, tmp_path):
-    trainer, _ = trainer_for(bert, tmp_path, "lora", learning_rate=0.001)
+    trainer, _ = trainer_for(bert, tmp_path, "lora", learning_rate=0.001, head_learning_rate=None)
     assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {0.001}
 
 

@@ -23,7 +23,8 @@ def test_they_reach_the_trainer(tmp_path):
 
 @pytest.mark.parametrize("warmup", [{"warmup_ratio": 0.06}, {"warmup_ratio": 1.0}, {"warmup_steps": 3}])
 def test_a_polynomial_course_may_be_all_warmup(tmp_path, warmup):
-    options = TrainingOptions(metric="loss", learning_rate=0.1, lr_scheduler="polynomial", **warmup)
+    peak = {"learning_rate": 0.1, "head_learning_rate": None}
+    options = TrainingOptions(metric="loss", lr_scheduler="polynomial", **peak, **warmup)
     steps = 1 if "warmup_ratio" in warmup else 2
     trainer = RecipeTrainer(
         options,

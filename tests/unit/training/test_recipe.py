@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,6 +5,7 @@ from peft import IA3Config
 
 from foretoken import METHODS, StackConfig, learning_rate, make_config
 from foretoken.errors import ConfigError, RecipeError
+from foretoken.methods import HEAD_RATE, TAGGING_HEAD_RATE
 from foretoken.options import help_lines, to_dict
 from foretoken.training.recipe.recipe import (
     HeadOptions,
@@ -187,40 +187,52 @@ def test_checked_refuses_what_a_recipe_in_python_may_hold():
 )
 def test_a_rate_that_no_recipe_names_is_the_methods(method, rate):
     recipe = build_recipe(SMALLEST | {"method": method})
-    head = None if method == "full" else 1e-3  # full fine-tuning has one rate
-    assert (recipe.training.learning_rate, recipe.training.head_learning_rate) == (rate, head)
-    assert recipe.auto == ["head", *(["training.head_learning_rate"] if head else []), "training.learning_rate"]
+    assert (recipe.training.learning_rate, recipe.training.head_learning_rate) == (rate, HEAD_RATE)
+    assert recipe.auto == ["head", "training.head_learning_rate", "training.learning_rate"]
     assert recipe == build_recipe(SMALLEST | {"method": method, "training": {"learning_rate": "auto"}})
-    assert build_recipe(SMALLEST | {"training": {"learning_rate": rate}}).auto == ["head"]
 
 
-def test_a_head_has_the_rate_of_the_method_only_where_that_is_asked_for(monkeypatch):
-    monkeypatch.setitem(METHODS, "lora", replace(METHODS["lora"], head_learning_rate=0.25))
-    named = build_recipe(SMALLEST | {"training": {"learning_rate": 0.5, "head_learning_rate": "auto"}})
-    assert (named.training.learning_rate, named.training.head_learning_rate) == (0.5, 0.25)
+def test_a_head_keeps_its_rate_whatever_that_of_the_method():
+    named = build_recipe(SMALLEST | {"training": {"learning_rate": 0.5}})
+    assert (named.training.learning_rate, named.training.head_learning_rate) == (0.5, HEAD_RATE)
     assert named.auto == ["head", "training.head_learning_rate"]
-    same = build_recipe(SMALLEST | {"training": {"learning_rate": 0.5}})
+    same = build_recipe(SMALLEST | {"training": {"learning_rate": 0.5, "head_learning_rate": None}})
     assert (same.training.head_learning_rate, same.auto) == (None, ["head"])
     given = build_recipe(SMALLEST | {"training": {"head_learning_rate": 0.5}})
     assert (given.training.head_learning_rate, given.auto) == (0.5, ["head", "training.learning_rate"])
 
 
-@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.config and name != "stack"])
+def test_the_head_of_a_language_model_is_trained_like_all_of_it():
+    found = build_recipe(SMALLEST | {"data": {"task": "e2e"}, "method": "full"}).training
+    assert (found.learning_rate, found.head_learning_rate) == (METHODS["full"].learning_rate, None)
+
+
+@pytest.mark.parametrize(("data", "rate"), [({}, HEAD_RATE), ({"data": {"task": "wnut17"}}, TAGGING_HEAD_RATE)])
+def test_where_the_head_is_all_that_is_trained_its_rate_is_the_rate(data, rate):
+    alone = SMALLEST | data | {"method": "head-only"}
+    found = build_recipe(alone).training
+    assert (found.learning_rate, found.head_learning_rate) == (rate, None)
+    named = build_recipe(alone | {"training": {"learning_rate": 0.5}}).training
+    assert (named.learning_rate, named.head_learning_rate) == (0.5, None)
+
+
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.config and row.learning_rate])
 def test_configs_in_python_have_the_rate_of_their_method(name):
     assert learning_rate(make_config(name)) == METHODS[name].learning_rate
     stack = make_config("stack", configs=[{"name": name}, {"name": "head-only"}])
-    assert learning_rate(stack) == min(METHODS[name].learning_rate, METHODS["head-only"].learning_rate)
+    assert learning_rate(stack) == METHODS[name].learning_rate
 
 
-def test_tagging_has_a_rate_of_its_own_where_the_table_names_one():
-    tagging = {"data": {"task": "wnut17"}, "model": SMALLEST["model"]}
-    assert build_recipe(tagging | {"method": "lora"}).training.learning_rate == METHODS["lora"].tagging_rate == 0.001
-    assert build_recipe(tagging | {"method": "prefix-tuning"}).training.learning_rate == 0.03
-    own = {"path": "tagged.jsonl", "problem": "token-classification"}
-    assert build_recipe(tagging | {"data": own, "method": "lora"}).training.learning_rate == 0.001
-    config = make_config("lora", task_type="TOKEN_CLS")
-    assert learning_rate(config) == learning_rate(StackConfig(configs=[config], task_type="TOKEN_CLS")) == 0.001
-    assert learning_rate(make_config("lora", task_type="SEQ_CLS")) == METHODS["lora"].learning_rate == 0.003
+@pytest.mark.parametrize("data", [{"task": "wnut17"}, {"path": "tagged.jsonl", "problem": "token-classification"}])
+def test_a_head_that_tags_has_a_rate_of_its_own(data):
+    found = build_recipe(SMALLEST | {"data": data}).training
+    assert (found.learning_rate, found.head_learning_rate) == (METHODS["lora"].learning_rate, TAGGING_HEAD_RATE)
+
+
+def test_the_head_alone_has_a_rate_in_python_too():
+    texts, words = (make_config("head-only", task_type=kind) for kind in ("SEQ_CLS", "TOKEN_CLS"))
+    assert (learning_rate(texts), learning_rate(words)) == (HEAD_RATE, TAGGING_HEAD_RATE)
+    assert learning_rate(StackConfig(configs=[words], task_type="TOKEN_CLS")) == TAGGING_HEAD_RATE
 
 
 def test_other_configs_have_no_rate():

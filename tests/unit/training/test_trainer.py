@@ -57,9 +57,8 @@ class Watch(TrainerCallback):
 
 def trained(tmp_path, method="lora", family="bert", *, model=None, **options):
     """Train one epoch at a learning rate that changes nothing; return the trainer and what was seen."""
-    chosen = TrainingOptions(
-        **({"epochs": 1, "learning_rate": 1e-30, "max_grad_norm": 0.0, "metric": "accuracy"} | options)
-    )
+    fixed = {"epochs": 1, "learning_rate": 1e-30, "head_learning_rate": None, "max_grad_norm": 0.0}
+    chosen = TrainingOptions(**(fixed | {"metric": "accuracy"} | options))
     model = model or tiny.shaken(get_peft_model(tiny.model(family), METHODS[method]())).double()
     watch = Watch()
     table = documents()

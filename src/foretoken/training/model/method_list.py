@@ -29,7 +29,7 @@ def method_list() -> JsonObject:
     from foretoken.training.model.adapter import option_fields, option_types
     from foretoken.training.model.support import support
 
-    rows = [(row.name, row.summary, _rate(row), row.paper) for row in METHODS.values()]
+    rows = [(row.name, row.summary, rate_text(row), row.paper) for row in METHODS.values()]
     types = types_of(TfidfOptions)
     options = {
         name: _options((item, option_types(name)[item.name]) for item in option_fields(name)) for name in METHODS
@@ -46,12 +46,13 @@ def text() -> str:
     return json.dumps(method_list(), indent=1, ensure_ascii=False) + "\n"
 
 
-def _rate(row: Method) -> str:
-    """Return the learning rate that `auto` stands for, and those of tagging and of a head where they are others."""
-    rate = "of members" if row.learning_rate is None else f"{row.learning_rate:g}"
-    tagging = "" if row.tagging_rate is None else f", tagging {row.tagging_rate:g}"
-    head = "" if row.head_learning_rate is None else f", head {row.head_learning_rate:g}"
-    return rate + tagging + head
+def rate_text(row: Method) -> str:
+    """Return the learning rate that `auto` stands for."""
+    from foretoken.methods import HEAD_RATE, TAGGING_HEAD_RATE
+
+    if row.learning_rate is not None:
+        return f"{row.learning_rate:g}"
+    return "of its members" if row.name == "stack" else f"{HEAD_RATE:g}, tagging {TAGGING_HEAD_RATE:g}"
 
 
 def _options(items: Iterable[tuple[Field[object], object]]) -> list[Option]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import TOKEN_CLASSIFICATION
+from foretoken.data.problems import GENERATION, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.limits import (
     LONGEST_DOCUMENT,
@@ -149,9 +149,8 @@ class TrainingOptions:
         "peak learning rate; `auto`: that of the method, see `foretoken methods`", AUTO, above=0, at_most=1000
     )
     head_learning_rate: Literal["auto"] | float | None = option(
-        "peak learning rate of the head; `auto`, and the default beside `learning_rate: auto`: that of the method; "
-        "default beside a number: the same",
-        None,
+        "peak learning rate of the head; `auto`: 0.001, where words are tagged 0.01; `null`: that of all",
+        AUTO,
         above=0,
         at_most=1000,
     )
@@ -381,13 +380,13 @@ def _auto_rates(recipe: Recipe) -> dict[str, Any]:
     if is_baseline(recipe.method):
         return {}
     members = [member if isinstance(member, str) else member["name"] for member in recipe.method.get("configs", ())]
-    tagging = problem_name(recipe.data) == TOKEN_CLASSIFICATION
-    rate, head_rate = default_rates(members or [recipe.method["name"]], tagging=tagging)
+    problem, name = problem_name(recipe.data), recipe.method["name"]
+    rate, head_rate = default_rates(members or [name], tagging=problem == TOKEN_CLASSIFICATION)
+    if problem == GENERATION and name == "full":
+        head_rate = None  # a language model's head is pretrained like all of it
     given, given_head = recipe.training.learning_rate, recipe.training.head_learning_rate
-    rates: dict[str, Any] = {"learning_rate": rate} if given == AUTO else {}
-    if given_head == AUTO or (given_head is None and given == AUTO and head_rate is not None):
-        rates["head_learning_rate"] = head_rate
-    return rates
+    found = {"learning_rate": (given, rate), "head_learning_rate": (given_head, head_rate)}
+    return {name: own for name, (value, own) in found.items() if value == AUTO}
 
 
 def _name_errors(values: Values) -> Errors:
