@@ -122,12 +122,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def changed(name: str, *, training: dict[str, Any] | None = None, **other: Any) -> dict[str, Any]:
     """Return a method by its defaults, rate and head included, with something else changed.
 
-    The head's rate is 0.001, the default of before; where the rows name a rate, it is of the head too.
+    The head's rate is 0.001, or that of all where nothing is beside it and in full fine-tuning, as it was by default.
     """
     head = {"head": other.pop("head")} if "head" in other else {}
-    training = training or {}
-    beside = None if "learning_rate" in training or name in ("head-only", "full") else 1e-3
-    return {"method": {"name": name, **other}, "training": {"head_learning_rate": beside, **training}, **head}
+    beside = None if name in ("head-only", "full") else 1e-3
+    return {"method": {"name": name, **other}, "training": {"head_learning_rate": beside} | (training or {}), **head}
 
 
 EVERY = ("head-only", "lora", PROPAGATION, TUNING, DECOUPLED)
@@ -189,6 +188,14 @@ VARIANTS |= {
     f"{name} by default, head rate {rate:g}": changed(name, training={"head_learning_rate": rate})
     for name in (*EVERY, *OTHERS, "selective-prefix-tuning", "kernel-propagation", "aot-p-tuning", "full")
     for rate in HEAD_RATES
+}
+SMALL = "batches a quarter as large, as many documents"
+VARIANTS |= {
+    f"{name} by default, head rate 0.01, {what}": changed(
+        name, training={"head_learning_rate": 1e-2, **training}, **options
+    )
+    for name in (PROPAGATION, DECOUPLED)
+    for what, training, options in (("32 tokens", {}, {"num_virtual_tokens": 32}), (SMALL, TRAINING[SMALL], {}))
 }
 VARIANTS |= {
     f"{name}, rate 0.003, head rate {rate:g}": changed(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject
 from foretoken.training.recipe.recipe import Recipe
@@ -70,11 +69,6 @@ def find_rate(recipe: Recipe, prepared: Prepared, *, checkpoints: Path) -> JsonO
         tried.append({"rate": rate, "steps": steps, "loss": loss if math.isfinite(loss) else None})
         return loss
 
-    if prepared.problem.name == TOKEN_CLASSIFICATION:
-        log.warning(
-            "--find-rate: where tokens are tagged, the rate that lowers the loss of a short run most may end with "
-            "nothing tagged; compare the run with one at the method's own rate (learning_rate: auto)"
-        )
     middle, train, held_out = recipe.training.peak_learning_rate, len(tables["train"]), len(tables["validation"])
     log.info("trying learning rates on %d training documents; losses are those of %d others", train, held_out)
     start = loss_after(middle, 0)
