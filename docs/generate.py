@@ -404,6 +404,13 @@ def _gain(found: dict[str, float]) -> str:
     return f"{found['difference']:+.3f} ({found['lower']:+.3f} to {found['upper']:+.3f})"
 
 
+def searched_rate(recipe: dict[str, Any]) -> float:
+    """Return the rate of what a run trains: that of the method, that of the head where it is trained alone."""
+    training = recipe["training"]
+    alone = recipe["method"]["name"] == "head-only"
+    return (training.get("head_learning_rate") if alone else None) or training["learning_rate"]
+
+
 def study(name: str, task: str) -> Iterator[str]:
     """Return a study's results on one task: the runs whose test was measured, a row a method, from their records."""
     from foretoken import METHODS
@@ -417,7 +424,8 @@ def study(name: str, task: str) -> Iterator[str]:
     candidates: dict[tuple[str, object], list[dict[str, Any]]] = {}
     for run in tested:
         recipe = run["recipe"]
-        candidates.setdefault((recipe["method"]["name"], recipe["training"]["learning_rate"]), []).append(run)
+        rate = None if recipe["method"]["name"] == TF_IDF else searched_rate(recipe)
+        candidates.setdefault((recipe["method"]["name"], rate), []).append(run)
     by_validation = sorted(candidates.items(), key=lambda item: mean(item[1], metric))
     groups = {method: runs for (method, _), runs in by_validation}  # of several rates, the best on validation
     shown = {f"{metric}, validation": ("validation", metric), f"{metric}, test": ("test", metric)}
@@ -431,7 +439,7 @@ def study(name: str, task: str) -> Iterator[str]:
     rows = (
         (
             f"`{method}`",
-            "" if method in ("head-only", TF_IDF) else f"{runs[0]['recipe']['training']['learning_rate']:g}",
+            "" if method == TF_IDF else f"{searched_rate(runs[0]['recipe']):g}",
             "" if method == TF_IDF else f"{runs[0]['parameters']['percent']:.2f} %",
             str(len(runs)),
             *(spread(scores[method][index]) for index in kept),
@@ -441,26 +449,57 @@ def study(name: str, task: str) -> Iterator[str]:
     return table(header, rows)
 
 
+STUDY = {
+    "sst2": ("SST-2, ROC AUC", "roc_auc"),
+    "mrpc": ("MRPC, accuracy and F1", "accuracy_f1"),
+    "cola": ("CoLA, Matthews", "matthews"),
+    "wnut17": ("WNUT-17, F1", "f1"),
+    "20newsgroups": ("20 Newsgroups, accuracy", "accuracy"),
+    "hyperpartisan": ("Hyperpartisan, F1", "f1"),
+    "rte": ("RTE, accuracy", "accuracy"),
+}
+
+
+def study_scores() -> dict[tuple[str, str], dict[tuple[int, int], float]]:
+    """Return the study's test scores, times 100, by method and task, then by seed and fold."""
+    scores: dict[tuple[str, str], dict[tuple[int, int], float]] = {}
+    for run in json.loads((RESULTS / "study.json").read_text(encoding="utf-8"))["runs"]:
+        method, data = run["recipe"]["method"]["name"], run["recipe"]["data"]
+        if run["test"]:
+            found = scores.setdefault((method, data["task"]), {})
+            found[run["seed"], data.get("fold") or 0] = 100 * run["test"][STUDY[data["task"]][1]]
+    return scores
+
+
 def study_of_all_tasks() -> Iterator[str]:
     """Return the study's mean test scores, times 100, of the methods that every task has."""
-    metrics = {
-        "sst2": ("SST-2, ROC AUC", "roc_auc"),
-        "mrpc": ("MRPC, accuracy and F1", "accuracy_f1"),
-        "cola": ("CoLA, Matthews", "matthews"),
-        "wnut17": ("WNUT-17, F1", "f1"),
-        "20newsgroups": ("20 Newsgroups, accuracy", "accuracy"),
-        "hyperpartisan": ("Hyperpartisan, F1", "f1"),
-    }
+    tasks = [task for task in STUDY if task != "rte"]  # where all are at chance
+    scores = study_scores()
     rows = ("lora", "decoupled-prefix", "prefix-propagation", "prefix-tuning", "head-only", "tf-idf")
-    scores: dict[tuple[str, str], list[float]] = {}
-    for run in json.loads((RESULTS / "study.json").read_text(encoding="utf-8"))["runs"]:
-        method, task = run["recipe"]["method"]["name"], run["recipe"]["data"]["task"]
-        if task in metrics and run["test"]:
-            scores.setdefault((method, task), []).append(100 * run["test"][metrics[task][1]])
-    found = ([scores.get((method, task)) for task in metrics] for method in rows)
-    cells = ([f"{statistics.mean(values):.1f}" if values else "" for values in row] for row in found)
-    header = ("", *(title for title, _ in metrics.values()))
+    found = ([scores.get((method, task)) for task in tasks] for method in rows)
+    cells = ([f"{statistics.mean(values.values()):.1f}" if values else "" for values in row] for row in found)
+    header = ("", *(STUDY[task][0] for task in tasks))
     return table(header, ((f"`{method}`", *row) for method, row in zip(rows, cells, strict=True)))
+
+
+def study_differences(*pairs: str) -> Iterator[str]:
+    """Return how far two methods are apart on test, a row a task; a column a pair, such as `lora:bitfit`."""
+    from foretoken.metrics import t_test
+
+    def cell(one: dict[tuple[int, int], float], other: dict[tuple[int, int], float]) -> str:
+        folds = {fold for _, fold in one} != {0}
+        keys = sorted(one.keys() & other.keys()) if folds else None
+        left, right = ([scores[key] for key in keys or sorted(scores)] for scores in (one, other))
+        test = t_test(left, right, paired=folds)
+        return f"{test.difference:+.1f} ({test.lower:+.1f} to {test.upper:+.1f}), p = {test.p_value:.2g}"
+
+    scores = study_scores()
+    names = [pair.split(":") for pair in pairs]
+    rows = (
+        (title, *(cell(scores[one, task], scores[other, task]) for one, other in names))
+        for task, (title, _) in STUDY.items()
+    )
+    return table(("", *(f"`{one}` - `{other}`" for one, other in names)), rows)
 
 
 def patched() -> Iterator[str]:
@@ -523,6 +562,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "tasks": data_tasks,
     "study": study,
     "study-of-all-tasks": study_of_all_tasks,
+    "study-differences": study_differences,
     "ablation": ablation,
     "ablation-paired": ablation_paired,
     "aot-grid": aot_grid,

@@ -115,7 +115,7 @@ CORE = {"head-only", "prefix-tuning", "prefix-propagation", "decoupled-prefix", 
 OTHERS = {"selective-prefix-tuning", "inducer-tuning", "kernel-propagation", "bitfit", "aot-p-tuning", "full"}
 
 
-BY_DEFAULT = {"sst2", "20newsgroups", "rte"}  # their rates are the methods' own; elsewhere every method has three
+BY_DEFAULT = {"20newsgroups", "rte"}  # their rates are the methods' own; elsewhere every method has three
 ONE_RATE = {"mrpc", "cola", "hyperpartisan"}  # the head has the rate of the method
 
 
@@ -124,8 +124,6 @@ def methods_of(part):
     wanted = CORE | {"tf-idf"}
     if part == "wnut17":
         wanted.remove("tf-idf")  # it classifies whole texts
-    if part == "rte":
-        return wanted
     if part in ("20newsgroups", "hyperpartisan"):
         return wanted | OTHERS - {"full"}  # nothing is kept between its epochs
     return wanted | OTHERS
