@@ -502,6 +502,41 @@ def study_differences(*pairs: str) -> Iterator[str]:
     return table(("", *(f"`{one}` - `{other}`" for one, other in names)), rows)
 
 
+def study_rates() -> Iterator[str]:
+    """Return the rate that each search of the study chose, and what it gains over the method's own on validation."""
+    from foretoken import METHODS
+    from foretoken.methods import default_rates
+
+    names = ("study", "study-search")
+    records = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["runs"] for name in names}
+    searched = {(run["recipe"]["method"]["name"], run["recipe"]["data"]["task"]) for run in records["study-search"]}
+    tried: dict[tuple[str, str], dict[float, float]] = {}
+    chosen: dict[tuple[str, str], float] = {}
+    for run in (run for name in names for run in records[name]):
+        recipe = run["recipe"]
+        key = recipe["method"]["name"], recipe["data"]["task"]
+        if key in searched and run["seed"] == 0 and not recipe["data"].get("fold"):
+            rate = searched_rate(recipe)
+            tried.setdefault(key, {})[rate] = run["validation"][STUDY[key[1]][1]]
+            if run["test"]:
+                chosen[key] = rate
+
+    def cell(method: str, task: str) -> str:
+        if (key := (method, task)) not in searched:
+            return ""
+        own, _ = default_rates([method], tagging=task == "wnut17")
+        gain = 100 * (tried[key][chosen[key]] - tried[key][own])
+        return "own" if chosen[key] == own else f"{chosen[key]:g} ({gain:+.1f})"
+
+    tasks = [task for task in STUDY if any(task == other for _, other in searched)]
+    rows = (
+        (f"`{method}`", f"{default_rates([method])[0]:g}", *(cell(method, task) for task in tasks))
+        for method in METHODS
+        if any(method == other for other, _ in searched)
+    )
+    return table(("method", "own", *(STUDY[task][0] for task in tasks)), rows)
+
+
 def patched() -> Iterator[str]:
     """Return what foretoken replaces or reads of other libraries, by library."""
     from foretoken.patched import PATCHED
@@ -563,6 +598,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "study": study,
     "study-of-all-tasks": study_of_all_tasks,
     "study-differences": study_differences,
+    "study-rates": study_rates,
     "ablation": ablation,
     "ablation-paired": ablation_paired,
     "aot-grid": aot_grid,
