@@ -249,6 +249,36 @@ def test_damaged_states_are_not_used(damage, folder, caplog):
     assert "damaged" in caplog.text
 
 
+def store_of(key):
+    return StateStore.open(key, dtype="float32", name="docs", width=4)
+
+
+def test_what_another_process_is_writing_is_left_alone(caplog):
+    def made():
+        yield b"a" * 16, torch.ones(3, 4)
+        (unfinished,) = (store.root / cache.FOLDER).glob(".foretoken-*/states.bin")
+        store_of("other").refresh()
+        assert unfinished.exists()
+        yield b"b" * 16, torch.zeros(2, 4)
+
+    store = store_of("one")
+    store.add(made())
+    assert caplog.messages == []
+    assert store_of("one").places.keys() == {b"a" * 16, b"b" * 16}
+
+
+def test_an_entry_that_another_process_removes_is_no_damage(monkeypatch, caplog):
+    store_of("one").add([(b"a" * 16, torch.ones(3, 4))])
+
+    def removed(path):
+        cache.remove_entry(path)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(states, "read_entry", removed)
+    assert store_of("one").places == {}
+    assert caplog.messages == []
+
+
 def test_another_model_other_layers_or_type_are_other_states():
     keys = {opened().store.key, opened("float16").store.key, opened(precision="bf16").store.key}
     model = get_peft_model(tiny.model("bert"), ROWS["prefix-tuning"](task_type="SEQ_CLS", layers="last-2"))

@@ -118,9 +118,14 @@ def key_of(ingredients: JsonObject) -> str:
 
 def entries(root: Path) -> list[Entry]:
     """Return what is in a cache folder, the least recently used first."""
-    found = [_entry(path) for path in root.glob(f"{FOLDER}/*") if _KEY.fullmatch(path.name)]
+    found = [_entry(path) for path in entry_folders(root)]
     found += [_file_entry(path) for path in root.glob("pydocs-*.parquet")]
     return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.used)
+
+
+def entry_folders(root: Path) -> list[Path]:
+    """Return the folders of the entries; those that another process is writing or removing have other names."""
+    return sorted(path for path in root.glob(f"{FOLDER}/*") if _KEY.fullmatch(path.name))
 
 
 def remove_entry(path: Path) -> None:

@@ -32,6 +32,7 @@ from foretoken.training.tokens.cache import (
     ENTRY,
     FOLDER,
     code_digest,
+    entry_folders,
     keep_below,
     read_entry,
     remove_entry,
@@ -133,13 +134,15 @@ class StateStore:
 
     def refresh(self) -> None:
         """Take up the entries that have been added; a damaged one is removed."""
-        for path in sorted((self.root / FOLDER).glob("*")):
+        for path in entry_folders(self.root):
             if path in self.read or not (path / STATES).is_file():
                 continue
             self.read.add(path)
             try:
                 self._take(path, read_entry(path))
             except _DAMAGE as error:
+                if not path.is_dir():  # another process has removed it
+                    continue
                 log.warning("%s: the cached states are damaged (%s) and are made again", path, error)
                 with suppress(OSError):
                     remove_entry(path)
