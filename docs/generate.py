@@ -6,6 +6,7 @@ A page marks such a part with ``<!-- generated: NAME -->`` and ``<!-- end -->``;
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -314,7 +315,7 @@ def data_tasks() -> Iterator[str]:
 
 def ablation(task: str, metric: str) -> Iterator[str]:
     """Return what `benchmarks/ablation.py` measured on one task: a row a variant, in the order of the runs."""
-    runs = json.loads((RESULTS / "ablation.json").read_text(encoding="utf-8"))["runs"]
+    runs = records_of("ablation")
     variants: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         if run["task"] == task:
@@ -335,7 +336,7 @@ COMPARED = {"sst2": "roc_auc", "cola": "roc_auc", "mrpc": "roc_auc", "wnut17": "
 
 def ablation_paired(part: str) -> Iterator[str]:
     """Return what one change makes of a method's default, task by task: the mean difference of runs of equal seed."""
-    runs = json.loads((RESULTS / "ablation.json").read_text(encoding="utf-8"))["runs"]
+    runs = records_of("ablation")
     scores: dict[tuple[str, str], dict[int, float]] = {}
     for run in runs:
         if run["task"] in COMPARED and run["precision"] == "bf16":
@@ -382,9 +383,8 @@ def aot_grid() -> Iterator[str]:
 
 def retrieval() -> Iterator[str]:
     """Return what `benchmarks/retrieval.py` measured on test: a row a method, the best of its rates of every seed."""
-    file = RESULTS / "retrieval.json"
     by_method: dict[str, list[dict[str, Any]]] = {}
-    for run in json.loads(file.read_text(encoding="utf-8"))["runs"]:
+    for run in records_of("retrieval"):
         by_method.setdefault(run["method"], []).append(run)
     names = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100")
     rows = (
@@ -404,6 +404,13 @@ def _gain(found: dict[str, float]) -> str:
     return f"{found['difference']:+.3f} ({found['lower']:+.3f} to {found['upper']:+.3f})"
 
 
+@functools.cache
+def records_of(name: str) -> list[dict[str, Any]]:
+    """Return the runs that a file of `benchmarks/results` records; read once for all pages."""
+    runs: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["runs"]
+    return runs
+
+
 def searched_rate(recipe: dict[str, Any]) -> float:
     """Return the rate of what a run trains: that of the method, that of the head where it is trained alone."""
     training = recipe["training"]
@@ -417,9 +424,7 @@ def study(name: str, task: str) -> Iterator[str]:
     from foretoken.training.baseline.options import TF_IDF
 
     known = [*METHODS, TF_IDF]
-    file = RESULTS / f"{name}.json"
-    records = json.loads(file.read_text(encoding="utf-8"))["runs"]
-    tested = [run for run in records if run["recipe"]["data"]["task"] == task and run["test"]]
+    tested = [run for run in records_of(name) if run["recipe"]["data"]["task"] == task and run["test"]]
     metric = next(run["best"]["metric"] for run in tested if run.get("best"))
     candidates: dict[tuple[str, object], list[dict[str, Any]]] = {}
     for run in tested:
@@ -463,7 +468,7 @@ STUDY = {
 def study_scores() -> dict[tuple[str, str], dict[tuple[int, int], float]]:
     """Return the study's test scores, times 100, by method and task, then by seed and fold."""
     scores: dict[tuple[str, str], dict[tuple[int, int], float]] = {}
-    for run in json.loads((RESULTS / "study.json").read_text(encoding="utf-8"))["runs"]:
+    for run in records_of("study"):
         method, data = run["recipe"]["method"]["name"], run["recipe"]["data"]
         if run["test"]:
             found = scores.setdefault((method, data["task"]), {})
@@ -487,10 +492,8 @@ def study_differences(*pairs: str) -> Iterator[str]:
     from foretoken.metrics import t_test
 
     def cell(one: dict[tuple[int, int], float], other: dict[tuple[int, int], float]) -> str:
-        folds = {fold for _, fold in one} != {0}
-        keys = sorted(one.keys() & other.keys()) if folds else None
-        left, right = ([scores[key] for key in keys or sorted(scores)] for scores in (one, other))
-        test = t_test(left, right, paired=folds)
+        left, right = ([found[run] for run in sorted(found)] for found in (one, other))
+        test = t_test(left, right, paired=any(fold for _, fold in one))
         return f"{test.difference:+.1f} ({test.lower:+.1f} to {test.upper:+.1f}), p = {test.p_value:.2g}"
 
     scores = study_scores()
@@ -507,12 +510,11 @@ def study_rates() -> Iterator[str]:
     from foretoken import METHODS
     from foretoken.methods import default_rates
 
-    names = ("study", "study-search")
-    records = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["runs"] for name in names}
-    searched = {(run["recipe"]["method"]["name"], run["recipe"]["data"]["task"]) for run in records["study-search"]}
+    candidates = records_of("study-search")
+    searched = {(run["recipe"]["method"]["name"], run["recipe"]["data"]["task"]) for run in candidates}
     tried: dict[tuple[str, str], dict[float, float]] = {}
     chosen: dict[tuple[str, str], float] = {}
-    for run in (run for name in names for run in records[name]):
+    for run in (*records_of("study"), *candidates):
         recipe = run["recipe"]
         key = recipe["method"]["name"], recipe["data"]["task"]
         if key in searched and run["seed"] == 0 and not recipe["data"].get("fold"):

@@ -125,7 +125,7 @@ def entries(root: Path) -> list[Entry]:
 
 def entry_folders(root: Path) -> list[Path]:
     """Return the folders of the entries; those that another process is writing or removing have other names."""
-    return sorted(path for path in root.glob(f"{FOLDER}/*") if _KEY.fullmatch(path.name))
+    return [path for path in root.glob(f"{FOLDER}/*") if _KEY.fullmatch(path.name)]
 
 
 def remove_entry(path: Path) -> None:
@@ -138,6 +138,15 @@ def remove_entry(path: Path) -> None:
     with suppress(FileNotFoundError):  # another process has removed it
         path.rename(hidden)
     remove(hidden)
+
+
+def remove_damaged(path: Path, what: str, error: Exception) -> None:
+    """Say that the cached ``what`` of an entry are damaged and remove it, unless another process has removed it."""
+    if not path.is_dir():
+        return
+    log.warning("%s: the cached %s are damaged (%s) and are made again", path, what, _reason(error))
+    with suppress(OSError):
+        remove_entry(path)
 
 
 def size_limit() -> int:
@@ -173,11 +182,7 @@ def _read(path: Path) -> Content | None:
             tables[name] = Dataset.from_file(str(file))
         messages: list[Message] = [(where, level, text) for where, level, text in values["messages"]]
     except _DAMAGE as error:
-        if not path.is_dir():  # another process has removed it
-            return None
-        log.warning("%s: the cached data are damaged (%s) and are made again", path, _reason(error))
-        with suppress(OSError):
-            remove_entry(path)
+        remove_damaged(path, "data", error)
         return None
     with suppress(OSError):
         os.utime(path / ENTRY)

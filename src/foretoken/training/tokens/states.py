@@ -35,7 +35,7 @@ from foretoken.training.tokens.cache import (
     entry_folders,
     keep_below,
     read_entry,
-    remove_entry,
+    remove_damaged,
     size_limit,
     write_entry,
 )
@@ -134,18 +134,14 @@ class StateStore:
 
     def refresh(self) -> None:
         """Take up the entries that have been added; a damaged one is removed."""
-        for path in entry_folders(self.root):
+        for path in sorted(entry_folders(self.root)):
             if path in self.read or not (path / STATES).is_file():
                 continue
             self.read.add(path)
             try:
                 self._take(path, read_entry(path))
             except _DAMAGE as error:
-                if not path.is_dir():  # another process has removed it
-                    continue
-                log.warning("%s: the cached states are damaged (%s) and are made again", path, error)
-                with suppress(OSError):
-                    remove_entry(path)
+                remove_damaged(path, "states", error)
 
     def _take(self, path: Path, entry: JsonObject) -> None:
         if entry.get("kind") != KIND or entry["store"] != self.key:
