@@ -13,12 +13,14 @@ from __future__ import annotations
 import tempfile
 import time
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from shared import run_missing, set_up, study_parser
 from torch import Tensor
 from transformers import TrainerCallback
 
+from foretoken.methods.prefix import Prefix
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 
@@ -189,13 +191,39 @@ VARIANTS |= {
     for name in (*EVERY, *OTHERS, "selective-prefix-tuning", "kernel-propagation", "aot-p-tuning", "full")
     for rate in HEAD_RATES
 }
-SMALL = "batches a quarter as large, as many documents"
+# what yields the prefix: a network in its place, or one beside it (Razdaibiedina et al. 2023, arXiv 2305.03937)
+NETWORK_RATES = (3e-2, 3e-3, 1e-3, 3e-4, 1e-4)
+NETWORKS: dict[str, dict[str, Any]] = {"network": {"prefix_projection": True}, "residual network": {}}
+VARIANTS |= {
+    f"{name} by default, {what}, rate {rate:g}": changed(
+        name, training={"learning_rate": rate, "residual": what == "residual network"}, **options
+    )
+    for name in (PROPAGATION, TUNING, DECOUPLED)
+    for what, options in NETWORKS.items()
+    for rate in NETWORK_RATES
+}
+# where words are tagged, the rate of the head that is the default there
 VARIANTS |= {
     f"{name} by default, head rate 0.01, {what}": changed(
         name, training={"head_learning_rate": 1e-2, **training}, **options
     )
     for name in (PROPAGATION, DECOUPLED)
-    for what, training, options in (("32 tokens", {}, {"num_virtual_tokens": 32}), (SMALL, TRAINING[SMALL], {}))
+    for what, training, options in (
+        ("32 tokens", {}, {"num_virtual_tokens": 32}),
+        ("first layer at a tenth", {"first_layer": 0.1}, {}),
+        *((what, training, {}) for what, training in TRAINING.items()),
+        *(
+            (f"{what}, rate {rate:g}", {"learning_rate": rate, "residual": what == "residual network"}, options)
+            for what, options in NETWORKS.items()
+            for rate in NETWORK_RATES
+        ),
+    )
+}
+VARIANTS |= {
+    f"lora, rate 0.003, head rate 0.01, {what}": changed(
+        "lora", training={"learning_rate": 3e-3, "head_learning_rate": 1e-2} | training
+    )
+    for what, training in TRAINING.items()
 }
 VARIANTS |= {
     f"{name}, rate 0.003, head rate {rate:g}": changed(
@@ -245,6 +273,21 @@ class FirstLayer(TrainerCallback):
                 parameter.lerp_(before, 1 - self.share)
 
 
+class ResidualPrefix(Prefix):
+    """A prefix and what a small network makes of it, which is nothing at the start: ``P + W2 relu(W1 P)``."""
+
+    def __init__(self, length: int, width: int, *, std: float) -> None:
+        super().__init__(length, width, std=std)
+        self.down = torch.nn.Linear(width, 64)
+        self.up = torch.nn.Linear(64, width)
+        torch.nn.init.zeros_(self.up.weight)
+        torch.nn.init.zeros_(self.up.bias)
+
+    def forward(self) -> Tensor:
+        """Return the (P, width) prefix."""
+        return self.weight + self.up(torch.relu(self.down(self.weight)))
+
+
 CALLBACKS = {"head_first": HeadFirst, "first_layer": FirstLayer}
 
 
@@ -253,13 +296,15 @@ def one_run(task: str, variant: str, seed: int, precision: str) -> dict[str, Any
     chosen, setting = VARIANTS[variant], TASKS[task]
     training = {**setting["training"], **chosen["training"], "seed": seed, "precision": precision}
     times = training.pop("smaller_by", 1)
+    kind_of_prefix = ResidualPrefix if training.pop("residual", False) else Prefix
     callbacks = [kind(training.pop(name)) for name, kind in CALLBACKS.items() if name in training]
     training |= {"max_steps": training["max_steps"] * times, "batch_size": training["batch_size"] // times}
     training["eval_every"] = training["max_steps"]
     with tempfile.TemporaryDirectory() as folder:
         recipe = {**setting, **chosen, "model": "minilm", "training": training, "output": folder, "name": "run"}
         began = time.perf_counter()
-        record = train(build_recipe(recipe), callbacks=callbacks)
+        with patch("foretoken.methods.prefix.Prefix", kind_of_prefix):
+            record = train(build_recipe(recipe), callbacks=callbacks)
     scores = {
         part: {metric: record[part][metric] for metric in MEASURED if metric in record[part]}
         for part in ("validation", "test")

@@ -13,7 +13,7 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -332,31 +332,72 @@ def ablation(task: str, metric: str) -> Iterator[str]:
 
 
 COMPARED = {"sst2": "roc_auc", "cola": "roc_auc", "mrpc": "roc_auc", "wnut17": "f1"}
+ABLATION_HEADER = ("variant", *(f"{task}, `{metric}`" for task, metric in COMPARED.items()))
+
+
+def seed_by_seed(own: dict[int, float], base: dict[int, float]) -> str:
+    """Return the mean difference of runs of equal seed and how many of them gain, or nothing for fewer than three."""
+    seeds = own.keys() & base.keys()
+    if len(seeds) < 3:  # the tables of the tasks have the rest
+        return ""
+    pairs = [round(own[seed] - base[seed], 4) for seed in seeds]
+    return f"{statistics.mean(pairs):+.3f} ({sum(pair > 0 for pair in pairs)} of {len(pairs)})"
+
+
+def ablation_scores(part: str, precisions: Collection[str]) -> dict[tuple[str, str], dict[int, float]]:
+    """Return the ablation's scores by variant and task, then by seed; of two precisions the one that was run first."""
+    scores: dict[tuple[str, str], dict[int, float]] = {}
+    for run in records_of("ablation"):
+        if run["task"] in COMPARED and run["precision"] in precisions:
+            score = (run[part] or {}).get(COMPARED[run["task"]])
+            scores.setdefault((run["variant"], run["task"]), {}).setdefault(run["seed"], score)
+    return scores
 
 
 def ablation_paired(part: str) -> Iterator[str]:
     """Return what one change makes of a method's default, task by task: the mean difference of runs of equal seed."""
-    runs = records_of("ablation")
-    scores: dict[tuple[str, str], dict[int, float]] = {}
-    for run in runs:
-        if run["task"] in COMPARED and run["precision"] == "bf16":
-            score = (run[part] or {}).get(COMPARED[run["task"]])
-            scores.setdefault((run["variant"], run["task"]), {})[run["seed"]] = score
+    scores = ablation_scores(part, ("bf16",))
 
     def cell(variant: str, task: str) -> str:
-        own, base = scores.get((variant, task), {}), scores.get((variant.split(", ")[0], task), {})
-        seeds = own.keys() & base.keys()
-        if len(seeds) < 3:  # the tables of the tasks have the rest
-            return ""
+        own = scores.get((variant, task), {})
         if variant.endswith(" by default"):
-            return f"{statistics.mean(own.values()):.3f}"
-        pairs = [round(own[seed] - base[seed], 4) for seed in seeds]
-        return f"{statistics.mean(pairs):+.3f} ({sum(pair > 0 for pair in pairs)} of {len(pairs)})"
+            return f"{statistics.mean(own.values()):.3f}" if len(own) >= 3 else ""
+        return seed_by_seed(own, scores.get((variant.split(", ")[0], task), {}))
 
     changed = sorted({variant for variant, _ in scores if " by default" in variant})
     rows = [(variant, *(cell(variant, task) for task in COMPARED)) for variant in changed]
-    header = ("variant", *(f"{task}, `{metric}`" for task, metric in COMPARED.items()))
-    return table(header, (row for row in rows if any(row[1:])))
+    return table(ABLATION_HEADER, (row for row in rows if any(row[1:])))
+
+
+TRAINED_HOW = {
+    "no warm-up": "no warm-up",
+    "head first": "the head first",
+    "batches a quarter as large, as many documents": "batches a quarter as large",
+    "first layer at a tenth": "a tenth of the steps in layer 0",
+    "network, rate 0.0003": "a network yields the prefix",
+    "residual network, rate 0.003": "a residual network on the prefix",
+}
+
+
+def ablation_training(part: str) -> Iterator[str]:
+    """Return the same for how a method is trained, where words are tagged beside a head at 0.01."""
+    scores = ablation_scores(part, ("bf16", "fp32"))
+
+    def named(method: str, task: str) -> str:
+        if task != "wnut17":
+            return f"{method} by default"
+        return "lora, rate 0.003, head rate 0.01" if method == "lora" else f"{method} by default, head rate 0.01"
+
+    def cell(method: str, change: str, task: str) -> str:
+        start = named(method, task)
+        return seed_by_seed(scores.get((f"{start}, {change}", task), {}), scores.get((start, task), {}))
+
+    rows = (
+        (f"{method}, {title}", *(cell(method, change, task) for task in COMPARED))
+        for method in ("prefix-propagation", "decoupled-prefix", "lora")
+        for change, title in TRAINED_HOW.items()
+    )
+    return table(ABLATION_HEADER, (row for row in rows if any(row[1:])))
 
 
 def aot_grid() -> Iterator[str]:
@@ -603,6 +644,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "study-rates": study_rates,
     "ablation": ablation,
     "ablation-paired": ablation_paired,
+    "ablation-training": ablation_training,
     "aot-grid": aot_grid,
     "retrieval": retrieval,
     "patched": patched,

@@ -51,6 +51,8 @@ class Method:
 
 # peak rates of a new head, whatever the method beside it: of texts, and where words are tagged (docs/guide/learning.md)
 HEAD_RATE, TAGGING_HEAD_RATE = 1e-3, 1e-2
+# where a network yields the prefix, whatever the method (the same page): it does not learn at the rates of a plain one
+NETWORK_RATE = 3e-4
 
 
 METHODS: dict[str, Method] = {
@@ -197,21 +199,29 @@ def learning_rate(config: PeftConfig) -> float:
     (0.003, 0.03)
     >>> learning_rate(make_config("stack", configs=[{"name": "lora"}]))
     0.003
+    >>> learning_rate(make_config("prefix-tuning", prefix_projection=True))
+    0.0003
     """
     members = config.members() if isinstance(config, StackConfig) else [config]
     tagging = plain(config.task_type) == TaskType.TOKEN_CLS.value
-    return default_rates([_name_of(member) for member in members], tagging=tagging)[0]
+    network = any(getattr(member, "prefix_projection", False) for member in members)
+    return default_rates([_name_of(member) for member in members], tagging=tagging, network=network)[0]
 
 
-def default_rates(names: Sequence[str], *, tagging: bool = False) -> tuple[float, float | None]:
+def default_rates(names: Sequence[str], *, tagging: bool = False, network: bool = False) -> tuple[float, float | None]:
     """Return the learning rate of methods that are trained together, and that of their head; None: the same.
+
+    Args:
+        names: the methods.
+        tagging: whether words are tagged.
+        network: whether a network yields one of their prefixes (``prefix_projection``).
 
     >>> default_rates(["prefix-tuning", "lora"]), default_rates(["lora"], tagging=True), default_rates(["head-only"])
     ((0.003, 0.001), (0.003, 0.01), (0.001, None))
     """
     head = TAGGING_HEAD_RATE if tagging else HEAD_RATE
     rates = [rate for name in names if (rate := METHODS[name].learning_rate) is not None]
-    return (min(rates), head) if rates else (head, None)
+    return (min([*rates, NETWORK_RATE] if network else rates), head) if rates else (head, None)
 
 
 def _name_of(config: PeftConfig) -> str:

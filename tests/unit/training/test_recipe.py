@@ -5,7 +5,7 @@ from peft import IA3Config
 
 from foretoken import METHODS, StackConfig, learning_rate, make_config
 from foretoken.errors import ConfigError, RecipeError
-from foretoken.methods import HEAD_RATE, TAGGING_HEAD_RATE
+from foretoken.methods import HEAD_RATE, NETWORK_RATE, TAGGING_HEAD_RATE
 from foretoken.options import help_lines, to_dict
 from foretoken.training.recipe.recipe import (
     HeadOptions,
@@ -183,6 +183,9 @@ def test_checked_refuses_what_a_recipe_in_python_may_hold():
         ("prefix-tuning", 0.03),
         ("full", 3e-5),
         ({"name": "stack", "configs": ["prefix-propagation", {"name": "lora", "r": 2}]}, 3e-3),
+        ({"name": "prefix-tuning", "prefix_projection": False}, 0.03),
+        ({"name": "prefix-tuning", "prefix_projection": True}, NETWORK_RATE),
+        ({"name": "stack", "configs": [{"name": "prefix-tuning", "prefix_projection": True}, "lora"]}, NETWORK_RATE),
     ],
 )
 def test_a_rate_that_no_recipe_names_is_the_methods(method, rate):
@@ -221,6 +224,12 @@ def test_configs_in_python_have_the_rate_of_their_method(name):
     assert learning_rate(make_config(name)) == METHODS[name].learning_rate
     stack = make_config("stack", configs=[{"name": name}, {"name": "head-only"}])
     assert learning_rate(stack) == METHODS[name].learning_rate
+
+
+def test_a_network_that_yields_the_prefix_has_its_own_rate_in_python_too():
+    network = {"name": "prefix-propagation", "prefix_projection": True}
+    assert learning_rate(make_config(**network)) == NETWORK_RATE
+    assert learning_rate(make_config("stack", configs=[network, {"name": "lora"}])) == NETWORK_RATE
 
 
 @pytest.mark.parametrize("data", [{"task": "wnut17"}, {"path": "tagged.jsonl", "problem": "token-classification"}])

@@ -379,9 +379,14 @@ def _auto_rates(recipe: Recipe) -> dict[str, Any]:
 
     if is_baseline(recipe.method):
         return {}
-    members = [member if isinstance(member, str) else member["name"] for member in recipe.method.get("configs", ())]
+    members = [{"name": member} if isinstance(member, str) else member for member in recipe.method.get("configs", ())]
+    members = members or [recipe.method]
     problem, name = problem_name(recipe.data), recipe.method["name"]
-    rate, head_rate = default_rates(members or [name], tagging=problem == TOKEN_CLASSIFICATION)
+    rate, head_rate = default_rates(
+        [member["name"] for member in members],
+        tagging=problem == TOKEN_CLASSIFICATION,
+        network=any(member.get("prefix_projection") for member in members),
+    )
     if problem == GENERATION and name == "full":
         head_rate = None  # a language model's head is pretrained like all of it
     given, given_head = recipe.training.learning_rate, recipe.training.head_learning_rate
