@@ -192,32 +192,32 @@ VARIANTS |= {
     for rate in HEAD_RATES
 }
 # what yields the prefix: a network in its place, or one beside it (Razdaibiedina et al. 2023, arXiv 2305.03937)
-NETWORK_RATES = (3e-2, 3e-3, 1e-3, 3e-4, 1e-4)
-NETWORKS: dict[str, dict[str, Any]] = {"network": {"prefix_projection": True}, "residual network": {}}
-VARIANTS |= {
-    f"{name} by default, {what}, rate {rate:g}": changed(
-        name, training={"learning_rate": rate, "residual": what == "residual network"}, **options
+NETWORKS: dict[str, dict[str, Any]] = {
+    f"{what}, rate {rate:g}": {**options, "training": {"learning_rate": rate, **training}}
+    for what, options, training in (
+        ("network", {"prefix_projection": True}, {}),
+        ("residual network", {}, {"residual": True}),
     )
+    for rate in (3e-2, 3e-3, 1e-3, 3e-4, 1e-4)
+}
+VARIANTS |= {
+    f"{name} by default, {what}": changed(name, **options)
     for name in (PROPAGATION, TUNING, DECOUPLED)
     for what, options in NETWORKS.items()
-    for rate in NETWORK_RATES
 }
 # where words are tagged, the rate of the head that is the default there
+TAGGING: dict[str, dict[str, Any]] = {
+    "32 tokens": {"num_virtual_tokens": 32},
+    "first layer at a tenth": {"training": {"first_layer": 0.1}},
+    **{what: {"training": training} for what, training in TRAINING.items()},
+    **NETWORKS,
+}
 VARIANTS |= {
     f"{name} by default, head rate 0.01, {what}": changed(
-        name, training={"head_learning_rate": 1e-2, **training}, **options
+        name, **options | {"training": {"head_learning_rate": 1e-2} | options.get("training", {})}
     )
     for name in (PROPAGATION, DECOUPLED)
-    for what, training, options in (
-        ("32 tokens", {}, {"num_virtual_tokens": 32}),
-        ("first layer at a tenth", {"first_layer": 0.1}, {}),
-        *((what, training, {}) for what, training in TRAINING.items()),
-        *(
-            (f"{what}, rate {rate:g}", {"learning_rate": rate, "residual": what == "residual network"}, options)
-            for what, options in NETWORKS.items()
-            for rate in NETWORK_RATES
-        ),
-    )
+    for what, options in TAGGING.items()
 }
 VARIANTS |= {
     f"lora, rate 0.003, head rate 0.01, {what}": changed(
