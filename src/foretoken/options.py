@@ -9,6 +9,7 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from foretoken import left
 from foretoken.errors import ConfigError, cut, did_you_mean, quoted
 
 Errors = list[str]
@@ -94,11 +95,14 @@ def check_fields(options: object, others: Callable[[], Errors] = list) -> None:
 
 
 def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
-    """Return one line for every key that does not exist, with the near miss or the list of keys that do."""
+    """Return one line for every key that does not exist: what took its place, the near miss, or the list of keys."""
     listed = f"; known: {', '.join(sorted(known)) or 'none'}"
-    unknown = [cut(str(name), _LONGEST_KEY) for name in values if name not in known]
-    hints = [did_you_mean(name, known) or listed for name in unknown[:_MOST_HINTS]]
-    return [f"{prefix}{name}: no such key{hint}" for name, hint in zip_longest(unknown, hints, fillvalue="")]
+    unknown = [f"{prefix}{cut(str(name), _LONGEST_KEY)}" for name in values if name not in known]
+    hints = [did_you_mean(key.removeprefix(prefix), known) or listed for key in unknown[:_MOST_HINTS]]
+    return [
+        f"{key}: {left.gone(key, left.KEYS) or f'no such key{hint}'}"
+        for key, hint in zip_longest(unknown, hints, fillvalue="")
+    ]
 
 
 def convert(value: object, wanted: object, key: str, errors: Errors) -> Any:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
+from foretoken import left
 from foretoken.errors import ForetokenError, did_you_mean, quoted
 from foretoken.extras import extra_of, missing
 from foretoken.memory import tune_malloc, tune_malloc_by_default
@@ -115,7 +116,9 @@ def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
         say(f"foretoken {__version__}")
         return OK
     if verb not in VERBS:
-        fail(f"no verb {quoted(verb)}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}")
+        unknown = f"no verb {quoted(verb)}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}"
+        gone = left.gone(verb, left.VERBS)
+        fail(f"{verb}: {gone}" if gone else unknown)
         return ERROR
     log_to_stderr(debug=debug)
     quiet_libraries()
