@@ -49,7 +49,7 @@ def test_while_a_cold_adapter_is_read_the_others_are_answered(adapters):
     store = make_store(*adapters, memory=1, bank=SlowDisk)
     with Engine(store) as engine:
         expected = logits(engine, "spam")
-        loaded = engine.store.num_loaded
+        loaded = len(store.loaded)
         store.bank.go.clear()
         store.bank.asked.clear()
         cold = engine.submit(Request("topic", [Document("word1")], Classify()))
@@ -91,8 +91,8 @@ def test_half_the_memory_answers_within_its_precision(adapters, dtype, error):
         for name in names:
             expected = logits(engine, name)
             np.testing.assert_allclose(logits(other, name), expected, atol=error * max(1, np.abs(expected).max()))
-    assert [half.get(name).dtype for name in names] == [dtype] * len(names)
-    assert all(2 * half.get(name).bytes == whole.get(name).bytes for name in names)
+    assert [half.get(name).info.dtype for name in names] == [getattr(torch, dtype)] * len(names)
+    assert all(2 * half.get(name).info.bytes == whole.get(name).info.bytes for name in names)
 
 
 def test_an_adapter_that_float16_cannot_hold_runs_apart_in_float32(adapters, tmp_path):
@@ -104,7 +104,7 @@ def test_an_adapter_that_float16_cannot_hold_runs_apart_in_float32(adapters, tmp
     store = make_store(adapters[0], {}, bank=partial(MixedBank, dtype="float16"))
     with pytest.raises(AdapterError, match="float16 cannot hold"):
         store.bank.together.add("a", folder)
-    assert store.add("spam", folder).dtype == "float32"
+    assert store.add("spam", folder).info.dtype == torch.float32
     assert store.bank.together.names == []
 
 
@@ -129,7 +129,7 @@ def test_fused_tables_stay_in_their_files(adapters, tmp_path):
         np.testing.assert_allclose(logits(engine, "fused"), expected, atol=5e-3)  # tables are float16
     table = (folders["fused"] / "aot_table.safetensors").stat().st_size
     head = sum(tensor.numel() for name, tensor in adapted.state_dict().items() if "modules_to_save" in name) * 4
-    assert store.get("fused").bytes == head < store.get("plain").bytes < table + head
+    assert store.get("fused").info.bytes == head < store.get("plain").info.bytes < table + head
 
 
 def test_an_adapter_that_runs_apart_is_loaded_beside_what_is_computed(adapters, tmp_path, monkeypatch):

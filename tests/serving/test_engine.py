@@ -181,11 +181,11 @@ def test_an_adapter_removed_or_replaced_while_queued_answers_first(store, bank, 
 
 def test_adapters_leave_the_memory_and_come_back(adapters):
     store = make_store(*adapters, memory=1)
-    assert store.num_loaded == 1
+    assert len(store.loaded) == 1
     with Engine(store) as engine:
         for name in ("spam", "topic", "spam", "stars"):
             assert ask(engine, name, "word1").result(60)
-            assert store.num_loaded == 1
+            assert len(store.loaded) == 1
     assert store.names == list(adapters[1])
 
 

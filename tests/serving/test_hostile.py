@@ -18,7 +18,6 @@ from foretoken.serving.http.guard import BODIES, Guard
 from foretoken.serving.http.logs import json_logs
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.http.traces import Traces
 
 from support.served import HeldBank, make_store, serving
 
@@ -124,7 +123,7 @@ def test_bodies_that_are_in_memory_together_are_bounded():
 
     async def crowd():
         settings = ServerSettings(sources={}, body_bytes=100)
-        guard = Guard(app, settings=settings, metrics=Metrics(), traces=Traces(on=False))
+        guard = Guard(app, settings=settings, metrics=Metrics())
         gate, sent = asyncio.Event(), []
 
         async def receive():
@@ -187,7 +186,7 @@ def test_nobody_gets_in_without_the_key(hostile):
                 answer = stranger.request(method, path, headers=raw)
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"
-    assert httpx.get(f"{hostile.base_url}/v2/health/live").status_code == 200
+    assert httpx.get(f"{hostile.base_url}/health/live").status_code == 200
     assert hostile.delete("/v1/adapters/spam").status_code == 401  # the key of clients is not that of admins
     is_fine(hostile)
 
@@ -358,8 +357,8 @@ def test_nothing_that_is_sent_is_in_the_log(hostile, bank, capsys):
 
 def test_a_server_that_is_starting_says_so(adapters):
     with serving(None, engine=False) as (address, _), httpx.Client(base_url=address) as client:
-        assert client.get("/v2/health/live").status_code == 200
-        assert client.get("/v2/health/ready").status_code == 503
+        assert client.get("/health/live").status_code == 200
+        assert client.get("/health/ready").status_code == 503
         answer = client.post("/classify", json={"input": "a"})
         assert answer.status_code == 503
         assert answer.headers["retry-after"]

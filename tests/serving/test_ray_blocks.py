@@ -103,7 +103,7 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
     assert found[1]["value"] is not None
     assert found[1]["label"] is None
     for row, message in zip(
-        found[2:], ["empty", "tags words", "got the name", "got the name", "not there"], strict=True
+        found[2:], ["empty", "/models/names", "got the name", "got the name", "not there"], strict=True
     ):
         assert message in row["error"]
 
@@ -152,7 +152,7 @@ def test_a_server_with_replicas_refuses_uploads_in_one_line(adapters):
         for method in ("POST", "DELETE"):
             answer = httpx.request(method, f"{address}/v1/adapters/new", headers={"authorization": "Bearer sesame"})
             assert answer.status_code == 409
-            assert "use the folder of --adapters" in answer.json()["error"]["message"]
+            assert "name adapters when it starts" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from foretoken.data.plain_table import PlainTable
-from foretoken.data.problems import MULTIPLE_CHOICE
+from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import WrongTaskError
-from foretoken.serving.tasks import Document, Kind, Prepared
+from foretoken.serving.tasks import Document, Kind, Prepared, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
 from foretoken.training.tokens.encode import PaddingCollator, TableRow, TokenRow
 from foretoken.tuner.bank.heads import GLOBAL
@@ -54,9 +54,9 @@ class Find:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Told]:
         """Return the windows of the context, each behind the question; nothing of the context is cut off."""
+        check_task(adapter, QUESTION_ANSWERING)
         problem = adapter.problem
-        if not isinstance(problem, QuestionAnswering):
-            raise WrongTaskError(f"{adapter.name!r} answers no questions: it was trained for {problem.name}")
+        assert isinstance(problem, QuestionAnswering)
         question, context = document.text, document.pair
         if not isinstance(question, str) or context is None:
             raise WrongTaskError(f"{adapter.name!r} reads a question and a context, as texts")
@@ -87,9 +87,8 @@ class Choose:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Told]:
         """Return a pair of the question and each choice."""
+        check_task(adapter, MULTIPLE_CHOICE)
         problem = adapter.problem
-        if problem.name != MULTIPLE_CHOICE:
-            raise WrongTaskError(f"{adapter.name!r} chooses no answers: it was trained for {problem.name}")
         if not isinstance(document, Choices) or not isinstance(document.text, str):
             raise WrongTaskError(f"{adapter.name!r} reads a question and its choices, as texts")
         if len(document.choices) < 2:

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import AdapterError, ForetokenError
+from foretoken.inference.shared_base import SharedBase
+from foretoken.memory import keep_few_primitives
 from foretoken.serving.adapters import Adapter
+from foretoken.serving.bank import make_bank
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
-from foretoken.serving.generation import WantedText
 from foretoken.serving.observer import Observer
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
@@ -48,7 +50,6 @@ class Limits:
         seconds_waiting: in the queue, where a request names no shorter time.
         seconds_expected: until an answer, by the speed of the last full batches; a request that would take longer is
             refused at once.
-        new_tokens: of a text that the model writes.
     """
 
     tokens_per_batch: int = 8192
@@ -57,7 +58,6 @@ class Limits:
     characters: int = 2_000_000
     seconds_waiting: float = 30.0
     seconds_expected: float = 2.0
-    new_tokens: int = 1024
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,34 @@ class Request(Generic[T]):
     documents: Sequence[Document]
     task: Task[T]
     timeout: float | None = None
+
+
+def make_engine(
+    source: str,
+    *,
+    precision: str = "fp32",
+    memory: int = 2 * 10**9,
+    adapter_dtype: str | None = None,
+    limits: Limits | None = None,
+    observer: Observer | None = None,
+) -> Engine:
+    """Return an engine for adapters of a pretrained model, which it loads; `engine.store.add` adds them.
+
+    Args:
+        source: folder or hub name of the model, or ``minilm``.
+        precision: of the model: ``fp32``, ``bf16``, ``int8`` or ``auto``.
+        memory: bytes of adapters that stay loaded.
+        adapter_dtype: in which their parameters are kept; None for float32.
+        limits: what is taken.
+        observer: is told what happens.
+
+    Raises:
+        BackboneError: the model cannot be loaded.
+    """
+    keep_few_primitives()
+    base = SharedBase(source, precision)
+    bank = make_bank(base, adapter_dtype)
+    return Engine(Store(base, bank, memory=memory), limits=limits, observer=observer, padded=not bank.packs)
 
 
 class Engine:
@@ -225,7 +253,6 @@ class Engine:
         now = self._clock()
         wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
         pending = Pending(adapter, request.task.kind, rows, Future(), arrived=now, deadline=now + wait)
-        pending.continuations = [one.continuation for one in prepared if one.continuation is not None]
         with self._changed:
             self._check_ready()
             if len(self._queue) and len(self._queue) + len(rows) > self.limits.rows_waiting:
@@ -264,13 +291,8 @@ class Engine:
         return (self._queue.tokens + coming) / speed + running
 
     def _budget(self) -> int:
-        """Return the tokens of the next batch: no more than run in half of what a request may be expected to wait.
-
-        Where the model writes, a step takes about as long for many rows as for few.
-        """
+        """Return the tokens of the next batch: no more than run in half of what a request may be expected to wait."""
         most = self.limits.tokens_per_batch
-        if self.store.base.writes:
-            return most
         if not self._tokens_per_second:
             return min(most, _FIRST_TOKENS)
         return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 2)))
@@ -409,13 +431,6 @@ class Engine:
     def _forward(self, rows: list[Row]) -> list[Tensor]:
         names = [row.request.adapter.key for row in rows]
         inputs = [row.inputs for row in rows]
-        wanted = [
-            WantedText(given, name, row.continuation, row.request.future.done)
-            for given, name, row in zip(inputs, names, rows, strict=True)
-            if row.continuation is not None
-        ]
-        if wanted:
-            return self.store.bank.generate(wanted)
         padding = int(self.store.base.tokenizer.pad_token_id)
         batch = {"input_ids": padded([row["input_ids"] for row in inputs], padding)}
         batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in inputs], 0)

@@ -19,7 +19,7 @@ from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.serving.adapters import Adapter, frozen_model, read_adapter
-from foretoken.serving.bank import BASE, Add, Bank
+from foretoken.serving.bank import BASE, Add, MixedBank
 from foretoken.serving.errors import NoSuchAdapterError, NotReadyError
 from foretoken.serving.folders import check_folder, check_name
 
@@ -39,7 +39,7 @@ class Store:
         memory: bytes of adapters that stay loaded; those of one batch always do.
     """
 
-    def __init__(self, base: SharedBase, bank: Bank, *, memory: int) -> None:
+    def __init__(self, base: SharedBase, bank: MixedBank, *, memory: int) -> None:
         self.base, self.bank, self.memory = base, bank, memory
         self.frozen = frozen_model(base)
         self._named: dict[str, Adapter] = {}
@@ -58,17 +58,12 @@ class Store:
     @property
     def loaded_bytes(self) -> int:
         """Memory of the adapters that are loaded."""
-        return sum(adapter.bytes for adapter in list(self._loaded.values()))
+        return sum(adapter.info.bytes for adapter in list(self._loaded.values()))
 
     @property
     def loaded(self) -> list[Adapter]:
         """The adapters that are in memory, the least recently used one first."""
         return list(self._loaded.values())
-
-    @property
-    def num_loaded(self) -> int:
-        """How many adapters are in memory."""
-        return len(self._loaded)
 
     def get(self, name: str) -> Adapter:
         """Return an adapter, or the pretrained model by its own name.
@@ -133,7 +128,7 @@ class Store:
                 raise
             raise AdapterError(f"{folder} cannot be loaded ({type(error).__name__}); save or train it again") from error
         run(lambda: self._admit(adapter))
-        log.info("adapter %s loaded: %s, %d bytes", name, adapter.problem.name, adapter.bytes)
+        log.info("adapter %s loaded: %s, %d bytes", name, adapter.problem.name, adapter.info.bytes)
         return adapter
 
     def _admit(self, adapter: Adapter) -> None:
@@ -218,7 +213,7 @@ class Store:
                 return
             if key not in needed:
                 self._unload(adapter)
-                excess -= adapter.bytes
+                excess -= adapter.info.bytes
 
     def _unload(self, adapter: Adapter) -> None:
         if self._loaded.pop(adapter.key, None) is not None:

@@ -14,8 +14,7 @@ from transformers.pipelines.token_classification import AggregationStrategy
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.errors import WrongTaskError
-from foretoken.serving.tasks import Document, Kind, Prepared
+from foretoken.serving.tasks import Document, Kind, Prepared, check_task
 from foretoken.training.tokens.encode import refuse_without_embedding
 
 Strategy: TypeAlias = Literal["none", "simple", "first", "average", "max"]
@@ -47,10 +46,9 @@ class Tag:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Tagged]:
         """Return the windows of a document."""
-        if adapter.problem.name != TOKEN_CLASSIFICATION or not isinstance(document.text, str):
-            raise WrongTaskError(f"{adapter.name!r} tags no words: it was trained for {adapter.problem.name}")
-        if not document.text.strip():
-            raise DataError("the document is empty; expected some text")
+        check_task(adapter, TOKEN_CLASSIFICATION)
+        if not isinstance(document.text, str) or not document.text.strip():
+            raise DataError("the document is empty or no text; expected some text")
         windows = _windows(adapter, document.text, self.stride)
         rows = [{"input_ids": list(ids)} for ids in windows["input_ids"]]
         refuse_without_embedding([row["input_ids"] for row in rows], adapter.settings.rules)

@@ -15,10 +15,9 @@ from starlette.types import ASGIApp
 import foretoken
 from foretoken.errors import AdapterError, BackboneError, ForetokenError
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
-from foretoken.serving.http import classify, completions, embeddings, inference_protocol, management
+from foretoken.serving.http import management, predict
 from foretoken.serving.http.guard import Guard, RefusedError
 from foretoken.serving.http.service import Service
-from foretoken.serving.http.traces import Traces
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotReadyError, 503),
@@ -39,13 +38,11 @@ def make_app(service: Service) -> ASGIApp:
         title="foretoken",
         version=foretoken.__version__,
         summary="Many adapters of one pretrained model.",
-        openapi_tags=[{"name": name} for name in ("predict", "write", "embed", "adapters", "operations")],
+        openapi_tags=[{"name": name} for name in ("predict", "adapters", "operations")],
     )
     app.state.service = service
-    for module in (classify, completions, embeddings, inference_protocol, management):
-        for name in ("router", "guarded", "admin"):
-            if (router := getattr(module, name, None)) is not None:
-                app.include_router(router)
+    for router in (predict.router, management.router, management.guarded, management.admin):
+        app.include_router(router)
     app.add_exception_handler(ForetokenError, _on_error)
     app.add_exception_handler(RefusedError, _on_refused)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -59,7 +56,7 @@ def make_app(service: Service) -> ASGIApp:
             allow_headers=["authorization", "content-type"],
             expose_headers=["x-request-id", "x-truncated", "retry-after"],
         )
-    return Guard(app, settings=settings, metrics=service.metrics, traces=Traces(on=settings.traces))
+    return Guard(app, settings=settings, metrics=service.metrics)
 
 
 def _error(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

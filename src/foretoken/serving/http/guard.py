@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from foretoken.serving.http.logs import requests
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.http.traces import Traces
 
 log = logging.getLogger(__name__)
 UPLOADS = "/v1/adapters/"
@@ -38,8 +37,8 @@ class GoneError(Exception):
 class Guard:
     """Reads a request's body whole before a route sees it, within the limits; uploads of adapters are counted only."""
 
-    def __init__(self, app: ASGIApp, *, settings: ServerSettings, metrics: Metrics, traces: Traces) -> None:
-        self.app, self.settings, self.metrics, self.traces = app, settings, metrics, traces
+    def __init__(self, app: ASGIApp, *, settings: ServerSettings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
         self.held = 0  # bytes of the bodies that are in memory, or will be
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,25 +49,23 @@ class Guard:
         start, answer = time.perf_counter(), _Answer(send, self.settings.client_seconds, _request_id(scope))
         scope.setdefault("state", {})["request_id"] = answer.request_id
         size = 0
-        with self.traces.span(scope["method"]) as span:
-            try:
-                size = self._admitted(scope)
-                await self.app(scope, await self._bounded(scope, receive), answer.send)
-            except RefusedError as error:
-                await answer.refuse(error.status, error.message, error.headers)
-            except GoneError:
-                answer.status = 499
-            except Exception as error:  # a route's own fault: its message may hold what the client sent
-                log.error("a route failed with %s", type(error).__name__)
-                log.debug("where it failed", exc_info=True)
-                await answer.refuse(500, "the server failed; its log has the request's id")
-            finally:
-                self.held -= size
-                route = getattr(scope.get("route"), "path", "unknown")
-                span |= {"http.route": route, "http.response.status_code": answer.status}
-                self._write_down(scope, route, answer, time.perf_counter() - start)
+        try:
+            size = self._admitted(scope)
+            await self.app(scope, await self._bounded(scope, receive), answer.send)
+        except RefusedError as error:
+            await answer.refuse(error.status, error.message, error.headers)
+        except GoneError:
+            answer.status = 499
+        except Exception as error:  # a route's own fault: its message may hold what the client sent
+            log.error("a route failed with %s", type(error).__name__)
+            log.debug("where it failed", exc_info=True)
+            await answer.refuse(500, "the server failed; its log has the request's id")
+        finally:
+            self.held -= size
+            self._write_down(scope, answer, time.perf_counter() - start)
 
-    def _write_down(self, scope: Scope, route: str, answer: _Answer, seconds: float) -> None:
+    def _write_down(self, scope: Scope, answer: _Answer, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unknown")
         self.metrics.answered(route, answer.status, seconds)
         fields = {
             "request_id": answer.request_id,

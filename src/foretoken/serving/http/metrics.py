@@ -73,6 +73,6 @@ class Metrics(Observer):
         if engine is not None:
             self._waiting.set(engine.rows_waiting)
             self._known.set(len(engine.store.names))
-            self._loaded.set(engine.store.num_loaded)
+            self._loaded.set(len(engine.store.loaded))
             self._bytes.set(engine.store.loaded_bytes)
         return generate_latest(self.registry)

@@ -19,10 +19,9 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
-from foretoken.serving.http.server import checked, listening_socket, make_engine
+from foretoken.serving.http.server import checked, listening_socket, start_engine
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.http.watch import Watcher
 from foretoken.serving.ray.cluster import cluster
 
 log = logging.getLogger(__name__)
@@ -108,12 +107,7 @@ def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
 def application(settings: ServerSettings, source: str) -> ASGIApp:
     """Return the application of one replica, with an engine that runs."""
     service = Service(settings, Metrics())
-    engine = make_engine(settings, source, service.metrics)
-    if settings.adapters is not None:
-        watcher = Watcher(engine, settings.adapters, seconds=settings.watch_seconds)
-        watcher.look()
-        watcher.start()
-    service.engine = engine
+    service.engine = start_engine(settings, source, service.metrics)
     return make_app(service)
 
 

@@ -16,15 +16,11 @@ import pyarrow.parquet as pq
 from foretoken.errors import AdapterError, ForetokenError, one_line
 from foretoken.files import atomic_file
 from foretoken.inference.predictor import adapter_folder, base_model_of
-from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
-from foretoken.memory import keep_few_primitives
-from foretoken.serving.bank import make_bank
-from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.engine import Engine, Limits, Request, make_engine
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
 from foretoken.serving.folders import check_name
 from foretoken.serving.ray.blocks import Block, read_block
-from foretoken.serving.store import Store
 from foretoken.serving.tasks import Classify, Document, Prediction
 
 ID = "id"
@@ -120,12 +116,6 @@ class Worker:
     @cached_property
     def engine(self) -> Engine:
         """The engine, with the one adapter where there is one alone."""
-        keep_few_primitives()
-        base = SharedBase(self.job.model, self.job.precision)
-        bank = make_bank(base)
-        store = Store(base, bank, memory=self.job.memory)
-        if self.job.adapter_column is None:
-            store.add(ONLY, self.job.adapter)
         limits = Limits(  # nobody waits for an answer
             tokens_per_batch=self.job.tokens_per_batch,
             rows_waiting=_MANY,
@@ -134,7 +124,10 @@ class Worker:
             seconds_waiting=_MANY,
             seconds_expected=_MANY,
         )
-        return Engine(store, limits=limits, padded=not bank.packs).start()
+        engine = make_engine(self.job.model, precision=self.job.precision, memory=self.job.memory, limits=limits)
+        if self.job.adapter_column is None:
+            engine.store.add(ONLY, self.job.adapter)
+        return engine.start()
 
     def _column(self, table: pa.Table, name: str | None) -> list[str | None]:
         return [None] * len(table) if name is None else table[name].to_pylist()
