@@ -64,7 +64,7 @@ def test_rows_of_many_adapters_share_batches_and_answer_as_alone(store, bank):
 
 
 def test_batches_keep_to_the_budget_and_the_nearest_deadline_goes_first(store, bank):
-    with Engine(store, limits=Limits(tokens_per_batch=60)) as engine:
+    with Engine(store, limits=Limits(tokens_per_batch=60), padded=True) as engine:
         first, before = busy(engine, bank), len(bank.batches)
         long = ask(engine, "spam", "word1 " * 40, timeout=1000)
         urgent = ask(engine, "spam", "word2 " * 50, timeout=20)

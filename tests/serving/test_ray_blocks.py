@@ -11,7 +11,7 @@ import pytest
 from foretoken.errors import DataError, SaveError
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.ray.blocks import check_whole, cut_into_blocks, missing_blocks, parquet_files, read_block
-from foretoken.serving.ray.worker import Job, Worker
+from foretoken.serving.ray.worker import RayOptions, Worker
 from foretoken_cli import main
 
 from support.served import make_store, serving
@@ -26,6 +26,10 @@ def source(tmp_path):
         texts = [f"{name} word{row}" for row in range(count)]
         pq.write_table(pa.table({"id": range(count), "text": texts}), folder / name, row_group_size=group)
     return folder
+
+
+def job_of(model, adapter, output, **more):
+    return RayOptions(model=str(model), adapter=adapter, input=output, output=output, text_column="text", **more)
 
 
 def blocks_of(source, rows=2):
@@ -86,7 +90,7 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
     ]
     names, texts = zip(*rows, strict=True)
     pq.write_table(pa.table({"id": range(7, 14), "text": texts, "name": names}), tmp_path / "in.parquet")
-    job = Job(str(model), named["spam"].parent, tmp_path / "out", "text", None, "name", True, 512)
+    job = job_of(model, named["spam"].parent, tmp_path / "out", adapter_column="name", has_ids=True)
     worker = Worker(job)
     (tmp_path / "out").mkdir()
     (block,) = cut_into_blocks([tmp_path / "in.parquet"], job.texts, rows=100)
@@ -111,7 +115,7 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
 def test_a_slow_worker_refuses_no_row(adapters, tmp_path):
     model, named = adapters
     pq.write_table(pa.table({"text": [f"word{n}" for n in range(40)]}), tmp_path / "in.parquet")
-    job = Job(str(model), named["spam"], tmp_path, "text", None, None, False, 16)
+    job = job_of(model, named["spam"], tmp_path, tokens_per_batch=16)
     worker = Worker(job)
     (block,) = cut_into_blocks([tmp_path / "in.parquet"], job.texts, rows=100)
     worker.engine._tokens_per_second = 0.01  # what a machine that slept for an hour measures
@@ -125,7 +129,7 @@ def test_a_slow_worker_refuses_no_row(adapters, tmp_path):
 def test_a_worker_whose_engine_has_ended_writes_nothing(adapters, tmp_path):
     model, named = adapters
     pq.write_table(pa.table({"text": ["word1"]}), tmp_path / "in.parquet")
-    worker = Worker(Job(str(model), named["spam"], tmp_path, "text", None, None, False, 512))
+    worker = Worker(job_of(model, named["spam"], tmp_path))
     (block,) = cut_into_blocks([tmp_path / "in.parquet"], ["text"], rows=100)
     worker.engine.close()
     (failure,) = worker({name: [value] for name, value in asdict(block).items()})["failure"]
@@ -139,7 +143,7 @@ def test_a_worker_whose_adapter_is_damaged_writes_nothing(adapters, tmp_path):
     (tmp_path / "adapter").mkdir()
     for file in named["spam"].iterdir():
         (tmp_path / "adapter" / file.name).write_bytes(b"x" if file.suffix == ".safetensors" else file.read_bytes())
-    job = Job(str(model), tmp_path / "adapter", tmp_path, "text", None, None, False, 512)
+    job = job_of(model, tmp_path / "adapter", tmp_path)
     (block,) = cut_into_blocks([tmp_path / "in.parquet"], job.texts, rows=100)
     (failure,) = Worker(job)({name: [value] for name, value in asdict(block).items()})["failure"]
     assert "corrupt" in failure

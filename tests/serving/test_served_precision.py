@@ -16,7 +16,7 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.machine.processor import instructions
 from foretoken.serving.http.server import checked
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.ray.worker import Job, Worker
+from foretoken.serving.ray.worker import RayOptions, Worker
 from foretoken.training.problems import make_problem
 from foretoken_cli import main
 
@@ -99,10 +99,10 @@ def test_frozen_weights_are_lowered_once_and_adapters_and_heads_are_not(folders,
 
 @pytest.mark.parametrize("precision", LOWER)
 def test_workers_of_ray_compute_in_it(folders, tmp_path, precision):
-    job = Job(
-        model=str(folders[0]), adapter=folders[1]["spam"], output=tmp_path, text_column="text", pair_column=None,
-        adapter_column=None, has_ids=False, tokens_per_batch=512, precision=precision,
-    )  # fmt: skip
+    spam = folders[1]["spam"]
+    job = RayOptions(
+        model=str(folders[0]), adapter=spam, input=spam, output=tmp_path, text_column="text", precision=precision
+    )
     worker = Worker(job)
     asked = [worker._ask(None, text, None) for text in TEXTS]
     found = np.array([one.result(60)[0].probabilities for one in asked])

@@ -39,11 +39,10 @@ class Choices(Document):
 
 @dataclass(frozen=True)
 class Told:
-    """What is answered: the fields that ``foretoken predict`` prints, how many tokens were read, and what was cut."""
+    """What is answered: the fields that ``foretoken predict`` prints, and whether something was cut."""
 
     values: dict[str, object]
-    tokens: int
-    truncated: bool
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Find:
             scores = torch.nn.utils.rnn.pad_sequence([result.float() for result in results], batch_first=True)
             found = problem.choose(scores[..., 0], scores[..., 1], own)
             outputs, _ = problem.decode(found.numpy(), None)
-            return Told(problem.to_json(outputs, table)[0], row["length"], False)
+            return Told(problem.to_json(outputs, table)[0])
 
         return Prepared(rows, row["length"], finish)
 
@@ -101,7 +100,7 @@ class Choose:
         def finish(results: list[Tensor]) -> Told:
             logits = np.stack([result.float().numpy()[0] for result in results])
             outputs, _ = problem.decode(logits[None], None)
-            return Told(problem.to_json(outputs, table)[0], columns["length"][0], bool(truncation.truncated))
+            return Told(problem.to_json(outputs, table)[0], bool(truncation.truncated))
 
         return Prepared(rows, columns["length"][0], finish)
 

@@ -18,10 +18,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import AdapterError, ForetokenError
-from foretoken.inference.shared_base import SharedBase
-from foretoken.memory import keep_few_primitives
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.bank import make_bank
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
 from foretoken.serving.observer import Observer
 from foretoken.serving.scheduler import Pending, Queue, Row
@@ -77,34 +74,6 @@ class Request(Generic[T]):
     timeout: float | None = None
 
 
-def make_engine(
-    source: str,
-    *,
-    precision: str = "fp32",
-    memory: int = 2 * 10**9,
-    adapter_dtype: str | None = None,
-    limits: Limits | None = None,
-    observer: Observer | None = None,
-) -> Engine:
-    """Return an engine for adapters of a pretrained model, which it loads; `engine.store.add` adds them.
-
-    Args:
-        source: folder or hub name of the model, or ``minilm``.
-        precision: of the model: ``fp32``, ``bf16``, ``int8`` or ``auto``.
-        memory: bytes of adapters that stay loaded.
-        adapter_dtype: in which their parameters are kept; None for float32.
-        limits: what is taken.
-        observer: is told what happens.
-
-    Raises:
-        BackboneError: the model cannot be loaded.
-    """
-    keep_few_primitives()
-    base = SharedBase(source, precision)
-    bank = make_bank(base, adapter_dtype)
-    return Engine(Store(base, bank, memory=memory), limits=limits, observer=observer, padded=not bank.packs)
-
-
 class Engine:
     """Answers requests for many adapters of one model, in batches that mix them.
 
@@ -112,7 +81,7 @@ class Engine:
         store: the adapters.
         limits: what is taken.
         observer: is told what happens.
-        padded: whether the model computes padding, which then counts in the size of a batch.
+        padded: whether the model computes padding, which then counts in the size of a batch; None: ask it.
         clock: seconds.
     """
 
@@ -122,12 +91,12 @@ class Engine:
         *,
         limits: Limits | None = None,
         observer: Observer | None = None,
-        padded: bool = True,
+        padded: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store, self.limits, self.observer = store, limits or Limits(), observer or Observer()
         self.state: State = "new"
-        self._padded, self._clock = padded, clock
+        self._padded, self._clock = not store.bank.packs if padded is None else padded, clock
         self._queue, self._calls = Queue(), deque[tuple[Callable[[], Any], Future[Any]]]()
         self._reserved = 0
         self._running: list[Row] = []

@@ -66,10 +66,6 @@ def near(rows: list[Row], tokens: int) -> list[Row]:
     return rows[: sum(total <= tokens for total in sums)]
 
 
-def _always(_: Adapter) -> bool:
-    return True
-
-
 class Queue:
     """Rows that wait; it is not locked itself."""
 
@@ -87,7 +83,7 @@ class Queue:
         self._rows += rows
         self.tokens += sum(row.length for row in rows)
 
-    def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = _always) -> list[Row]:
+    def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = lambda _: True) -> list[Row]:
         """Take the next batch out of the queue.
 
         Of the rows that are ready the one with the nearest deadline is always among them, so none waits forever. The

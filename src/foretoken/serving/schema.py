@@ -111,25 +111,6 @@ class ChoiceQuestion(Schema):
     choices: list[Text] = Field(min_length=2)
 
 
-class FoundAnswer(Schema):
-    """The part of a context that answers a question; an empty one for none."""
-
-    answer: str
-    start: int | None
-    end: int | None
-    score: float = Field(description="how high the model scores its first and its last token; no probability")
-    no_answer_score: float | None = Field(None, description="that of no answer, where there may be none")
-
-
-class ChosenAnswer(Schema):
-    """The choice that is the likeliest answer."""
-
-    choice: str
-    number: int
-    probability: float
-    probabilities: list[float]
-
-
 class PipelineRequest(Schema):
     """The request of the Hugging Face inference API; what the inputs are depends on the adapter."""
 

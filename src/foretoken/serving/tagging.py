@@ -17,16 +17,9 @@ from foretoken.serving.adapters import Adapter
 from foretoken.serving.tasks import Document, Kind, Prepared, check_task
 from foretoken.training.tokens.encode import refuse_without_embedding
 
+Entities: TypeAlias = list[dict[str, object]]
 Strategy: TypeAlias = Literal["none", "simple", "first", "average", "max"]
 _SHARED = 4  # as in training: neighbouring windows share a quarter of their tokens
-
-
-@dataclass(frozen=True)
-class Tagged:
-    """The entities of a document, as dictionaries of the pipeline, and how many tokens were read."""
-
-    entities: list[dict[str, object]]
-    tokens: int
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class Tag:
     ignore_labels: tuple[str, ...] = ("O",)
     kind: Kind = "logits"
 
-    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Tagged]:
+    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Entities]:
         """Return the windows of a document."""
         check_task(adapter, TOKEN_CLASSIFICATION)
         if not isinstance(document.text, str) or not document.text.strip():
@@ -54,7 +47,7 @@ class Tag:
         refuse_without_embedding([row["input_ids"] for row in rows], adapter.settings.rules)
         tokens = sum(len(row["input_ids"]) for row in rows)
 
-        def finish(results: list[Tensor]) -> Tagged:
+        def finish(results: list[Tensor]) -> Entities:
             outputs = [
                 {
                     "logits": logits[None],
@@ -68,7 +61,7 @@ class Tag:
             answer = _Answers(adapter.settings.tokenizer, adapter.labels)
             strategy = AggregationStrategy(self.aggregation_strategy)
             found = answer.postprocess(outputs, strategy, list(self.ignore_labels))
-            return Tagged([_plain(entity) for entity in found], tokens)
+            return [_plain(entity) for entity in found]
 
         return Prepared(rows, tokens, finish)
 

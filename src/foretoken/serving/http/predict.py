@@ -69,8 +69,8 @@ async def pipeline(adapter: str, asked: PipelineRequest, http: Request, answer: 
         raise WrongTaskError(f"{chosen.name!r} reads texts, and not questions: it does {chosen.task}")
     if chosen.task == TOKEN_CLASSIFICATION:
         tag = Tag(options.aggregation_strategy, options.stride, tuple(options.ignore_labels))
-        entities = [list(item.entities) for item in await service.ask(http, chosen, documents, tag)]
-        return list(entities) if isinstance(asked.inputs, list) else list(entities[0])
+        entities = await service.ask(http, chosen, documents, tag)
+        return entities if isinstance(asked.inputs, list) else entities[0]
     found = await service.ask(http, chosen, documents, Classify())
     _say_truncated(answer, found)
     return [_scores(item)[: options.top_k] for item in found]

@@ -16,11 +16,12 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, one_line
-from foretoken.inference.int8 import check_units
 from foretoken.inference.predictor import adapter_folder, base_model_of
-from foretoken.inference.shared_base import INT8
+from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
-from foretoken.serving.engine import Engine, make_engine
+from foretoken.memory import keep_few_primitives
+from foretoken.serving.bank import make_bank
+from foretoken.serving.engine import Engine
 from foretoken.serving.folders import CONFIG, check_folder, check_name
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
@@ -57,20 +58,15 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
         AdapterError: one that was named cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
     """
-    engine = make_engine(
-        source,
-        precision=settings.precision,
-        memory=settings.memory,
-        adapter_dtype=settings.adapter_dtype,
-        limits=settings.limits,
-        observer=metrics,
-    )
+    keep_few_primitives()
+    base = SharedBase(source, settings.precision)
+    store = Store(base, make_bank(base, settings.adapter_dtype), memory=settings.memory)
     for name, folder in settings.sources.items():
-        engine.store.add(name, folder)
+        store.add(name, folder)
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in settings.sources:
-            _add(engine.store, folder)
-    return engine.start()
+            _add(store, folder)
+    return Engine(store, limits=settings.limits, observer=metrics).start()
 
 
 def _add(store: Store, folder: Path) -> None:
@@ -178,10 +174,8 @@ def checked(settings: ServerSettings) -> str:
 
     Raises:
         AdapterError: a folder holds no usable adapter.
-        ConfigError: there is nothing to serve, or adapters of two models, or int8 cannot be computed here.
+        ConfigError: there is nothing to serve, or adapters of two models.
     """
-    if settings.precision == INT8:
-        check_units()
     if settings.adapters is not None and not settings.adapters.is_dir():
         raise ConfigError(f"--adapters: {settings.adapters} is not a folder; make it, or name another")
     named: dict[str, str] = {}

@@ -80,8 +80,9 @@ class Service:
         request = engines.Request(adapter.name, documents, task)
         answers = asyncio.wrap_future(await run_in_threadpool(self.running.submit, request))
         gone = asyncio.ensure_future(_disconnected(http))
+        either: set[asyncio.Future[Any]] = {answers, gone}
         try:
-            await asyncio.wait({answers, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not answers.done():
                 raise GoneError
             return answers.result()

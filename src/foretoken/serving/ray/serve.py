@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -22,7 +21,7 @@ from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.server import checked, listening_socket, start_engine
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.ray.cluster import cluster
+from foretoken.serving.ray.cluster import cluster, whole_path
 
 log = logging.getLogger(__name__)
 NAME = "foretoken"
@@ -54,7 +53,7 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
         numbers = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
         try:
-            _deploy(settings, _absolute(source), replicas)
+            _deploy(settings, whole_path(source), replicas)
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             noun = "replica" if replicas == 1 else "replicas"
             say(f"serving {short_name(source)} in {base.precision} with {replicas} {noun} at {address}")
@@ -119,7 +118,3 @@ def _for_replicas(settings: ServerSettings, precision: str) -> ServerSettings:
     adapters = None if settings.adapters is None else settings.adapters.resolve()
     sources = {name: folder.resolve() for name, folder in settings.sources.items()}
     return replace(settings, sources=sources, adapters=adapters, precision=precision, uploads=False)
-
-
-def _absolute(source: str) -> str:
-    return str(Path(source).resolve()) if Path(source).is_dir() else source
