@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from foretoken.errors import AdapterError, DataError
-from foretoken.serving.engine import Engine, Limits, Request
+from foretoken.serving.engine import Engine, Limits, Observer, Request
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
-from foretoken.serving.observer import Observer
 from foretoken.serving.scheduler import Pending, Queue
 from foretoken.serving.tasks import Classify, Document
 

@@ -90,8 +90,8 @@ class Adapter:
         return float(np.quantile(self.confidences, 1 - coverage, method="higher"))
 
 
-def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: AdapterInfo) -> Adapter:
-    """Return the adapter in a folder that the bank has taken up.
+def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: AdapterInfo, frozen: Adapter) -> Adapter:
+    """Return the adapter in a folder that the bank has taken up; it reads texts as the frozen model or its card says.
 
     Raises:
         AdapterError: its problem is none that is served.
@@ -104,43 +104,35 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         raise AdapterError(f"{folder} predicts {problem.name}; the server takes {', '.join(SERVED)}")
     if problem.name == MULTIPLE_CHOICE and len(info.labels) > 1:
         raise AdapterError(f"{folder} has {len(info.labels)} outputs, and choices have one; copy both files again")
-    settings, pool = _of_states(base)
-    if not embeds:
-        length = problem.max_length(card.max_length, base.config, base.tokenizer)
-        settings, pool = replace(settings, max_length=length, chunks=card.recipe.chunks), "mean"
+    length = problem.max_length(card.max_length, base.config, base.tokenizer)
+    settings = replace(frozen.settings, max_length=length, chunks=card.recipe.chunks)
     return Adapter(
         name=name,
         key=key,
         folder=folder,
         info=info,
         problem=problem.for_model(base.config, base.tokenizer),
-        settings=settings,
+        settings=frozen.settings if embeds else settings,
         scaling=card.scaling,
         confidences=_confidences(folder / PREDICTIONS, problem, card.scaling),
-        pool=None if base.config.is_encoder_decoder else pool,
+        pool=frozen.pool if embeds else frozen.pool and "mean",
         asks_for_global=answers and _asks_for_global(base),
     )
 
 
 def frozen_model(base: SharedBase) -> Adapter:
-    """Return the pretrained model without an adapter, which has states and no outputs."""
-    settings, pool = _of_states(base)
+    """Return the pretrained model without an adapter; states are pooled as the folder of a sentence encoder says."""
+    encoder, longest = SentenceEncoder.of(base.source), model_max_length(base.config, base.tokenizer)
+    length = min(longest, encoder.max_length or longest)
     return Adapter(
         name=BASE,
         key=BASE,
         folder=Path(base.source),
         info=AdapterInfo("", "none", (), 0, torch.float32),
         problem=make_problem(REGRESSION, ()),
-        settings=settings,
-        pool=None if base.config.is_encoder_decoder else pool,
+        settings=EncodeSettings(base.tokenizer, length, token_rules(base.config)),
+        pool=None if base.config.is_encoder_decoder else encoder.pool,
     )
-
-
-def _of_states(base: SharedBase) -> tuple[EncodeSettings, Pool]:
-    """Return how the model reads texts without a head, and pools their states: as a sentence encoder's folder says."""
-    encoder, longest = SentenceEncoder.of(base.source), model_max_length(base.config, base.tokenizer)
-    length = min(longest, encoder.max_length or longest)
-    return EncodeSettings(base.tokenizer, length, token_rules(base.config)), encoder.pool
 
 
 def _asks_for_global(base: SharedBase) -> bool:

@@ -20,7 +20,6 @@ from torch import Tensor
 from foretoken.errors import AdapterError, ForetokenError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
-from foretoken.serving.observer import Observer
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Document, Prepared, Task
@@ -55,6 +54,22 @@ class Limits:
     characters: int = 2_000_000
     seconds_waiting: float = 30.0
     seconds_expected: float = 2.0
+
+
+class Observer:
+    """Hears what happens, and does nothing with it."""
+
+    def accepted(self, adapter: str, documents: int) -> None:
+        """Hear that documents have been put into the queue."""
+
+    def rejected(self, reason: str) -> None:
+        """Hear that a request has been refused, or has waited too long."""
+
+    def waited(self, seconds: float) -> None:
+        """Hear that a request has left the queue to be computed."""
+
+    def batch(self, *, rows: int, tokens: int, seconds: float) -> None:
+        """Hear that a batch has been computed."""
 
 
 @dataclass(frozen=True)
@@ -403,11 +418,9 @@ class Engine:
         padding = int(self.store.base.tokenizer.pad_token_id)
         batch = {"input_ids": padded([row["input_ids"] for row in inputs], padding)}
         batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in inputs], 0)
-        if any("token_type_ids" in row for row in inputs):
-            types = [row.get("token_type_ids", [0] * len(row["input_ids"])) for row in inputs]
-            batch["token_type_ids"] = padded(types, 0)
-        if any(GLOBAL in row for row in inputs):
-            batch[GLOBAL] = padded([row.get(GLOBAL, [-1] * len(row["input_ids"])) for row in inputs], 0)
+        for name, other in (("token_type_ids", 0), (GLOBAL, -1)):  # and what rows have that do not say
+            if any(name in row for row in inputs):
+                batch[name] = padded([row.get(name, [other] * len(row["input_ids"])) for row in inputs], 0)
         run = self.store.bank if rows[0].request.kind == "logits" else self.store.bank.hidden_states
         return run(batch, names)
 

@@ -1,4 +1,7 @@
-"""The requests and answers of the server, as clients of vLLM, Hugging Face and OpenAI know them."""
+"""The requests and answers of the server, as clients of vLLM, Hugging Face and OpenAI know them.
+
+Keys that a client sends beyond those known are left alone, as pydantic does.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,7 @@ TokenIds = list[Annotated[int, Field(ge=0)]]
 Input = Text | list[Text] | TokenIds | list[TokenIds]
 
 
-class Schema(BaseModel):
-    """Base of all of them: keys that a client sends beyond those known are left alone."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class Usage(Schema):
+class Usage(BaseModel):
     """Tokens that were read."""
 
     prompt_tokens: int
@@ -28,7 +25,7 @@ class Usage(Schema):
     completion_tokens: int = 0
 
 
-class ErrorBody(Schema):
+class ErrorBody(BaseModel):
     """What went wrong."""
 
     message: str
@@ -36,17 +33,17 @@ class ErrorBody(Schema):
     code: int
 
 
-class ErrorAnswer(Schema):
+class ErrorAnswer(BaseModel):
     """The answer to every request that fails."""
 
     error: ErrorBody
 
 
-class ClassifyRequest(Schema):
+class ClassifyRequest(BaseModel):
     """vLLM's request, with abstention and pairs of texts."""
 
     model_config = ConfigDict(
-        extra="ignore", json_schema_extra={"examples": [{"model": "spam", "input": ["see you at lunch", "you won"]}]}
+        json_schema_extra={"examples": [{"model": "spam", "input": ["see you at lunch", "you won"]}]}
     )
     model: str | None = Field(None, description="the adapter; may be left out where there is one")
     input: Input = Field(description="texts, or token numbers of texts")
@@ -57,7 +54,7 @@ class ClassifyRequest(Schema):
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
 
 
-class Classified(Schema):
+class Classified(BaseModel):
     """What is predicted for one document; ``label`` is null for a number, and where the adapter abstains."""
 
     index: int
@@ -69,7 +66,7 @@ class Classified(Schema):
     tokens: int = 0
 
 
-class ClassifyAnswer(Schema):
+class ClassifyAnswer(BaseModel):
     """vLLM's answer; ``labels`` says what each of the probabilities is of."""
 
     id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
@@ -81,14 +78,14 @@ class ClassifyAnswer(Schema):
     usage: Usage
 
 
-class Score(Schema):
+class Score(BaseModel):
     """A label and its probability."""
 
     score: float
     label: str
 
 
-class PipelineParameters(Schema):
+class PipelineParameters(BaseModel):
     """Options of transformers' pipelines."""
 
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = "simple"
@@ -97,25 +94,24 @@ class PipelineParameters(Schema):
     top_k: int | None = Field(None, ge=1, description="classes: how many are answered")
 
 
-class Question(Schema):
+class Question(BaseModel):
     """A question about a context."""
 
     question: Text
     context: Text
 
 
-class ChoiceQuestion(Schema):
+class ChoiceQuestion(BaseModel):
     """A question, and the texts of which one is its answer."""
 
     text: Text
     choices: list[Text] = Field(min_length=2)
 
 
-class PipelineRequest(Schema):
+class PipelineRequest(BaseModel):
     """The request of the Hugging Face inference API; what the inputs are depends on the adapter."""
 
     model_config = ConfigDict(
-        extra="ignore",
         json_schema_extra={
             "examples": [
                 {"inputs": "Ada Lovelace wrote", "parameters": {"aggregation_strategy": "first"}},
@@ -130,19 +126,17 @@ class PipelineRequest(Schema):
     parameters: PipelineParameters = Field(default_factory=lambda: PipelineParameters.model_validate({}))
 
 
-class EmbeddingsRequest(Schema):
+class EmbeddingsRequest(BaseModel):
     """OpenAI's request."""
 
-    model_config = ConfigDict(
-        extra="ignore", json_schema_extra={"examples": [{"model": "spam", "input": "see you at lunch"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "spam", "input": "see you at lunch"}]})
     model: str | None = Field(None, description="an adapter, or the pretrained model's own name")
     input: Input
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, description="must be the model's width where it is given")
 
 
-class EmbeddingItem(Schema):
+class EmbeddingItem(BaseModel):
     """One document's vector."""
 
     object: Literal["embedding"] = "embedding"
@@ -151,7 +145,7 @@ class EmbeddingItem(Schema):
     truncated: bool = False
 
 
-class EmbeddingsAnswer(Schema):
+class EmbeddingsAnswer(BaseModel):
     """OpenAI's answer."""
 
     object: Literal["list"] = "list"
@@ -160,7 +154,7 @@ class EmbeddingsAnswer(Schema):
     usage: Usage
 
 
-class ModelItem(Schema):
+class ModelItem(BaseModel):
     """An adapter, or the pretrained model, which has no parent."""
 
     id: str
@@ -178,7 +172,7 @@ class ModelItem(Schema):
     precision: str | None = None
 
 
-class ModelsAnswer(Schema):
+class ModelsAnswer(BaseModel):
     """OpenAI's list of models."""
 
     object: Literal["list"] = "list"

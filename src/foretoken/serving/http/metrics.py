@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from foretoken.serving.engine import Engine
-from foretoken.serving.observer import Observer
+from foretoken.serving.engine import Engine, Observer
 
 MOST_LABELS = 100
 OTHER = "other"

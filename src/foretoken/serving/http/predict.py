@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.answers import Choices, Choose, Find, Told
+from foretoken.serving.answers import Choices, Choose, Find, Tag, Told
 from foretoken.serving.errors import WrongTaskError
 from foretoken.serving.http.service import ERRORS, ServiceOf, needs_key
 from foretoken.serving.schema import (
@@ -29,7 +29,6 @@ from foretoken.serving.schema import (
     Score,
     Usage,
 )
-from foretoken.serving.tagging import Tag
 from foretoken.serving.tasks import Classify, Document, Embed, Embedding, Prediction, Task
 
 _QUESTIONS: dict[str, Task[Told]] = {QUESTION_ANSWERING: Find(), MULTIPLE_CHOICE: Choose()}

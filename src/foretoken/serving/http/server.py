@@ -15,14 +15,14 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from foretoken.errors import AdapterError, ConfigError, ForetokenError, one_line
-from foretoken.inference.predictor import adapter_folder, base_model_of
+from foretoken.errors import ConfigError, ForetokenError, one_line
+from foretoken.inference.predictor import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine
-from foretoken.serving.folders import CONFIG, check_folder, check_name
+from foretoken.serving.folders import check_name, checked_folder
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.service import Service
@@ -181,10 +181,7 @@ def checked(settings: ServerSettings) -> str:
     named: dict[str, str] = {}
     for name, folder in settings.sources.items():
         check_name(name)
-        place = adapter_folder(folder)
-        check_folder(place)
-        if not (place / CONFIG).is_file():
-            raise AdapterError(f"{folder} holds no {CONFIG}; expected an adapter's folder, or that of a run with one")
+        place = checked_folder(folder)
         if settings.model is None:
             named[name] = base_model_of(place)
     if settings.model is not None:

@@ -12,7 +12,7 @@ from foretoken.errors import AdapterError, ConfigError, DataError, ForetokenErro
 from foretoken.files import JsonObject
 from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.folders import CONFIG, check_folder
+from foretoken.serving.folders import checked_folder
 from foretoken.serving.ray.blocks import Block, check_whole, cut_into_blocks, missing_blocks, parquet_files
 from foretoken.serving.ray.cluster import cluster, whole_path
 from foretoken.serving.ray.worker import ID, RayOptions, Worker
@@ -86,10 +86,7 @@ def _job(options: RayOptions) -> RayOptions:
     adapter = options.adapter.resolve()
     columns: Mapping[str, str] = {}
     if options.adapter_column is None:
-        place = adapter_folder(adapter)
-        check_folder(place)
-        if not (place / CONFIG).is_file():
-            raise AdapterError(f"{options.adapter} holds no {CONFIG}; expected an adapter's folder, or that of a run")
+        place = checked_folder(options.adapter)
         source, columns = base_model_of(place), read_card(place).columns
     else:
         source = _first_model(adapter)
