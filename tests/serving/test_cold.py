@@ -11,14 +11,13 @@ import torch
 from peft import get_peft_model
 from safetensors.torch import load_file, save_file
 
-from foretoken import AoTPTuningConfig, PrefixPropagationConfig, fuse
+from foretoken import AoTPTuningConfig, fuse
 from foretoken.errors import AdapterError
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine, Request
 from foretoken.serving.tasks import Classify, Document
-from foretoken.training.recipe.recipe import HeadOptions
 
 from support.served import make_store
 
@@ -130,32 +129,3 @@ def test_fused_tables_stay_in_their_files(adapters, tmp_path):
     table = (folders["fused"] / "aot_table.safetensors").stat().st_size
     head = sum(tensor.numel() for name, tensor in adapted.state_dict().items() if "modules_to_save" in name) * 4
     assert store.get("fused").info.bytes == head < store.get("plain").info.bytes < table + head
-
-
-def test_an_adapter_that_runs_apart_is_loaded_beside_what_is_computed(adapters, tmp_path, monkeypatch):
-    from foretoken.inference import predictor
-    from foretoken.serving import bank
-
-    base, _ = SharedBase(str(adapters[0])).with_new_head(None, head=HeadOptions(pool="prefix"))
-    get_peft_model(base, PrefixPropagationConfig(task_type="SEQ_CLS")).save_pretrained(tmp_path / "apart")
-    card = {"problem": "classification", "labels": ["a", "b"], "max_length": 64, "base_model": str(adapters[0])}
-    write_json(tmp_path / "apart" / "foretoken.json", card)
-    store = make_store(adapters[0], {"spam": adapters[1]["spam"], "apart": tmp_path / "apart"}, memory=1)
-    assert "apart" not in store.bank.together.names
-    go, threads = threading.Event(), []
-
-    def slow(*given, **more):
-        threads.append(threading.current_thread().name)
-        assert go.wait(60)
-        return predictor.load_for_inference(*given, **more)
-
-    monkeypatch.setattr(bank, "load_for_inference", slow)
-    with Engine(store) as engine:
-        expected = logits(engine, "spam")
-        cold = engine.submit(Request("apart", [Document("word1")], Classify()))
-        np.testing.assert_allclose(logits(engine, "spam"), expected, atol=1e-6)
-        assert not cold.done()
-        go.set()
-        assert cold.result(60)
-    assert threads
-    assert "foretoken-engine" not in threads
