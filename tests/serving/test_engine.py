@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from foretoken.errors import AdapterError, DataError
+from foretoken.errors import AdapterError
 from foretoken.serving.engine import Engine, Limits, Request
-from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
+from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError
 from foretoken.serving.tasks import Classify, Document
 
 from support.served import HeldBank, make_store, save_adapter
@@ -187,29 +187,6 @@ def test_an_adapter_whose_files_went_bad_fails_alone(adapters, tmp_path):
         with pytest.raises(AdapterError, match="corrupt"):
             ask(engine, "spam", "word1").result(60)
         assert ask(engine, "topic", "word1").result(60)
-
-
-def test_a_bad_folder_disturbs_nobody(store, bank, adapters, tmp_path):
-    before = store.names
-    other = shutil.copytree(adapters[1]["spam"], tmp_path / "other")
-    (other / "adapter_config.json").write_text("[" * 100_000)
-    with pytest.raises(AdapterError, match="corrupt"):
-        store.add("spam", other)
-    with pytest.raises(AdapterError, match="got the name"):
-        store.add("../spam", adapters[1]["spam"])
-    with Engine(store) as engine:
-        assert ask(engine, "spam", "word1").result(60)
-    assert store.names == before
-
-
-def test_what_is_too_much_is_refused_before_it_is_read(store, bank):
-    with Engine(store, limits=Limits(documents=2, characters=10)) as engine:
-        for texts in ([], ["a"] * 3, ["a" * 11]):
-            with pytest.raises(TooLongError):
-                ask(engine, "spam", *texts)
-        with pytest.raises(DataError):
-            ask(engine, "spam", "  ")
-        assert store.get("spam").waiting == 0
 
 
 class OneSecond(HeldBank):

@@ -1,6 +1,5 @@
 """The page at / in a browser: desktop and phone, light and dark."""
 
-import os
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from support.served import make_store, serving
 from support.served_questions import ASKED, CHOSEN, save
 
 CHROMIUM = Path("/usr/bin/chromium")
-SCREENSHOTS = os.environ.get("FORETOKEN_SCREENSHOTS")  # a folder, to look at what the page looks like
 VIEWS = {"desktop": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 844}}
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -52,17 +50,11 @@ def opened(browser, address, view, scheme):
     context.close()
 
 
-def shoot(page, name):
-    if SCREENSHOTS:
-        page.screenshot(path=f"{SCREENSHOTS}/{name}.png", full_page=True)
-
-
 @pytest.mark.parametrize(("view", "scheme"), [("desktop", "light"), ("phone", "dark")])
 def test_the_page_predicts(server, browser, view, scheme):
     with opened(browser, str(server.base_url), view, scheme) as page:
         choose = page.locator("#adapter")
         assert page.locator("#about").inner_text() == "classification, calibrated, reads 64 tokens at a time"
-        shoot(page, f"{view}-{scheme}-empty")
 
         page.locator("#text").fill("word1 lunch " * 60)
         page.locator("#send").click()
@@ -71,7 +63,6 @@ def test_the_page_predicts(server, browser, view, scheme):
         shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
         assert shown == [f"{100 * value:.1f}" for value in sorted(expected["probs"], reverse=True)]
         assert "64 tokens read; the rest of the text was cut off" in page.locator("#result").inner_text()
-        shoot(page, f"{view}-{scheme}-classes")
 
         choose.select_option("names")
         text = "\U0001f600 lunch word1 <b>prize</b>"
@@ -82,14 +73,12 @@ def test_the_page_predicts(server, browser, view, scheme):
         marked = page.locator(".text mark").all_inner_texts()
         letters = list(text)
         assert marked == ["".join(letters[item["start"] : item["end"]]) + item["entity_group"] for item in found]
-        shoot(page, f"{view}-{scheme}-entities")
 
         choose.select_option("stars")
         page.locator("#text").fill("   ")
         page.locator("#send").click()
         page.locator(".error").wait_for()
         assert "the document is empty" in page.locator(".error").inner_text()
-        shoot(page, f"{view}-{scheme}-error")
 
 
 @pytest.mark.parametrize(("view", "scheme"), [("desktop", "dark"), ("phone", "light")])
@@ -108,7 +97,6 @@ def test_the_page_asks(questions, browser, view, scheme):
         page.locator(".text mark").wait_for()
         assert page.locator(".text mark").inner_text() == found["answer"]
         assert page.locator(".text").inner_text() == text
-        shoot(page, f"{view}-{scheme}-answer")
 
         choose.select_option("chosen")
         assert page.locator("#what").inner_text() == "Choices, one a line"
@@ -118,4 +106,3 @@ def test_the_page_asks(questions, browser, view, scheme):
         shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
         assert shown == [f"{100 * value:.1f}" for value in chosen["probabilities"]]
         assert page.locator(".bar.best .name").inner_text() == chosen["choice"]
-        shoot(page, f"{view}-{scheme}-choices")
