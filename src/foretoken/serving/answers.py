@@ -83,7 +83,7 @@ class Find:
             outputs, _ = problem.decode(found.numpy(), None)
             return Told(problem.to_json(outputs, table)[0])
 
-        return Prepared(rows, row["length"], finish)
+        return Prepared(rows, finish)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Choose:
             outputs, _ = problem.decode(logits[None], None)
             return Told(problem.to_json(outputs, table)[0], bool(truncation.truncated))
 
-        return Prepared(rows, columns["length"][0], finish)
+        return Prepared(rows, finish)
 
 
 def _only_row(columns: dict[str, list[object]]) -> TableRow:
@@ -146,7 +146,6 @@ class Tag:
         windows = _windows(adapter, document.text, self.stride)
         rows = [{"input_ids": list(ids)} for ids in windows["input_ids"]]
         refuse_without_embedding([row["input_ids"] for row in rows], adapter.settings.rules)
-        tokens = sum(len(row["input_ids"]) for row in rows)
 
         def finish(results: list[Tensor]) -> Entities:
             outputs = [
@@ -164,7 +163,7 @@ class Tag:
             found = answer.postprocess(outputs, strategy, list(self.ignore_labels))
             return [_plain(entity) for entity in found]
 
-        return Prepared(rows, tokens, finish)
+        return Prepared(rows, finish)
 
 
 class _Answers(TokenClassificationPipeline):

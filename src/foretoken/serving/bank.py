@@ -49,7 +49,7 @@ class MixedBank:
     """
 
     def __init__(self, base: SharedBase, dtype: str | None = None) -> None:
-        self.base, self.making = base, base.making
+        self.base = base
         kept = None if dtype is None else getattr(torch, dtype)
         model = body_of(base.with_new_head(None)[0])
         base.lower(model)
@@ -79,7 +79,7 @@ class MixedBank:
 
         def add(name: str) -> AdapterInfo:
             try:
-                with self.making:
+                with self.base.making:
                     self.together.add(name, saved)
             except (AdapterError, BackboneError) as error:
                 log.info("adapter %s runs apart from the others: %s", name, error)

@@ -50,12 +50,10 @@ class Prepared(Generic[T]):
 
     Attributes:
         rows: what the model reads.
-        tokens: how many the document has, as it is read.
         finish: makes the answer of the rows' results.
     """
 
     rows: list[TokenRow]
-    tokens: int
     finish: Callable[[list[Tensor]], T]
 
 
@@ -139,7 +137,7 @@ class Classify:
             scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
             return Prediction(adapter.labels, logits, scaled[0], tokens, truncated)
 
-        return Prepared(rows, tokens, finish)
+        return Prepared(rows, finish)
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ class Embed:
             vector = sentence_vectors(states, torch.ones(states.shape[:2], dtype=torch.bool), pool=pool)[0]
             return Embedding(vector.numpy(), tokens, truncated)
 
-        return Prepared(rows, tokens, finish)
+        return Prepared(rows, finish)
 
 
 @dataclass(frozen=True)
