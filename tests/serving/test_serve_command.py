@@ -19,6 +19,7 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 def test_it_starts_with_one_command_serves_a_folder_of_adapters_and_drains(adapters, tmp_path):
     named = adapters[1]
     shutil.copytree(named["topic"], tmp_path / "topic")
+    (shutil.copytree(named["topic"], tmp_path / "broken") / "adapter_model.safetensors").write_bytes(b"x")
     words = ["serve", f"mail={named['spam']}", "--adapters", str(tmp_path), "--port", "0"]
     environment = os.environ | {"PYTHONPATH": str(SRC)}
     command = [sys.executable, "-m", "foretoken", *words]
