@@ -11,14 +11,13 @@ import torch
 from peft import get_peft_model
 from safetensors.torch import load_file, save_file
 
-from foretoken import AoTPTuningConfig, PrefixPropagationConfig, fuse
+from foretoken import AoTPTuningConfig, fuse
 from foretoken.errors import AdapterError
 from foretoken.files import write_json
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine, Request
 from foretoken.serving.tasks import Classify, Document
-from foretoken.training.recipe.recipe import HeadOptions
 
 from support.served import make_store
 
@@ -49,7 +48,7 @@ def test_while_a_cold_adapter_is_read_the_others_are_answered(adapters):
     store = make_store(*adapters, memory=1, bank=SlowDisk)
     with Engine(store) as engine:
         expected = logits(engine, "spam")
-        loaded = engine.store.num_loaded
+        loaded = len(store.loaded)
         store.bank.go.clear()
         store.bank.asked.clear()
         cold = engine.submit(Request("topic", [Document("word1")], Classify()))
@@ -91,8 +90,8 @@ def test_half_the_memory_answers_within_its_precision(adapters, dtype, error):
         for name in names:
             expected = logits(engine, name)
             np.testing.assert_allclose(logits(other, name), expected, atol=error * max(1, np.abs(expected).max()))
-    assert [half.get(name).dtype for name in names] == [dtype] * len(names)
-    assert all(2 * half.get(name).bytes == whole.get(name).bytes for name in names)
+    assert [half.get(name).info.dtype for name in names] == [getattr(torch, dtype)] * len(names)
+    assert all(2 * half.get(name).info.bytes == whole.get(name).info.bytes for name in names)
 
 
 def test_an_adapter_that_float16_cannot_hold_runs_apart_in_float32(adapters, tmp_path):
@@ -104,7 +103,7 @@ def test_an_adapter_that_float16_cannot_hold_runs_apart_in_float32(adapters, tmp
     store = make_store(adapters[0], {}, bank=partial(MixedBank, dtype="float16"))
     with pytest.raises(AdapterError, match="float16 cannot hold"):
         store.bank.together.add("a", folder)
-    assert store.add("spam", folder).dtype == "float32"
+    assert store.add("spam", folder).info.dtype == torch.float32
     assert store.bank.together.names == []
 
 
@@ -129,33 +128,4 @@ def test_fused_tables_stay_in_their_files(adapters, tmp_path):
         np.testing.assert_allclose(logits(engine, "fused"), expected, atol=5e-3)  # tables are float16
     table = (folders["fused"] / "aot_table.safetensors").stat().st_size
     head = sum(tensor.numel() for name, tensor in adapted.state_dict().items() if "modules_to_save" in name) * 4
-    assert store.get("fused").bytes == head < store.get("plain").bytes < table + head
-
-
-def test_an_adapter_that_runs_apart_is_loaded_beside_what_is_computed(adapters, tmp_path, monkeypatch):
-    from foretoken.inference import predictor
-    from foretoken.serving import bank
-
-    base, _ = SharedBase(str(adapters[0])).with_new_head(None, head=HeadOptions(pool="prefix"))
-    get_peft_model(base, PrefixPropagationConfig(task_type="SEQ_CLS")).save_pretrained(tmp_path / "apart")
-    card = {"problem": "classification", "labels": ["a", "b"], "max_length": 64, "base_model": str(adapters[0])}
-    write_json(tmp_path / "apart" / "foretoken.json", card)
-    store = make_store(adapters[0], {"spam": adapters[1]["spam"], "apart": tmp_path / "apart"}, memory=1)
-    assert "apart" not in store.bank.together.names
-    go, threads = threading.Event(), []
-
-    def slow(*given, **more):
-        threads.append(threading.current_thread().name)
-        assert go.wait(60)
-        return predictor.load_for_inference(*given, **more)
-
-    monkeypatch.setattr(bank, "load_for_inference", slow)
-    with Engine(store) as engine:
-        expected = logits(engine, "spam")
-        cold = engine.submit(Request("apart", [Document("word1")], Classify()))
-        np.testing.assert_allclose(logits(engine, "spam"), expected, atol=1e-6)
-        assert not cold.done()
-        go.set()
-        assert cold.result(60)
-    assert threads
-    assert "foretoken-engine" not in threads
+    assert store.get("fused").info.bytes == head < store.get("plain").info.bytes < table + head

@@ -7,7 +7,7 @@ import socket
 import stat
 import time
 import zipfile
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,7 +18,6 @@ from foretoken.serving.http.guard import BODIES, Guard
 from foretoken.serving.http.logs import json_logs
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.http.traces import Traces
 
 from support.served import HeldBank, make_store, serving
 
@@ -124,7 +123,7 @@ def test_bodies_that_are_in_memory_together_are_bounded():
 
     async def crowd():
         settings = ServerSettings(sources={}, body_bytes=100)
-        guard = Guard(app, settings=settings, metrics=Metrics(), traces=Traces(on=False))
+        guard = Guard(app, settings=settings, metrics=Metrics())
         gate, sent = asyncio.Event(), []
 
         async def receive():
@@ -187,67 +186,66 @@ def test_nobody_gets_in_without_the_key(hostile):
                 answer = stranger.request(method, path, headers=raw)
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"
-    assert httpx.get(f"{hostile.base_url}/v2/health/live").status_code == 200
+    assert httpx.get(f"{hostile.base_url}/health/live").status_code == 200
     assert hostile.delete("/v1/adapters/spam").status_code == 401  # the key of clients is not that of admins
     is_fine(hostile)
 
 
 def test_many_tiny_requests_are_answered(server):
-    assert asyncio.run(flood(server, 100)) == [200] * 100
+    async def flood():
+        async with httpx.AsyncClient(base_url=server.base_url, timeout=300) as many:
+            asked = ({"model": "spam", "input": f"word{number % 40}"} for number in range(100))
+            return await asyncio.gather(*(many.post("/classify", json=body) for body in asked))
+
+    assert {answer.status_code for answer in asyncio.run(flood())} == {200}
 
 
-@pytest.mark.slow
-def test_ten_thousand_tiny_requests_are_answered_or_refused(server):
-    assert set(asyncio.run(flood(server, 10_000))) <= {200, 429}
-    is_fine(server)
+@asynccontextmanager
+async def busy(client, bank):
+    """Yield a client while the model computes a row of somebody else, and then let it go on."""
+    async with httpx.AsyncClient(base_url=client.base_url, headers=client.headers, timeout=60) as other:
+        bank.hold()
+        held = asyncio.create_task(classify(other, "word1"))
+        await asyncio.to_thread(bank.entered.wait, 60)
+        yield other
+        bank.go.set()
+        assert (await held).status_code == 200
 
 
-async def flood(client, count):
-    limits = httpx.Limits(max_connections=100)
-    async with httpx.AsyncClient(base_url=client.base_url, headers=client.headers, timeout=300, limits=limits) as many:
-        answers = await asyncio.gather(
-            *(many.post("/classify", json={"model": "spam", "input": f"word{n % 40}"}) for n in range(count))
-        )
-    assert all("retry-after" in answer.headers for answer in answers if answer.status_code == 429)
-    return [answer.status_code for answer in answers]
+def classify(client, *texts):
+    return client.post("/classify", json={"model": "spam", "input": texts})
+
+
+async def until_waiting(client, rows):
+    while client.service.engine.rows_waiting < rows:
+        await asyncio.sleep(0.01)
 
 
 def test_overload_says_when_to_come_back(hostile, bank):
     async def overload():
-        async with httpx.AsyncClient(base_url=hostile.base_url, headers=hostile.headers, timeout=60) as client:
-            bank.hold()
-            held = asyncio.create_task(client.post("/classify", json={"model": "spam", "input": "word1"}))
-            await asyncio.to_thread(bank.entered.wait, 60)
-            waiting = asyncio.create_task(client.post("/classify", json={"model": "spam", "input": ["word1"] * 50}))
-            while hostile.service.engine.rows_waiting < 50:
-                await asyncio.sleep(0.01)
-            refused = await client.post("/classify", json={"model": "spam", "input": "word1"})
+        async with busy(hostile, bank) as client:
+            waiting = asyncio.create_task(classify(client, *["word1"] * 50))
+            await until_waiting(hostile, 50)
+            refused = await classify(client, "word1")
             bank.go.set()
-            return refused, (await held).status_code, (await waiting).status_code
+            return refused, (await waiting).status_code
 
-    refused, *others = asyncio.run(overload())
-    assert refused.status_code == 429
+    refused, waited = asyncio.run(overload())
+    assert (refused.status_code, waited) == (429, 200)
     assert int(refused.headers["retry-after"]) >= 1
-    assert others == [200, 200]
 
 
 def test_a_client_that_leaves_takes_its_request_out_of_the_queue(hostile, bank):
     async def leave():
-        async with httpx.AsyncClient(base_url=hostile.base_url, headers=hostile.headers, timeout=60) as client:
-            bank.hold()
-            held = asyncio.create_task(client.post("/classify", json={"model": "spam", "input": "word1"}))
-            await asyncio.to_thread(bank.entered.wait, 60)
-            leaving = asyncio.create_task(client.post("/classify", json={"model": "spam", "input": "word2"}))
-            while hostile.service.engine.rows_waiting < 1:
-                await asyncio.sleep(0.01)
+        async with busy(hostile, bank) as client:
+            leaving = asyncio.create_task(classify(client, "word2"))
+            await until_waiting(hostile, 1)
             leaving.cancel()
             while hostile.service.engine.store.get("spam").waiting > 1:
                 await asyncio.sleep(0.01)
-            bank.go.set()
-            return (await held).status_code
 
     batches = len(bank.batches)
-    assert asyncio.run(leave()) == 200
+    asyncio.run(leave())
     assert len(bank.batches) == batches + 1
 
 
@@ -259,25 +257,15 @@ def test_a_row_that_breaks_the_model_is_a_424_for_its_client_alone(hostile, bank
     is_fine(hostile)
 
 
-def test_an_adapter_deleted_while_queued_answers_first(hostile, bank, adapters):
-    async def delete():
-        admin = {"authorization": "Bearer sesame"}
-        async with httpx.AsyncClient(base_url=hostile.base_url, headers=admin, timeout=60) as client:
-            loaded = await client.post("/v1/adapters/brief", content=archive(adapters[1]["spam"]))
-            assert loaded.status_code == 201, loaded.text
-            bank.hold()
-            held = asyncio.create_task(client.post("/classify", json={"model": "spam", "input": "word1"}))
-            await asyncio.to_thread(bank.entered.wait, 60)
-            queued = asyncio.create_task(client.post("/classify", json={"model": "brief", "input": "word1"}))
-            while hostile.service.engine.rows_waiting < 1:
-                await asyncio.sleep(0.01)
-            removed = asyncio.create_task(client.delete("/v1/adapters/brief"))
-            await asyncio.sleep(0.05)
-            bank.go.set()
-            codes = [(await task).status_code for task in (held, queued, removed)]
-            return codes, (await client.post("/classify", json={"model": "brief", "input": "a"})).status_code
-
-    assert asyncio.run(delete()) == ([200, 200, 200], 404)
+def test_an_adapter_is_loaded_replaced_and_deleted(hostile, adapters):
+    admin = {"authorization": "Bearer sesame"}
+    for name, labels in (("spam", ["ham", "spam"]), ("topic", ["art", "law", "war"])):
+        loaded = hostile.post("/v1/adapters/brief", content=archive(adapters[1][name]), headers=admin)
+        assert (loaded.status_code, loaded.json()["labels"]) == (201, labels), loaded.text
+        answer = hostile.post("/classify", json={"model": "brief", "input": "word1"})
+        assert answer.json()["labels"] == labels
+    assert hostile.delete("/v1/adapters/brief", headers=admin).json()["id"] == "brief"
+    assert hostile.post("/classify", json={"model": "brief", "input": "word1"}).status_code == 404
     hostile.service.engine.call(lambda: None).result(60)
     assert not list(hostile.service.uploads.iterdir())
 
@@ -358,8 +346,8 @@ def test_nothing_that_is_sent_is_in_the_log(hostile, bank, capsys):
 
 def test_a_server_that_is_starting_says_so(adapters):
     with serving(None, engine=False) as (address, _), httpx.Client(base_url=address) as client:
-        assert client.get("/v2/health/live").status_code == 200
-        assert client.get("/v2/health/ready").status_code == 503
+        assert client.get("/health/live").status_code == 200
+        assert client.get("/health/ready").status_code == 503
         answer = client.post("/classify", json={"input": "a"})
         assert answer.status_code == 503
         assert answer.headers["retry-after"]

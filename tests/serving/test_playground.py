@@ -1,6 +1,6 @@
 """The page at / in a browser: desktop and phone, light and dark."""
 
-import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -10,7 +10,6 @@ from support.served import make_store, serving
 from support.served_questions import ASKED, CHOSEN, save
 
 CHROMIUM = Path("/usr/bin/chromium")
-SCREENSHOTS = os.environ.get("FORETOKEN_SCREENSHOTS")  # a folder, to look at what the page looks like
 VIEWS = {"desktop": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 844}}
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -37,86 +36,73 @@ def questions(tmp_path_factory):
         yield address
 
 
-def shoot(page, name):
-    if SCREENSHOTS:
-        page.screenshot(path=f"{SCREENSHOTS}/{name}.png", full_page=True)
+@contextmanager
+def opened(browser, address, view, scheme):
+    """A page that raises no error and fits its window."""
+    context, problems = browser.new_context(viewport=VIEWS[view], color_scheme=scheme), []
+    page = context.new_page()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(address)
+    page.locator("#adapter option").nth(1).wait_for(state="attached")
+    yield page
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert not problems
+    context.close()
 
 
 @pytest.mark.parametrize(("view", "scheme"), [("desktop", "light"), ("phone", "dark")])
 def test_the_page_predicts(server, browser, view, scheme):
-    context = browser.new_context(viewport=VIEWS[view], color_scheme=scheme)
-    page = context.new_page()
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(str(server.base_url))
-    choose = page.locator("#adapter")
-    choose.locator("option").nth(3).wait_for(state="attached")
-    assert page.locator("#about").inner_text() == "classification, calibrated, reads 64 tokens at a time"
-    shoot(page, f"{view}-{scheme}-empty")
+    with opened(browser, str(server.base_url), view, scheme) as page:
+        choose = page.locator("#adapter")
+        assert page.locator("#about").inner_text() == "classification, calibrated, reads 64 tokens at a time"
 
-    page.locator("#text").fill("word1 lunch " * 60)
-    page.locator("#send").click()
-    page.locator(".bar").first.wait_for()
-    expected = server.post("/classify", json={"model": "spam", "input": "word1 lunch " * 60}).json()["data"][0]
-    shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
-    assert shown == [f"{100 * value:.1f}" for value in sorted(expected["probs"], reverse=True)]
-    assert "64 tokens read; the rest of the text was cut off" in page.locator("#result").inner_text()
-    shoot(page, f"{view}-{scheme}-classes")
+        page.locator("#text").fill("word1 lunch " * 60)
+        page.locator("#send").click()
+        page.locator(".bar").first.wait_for()
+        expected = server.post("/classify", json={"model": "spam", "input": "word1 lunch " * 60}).json()["data"][0]
+        shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
+        assert shown == [f"{100 * value:.1f}" for value in sorted(expected["probs"], reverse=True)]
+        assert "64 tokens read; the rest of the text was cut off" in page.locator("#result").inner_text()
 
-    choose.select_option("names")
-    text = "\U0001f600 lunch word1 <b>prize</b>"
-    page.locator("#text").fill(text)
-    page.locator("#send").click()
-    page.locator(".text").wait_for()
-    found = server.post("/models/names", json={"inputs": text}).json()
-    marked = page.locator(".text mark").all_inner_texts()
-    letters = list(text)
-    assert marked == ["".join(letters[item["start"] : item["end"]]) + item["entity_group"] for item in found]
-    shoot(page, f"{view}-{scheme}-entities")
+        choose.select_option("names")
+        text = "\U0001f600 lunch word1 <b>prize</b>"
+        page.locator("#text").fill(text)
+        page.locator("#send").click()
+        page.locator(".text").wait_for()
+        found = server.post("/models/names", json={"inputs": text}).json()
+        marked = page.locator(".text mark").all_inner_texts()
+        letters = list(text)
+        assert marked == ["".join(letters[item["start"] : item["end"]]) + item["entity_group"] for item in found]
 
-    choose.select_option("stars")
-    page.locator("#text").fill("   ")
-    page.locator("#send").click()
-    page.locator(".error").wait_for()
-    assert "the document is empty" in page.locator(".error").inner_text()
-    shoot(page, f"{view}-{scheme}-error")
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert not problems
-    context.close()
+        choose.select_option("stars")
+        page.locator("#text").fill("   ")
+        page.locator("#send").click()
+        page.locator(".error").wait_for()
+        assert "the document is empty" in page.locator(".error").inner_text()
 
 
 @pytest.mark.parametrize(("view", "scheme"), [("desktop", "dark"), ("phone", "light")])
 def test_the_page_asks(questions, browser, view, scheme):
-    context = browser.new_context(viewport=VIEWS[view], color_scheme=scheme)
-    page = context.new_page()
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.goto(questions)
-    choose = page.locator("#adapter")
-    choose.locator("option").nth(1).wait_for(state="attached")
-    text = "word1 \U0001f600 lunch word2"
-    with httpx.Client(base_url=questions) as client:
-        found = client.post("/models/asked", json={"inputs": {"question": "word3", "context": text}}).json()
-        given = {"text": "word3", "choices": ["word1", "lunch word2"]}
-        chosen = client.post("/models/chosen", json={"inputs": given}).json()
-    choose.select_option("asked")
-    page.locator("#question").fill("word3")
-    page.locator("#text").fill(text)
-    page.locator("#send").click()
-    page.locator(".text mark").wait_for()
-    assert page.locator(".text mark").inner_text() == found["answer"]
-    assert page.locator(".text").inner_text() == text
-    shoot(page, f"{view}-{scheme}-answer")
+    with opened(browser, questions, view, scheme) as page:
+        choose = page.locator("#adapter")
+        text = "word1 \U0001f600 lunch word2"
+        with httpx.Client(base_url=questions) as client:
+            found = client.post("/models/asked", json={"inputs": {"question": "word3", "context": text}}).json()
+            given = {"text": "word3", "choices": ["word1", "lunch word2"]}
+            chosen = client.post("/models/chosen", json={"inputs": given}).json()
+        choose.select_option("asked")
+        page.locator("#question").fill("word3")
+        page.locator("#text").fill(text)
+        page.locator("#send").click()
+        page.locator(".text mark").wait_for()
+        assert page.locator(".text mark").inner_text() == found["answer"]
+        assert page.locator(".text").inner_text() == text
 
-    choose.select_option("chosen")
-    assert page.locator("#what").inner_text() == "Choices, one a line"
-    page.locator("#text").fill("word1\n\nlunch word2\n")
-    page.locator("#send").click()
-    page.locator(".bar").first.wait_for()
-    shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
-    assert shown == [f"{100 * value:.1f}" for value in chosen["probabilities"]]
-    assert page.locator(".bar.best .name").inner_text() == chosen["choice"]
-    shoot(page, f"{view}-{scheme}-choices")
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert not problems
-    context.close()
+        choose.select_option("chosen")
+        assert page.locator("#what").inner_text() == "Choices, one a line"
+        page.locator("#text").fill("word1\n\nlunch word2\n")
+        page.locator("#send").click()
+        page.locator(".bar").first.wait_for()
+        shown = [text.split()[0] for text in page.locator(".bar .value").all_inner_texts()]
+        assert shown == [f"{100 * value:.1f}" for value in chosen["probabilities"]]
+        assert page.locator(".bar.best .name").inner_text() == chosen["choice"]

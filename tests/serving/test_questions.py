@@ -1,11 +1,8 @@
 """Questions about contexts, and questions with choices, over HTTP: what `foretoken predict` answers."""
 
-import asyncio
-
 import httpx
 import pytest
 
-from foretoken.client import AsyncClient, Client
 from foretoken.data.plain_table import PlainTable
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.answers import Choices, Choose, Find
@@ -119,8 +116,6 @@ def test_choices_are_what_predict_chooses(chosen):
             assert (answer.status_code, message in answer.text) == (status, True), answer.text
         asked = client.post("/classify", json={"model": "chosen", "input": "a"})
         assert (asked.status_code, "POST /models/chosen" in asked.text) == (422, True)
-        with Client(address) as plain:
-            assert plain.choose(QUESTIONS[0], CHOICES[0], model="chosen").choice == expected[0]["choice"]
     with Engine(make_store(*chosen)) as engine:
         document = Choices(QUESTIONS[1], choices=tuple(CHOICES[1]))
         same(engine.submit(Request("chosen", [document], Choose())).result(60)[0].values, expected[1])
@@ -137,22 +132,5 @@ def test_what_cannot_be_answered_is_refused(server):
     for name, inputs, message in cases:
         answer = server.post(f"/models/{name}", json={"inputs": inputs})
         assert (answer.status_code, message in answer.text) == (422, True), answer.text
-    for path in ("/classify", "/predict"):
-        answer = server.post(path, json={"model": "asked", "input": "a", "inputs": "a"})
-        assert (answer.status_code, "POST /models/asked" in answer.text) == (422, True), answer.text
-    assert "question-answering" in server.get("/v2/models/asked").text
-
-
-def test_clients_ask(server, folders):
-    (expected,) = predicted(folders[1]["sought"], {"question": QUESTIONS[:1], "context": CONTEXTS[:1]})
-    address = str(server.base_url)
-    with Client(address) as client:
-        found = client.answer(QUESTIONS[0], CONTEXTS[0], model="sought")
-        assert (found.answer, found.start, found.end) == (expected["answer"], expected["start"], expected["end"])
-        assert found.no_answer_score is None
-
-    async def ask():
-        async with AsyncClient(address) as client:
-            return await client.answer(QUESTIONS[0], CONTEXTS[0], model="sought")
-
-    assert asyncio.run(ask()) == found
+    answer = server.post("/classify", json={"model": "asked", "input": "a"})
+    assert (answer.status_code, "POST /models/asked" in answer.text) == (422, True), answer.text

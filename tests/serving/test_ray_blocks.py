@@ -1,7 +1,8 @@
 """What scaling out needs no cluster for: blocks, what is missing of them, a worker's answers, and mistakes."""
 
-import sys
+import shutil
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import httpx
 import pyarrow as pa
@@ -10,8 +11,9 @@ import pytest
 
 from foretoken.errors import DataError, SaveError
 from foretoken.serving.http.settings import ServerSettings
+from foretoken.serving.ray import serve as server
 from foretoken.serving.ray.blocks import check_whole, cut_into_blocks, missing_blocks, parquet_files, read_block
-from foretoken.serving.ray.worker import Job, Worker
+from foretoken.serving.ray.worker import RayOptions, Worker
 from foretoken_cli import main
 
 from support.served import make_store, serving
@@ -26,6 +28,10 @@ def source(tmp_path):
         texts = [f"{name} word{row}" for row in range(count)]
         pq.write_table(pa.table({"id": range(count), "text": texts}), folder / name, row_group_size=group)
     return folder
+
+
+def job_of(model, adapter, output, **more):
+    return RayOptions(model=str(model), adapter=adapter, input=output, output=output, text_column="text", **more)
 
 
 def blocks_of(source, rows=2):
@@ -86,7 +92,7 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
     ]
     names, texts = zip(*rows, strict=True)
     pq.write_table(pa.table({"id": range(7, 14), "text": texts, "name": names}), tmp_path / "in.parquet")
-    job = Job(str(model), named["spam"].parent, tmp_path / "out", "text", None, "name", True, 512)
+    job = job_of(model, named["spam"].parent, tmp_path / "out", adapter_column="name", has_ids=True)
     worker = Worker(job)
     (tmp_path / "out").mkdir()
     (block,) = cut_into_blocks([tmp_path / "in.parquet"], job.texts, rows=100)
@@ -103,7 +109,7 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
     assert found[1]["value"] is not None
     assert found[1]["label"] is None
     for row, message in zip(
-        found[2:], ["empty", "tags words", "got the name", "got the name", "not there"], strict=True
+        found[2:], ["empty", "/models/names", "got the name", "got the name", "not there"], strict=True
     ):
         assert message in row["error"]
 
@@ -111,7 +117,7 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
 def test_a_slow_worker_refuses_no_row(adapters, tmp_path):
     model, named = adapters
     pq.write_table(pa.table({"text": [f"word{n}" for n in range(40)]}), tmp_path / "in.parquet")
-    job = Job(str(model), named["spam"], tmp_path, "text", None, None, False, 16)
+    job = job_of(model, named["spam"], tmp_path, tokens_per_batch=16)
     worker = Worker(job)
     (block,) = cut_into_blocks([tmp_path / "in.parquet"], job.texts, rows=100)
     worker.engine._tokens_per_second = 0.01  # what a machine that slept for an hour measures
@@ -122,27 +128,19 @@ def test_a_slow_worker_refuses_no_row(adapters, tmp_path):
     assert (told["rows"], told["errors"], told["failure"]) == ([40], [0], [""])
 
 
-def test_a_worker_whose_engine_has_ended_writes_nothing(adapters, tmp_path):
+@pytest.mark.parametrize(("reason", "message"), [("ended", "shutting down"), ("damaged", "corrupt")])
+def test_a_worker_that_cannot_predict_writes_nothing(adapters, tmp_path, reason, message):
     model, named = adapters
     pq.write_table(pa.table({"text": ["word1"]}), tmp_path / "in.parquet")
-    worker = Worker(Job(str(model), named["spam"], tmp_path, "text", None, None, False, 512))
+    adapter = shutil.copytree(named["spam"], tmp_path / "adapter")
+    worker = Worker(job_of(model, adapter, tmp_path))
     (block,) = cut_into_blocks([tmp_path / "in.parquet"], ["text"], rows=100)
-    worker.engine.close()
+    if reason == "ended":
+        worker.engine.close()
+    else:
+        (adapter / "adapter_model.safetensors").write_bytes(b"x")
     (failure,) = worker({name: [value] for name, value in asdict(block).items()})["failure"]
-    assert "shutting down" in failure
-    assert not list(tmp_path.glob("part-*"))
-
-
-def test_a_worker_whose_adapter_is_damaged_writes_nothing(adapters, tmp_path):
-    model, named = adapters
-    pq.write_table(pa.table({"text": ["word1"]}), tmp_path / "in.parquet")
-    (tmp_path / "adapter").mkdir()
-    for file in named["spam"].iterdir():
-        (tmp_path / "adapter" / file.name).write_bytes(b"x" if file.suffix == ".safetensors" else file.read_bytes())
-    job = Job(str(model), tmp_path / "adapter", tmp_path, "text", None, None, False, 512)
-    (block,) = cut_into_blocks([tmp_path / "in.parquet"], job.texts, rows=100)
-    (failure,) = Worker(job)({name: [value] for name, value in asdict(block).items()})["failure"]
-    assert "corrupt" in failure
+    assert message in failure
     assert not list(tmp_path.glob("part-*"))
 
 
@@ -152,7 +150,7 @@ def test_a_server_with_replicas_refuses_uploads_in_one_line(adapters):
         for method in ("POST", "DELETE"):
             answer = httpx.request(method, f"{address}/v1/adapters/new", headers={"authorization": "Bearer sesame"})
             assert answer.status_code == 409
-            assert "use the folder of --adapters" in answer.json()["error"]["message"]
+            assert "name adapters when it starts" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -183,36 +181,15 @@ def test_mistakes_are_said_before_ray_starts(adapters, tmp_path, capsys, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "words", [["predict", "{spam}", "--input", ".", "-o", "out"], ["serve", "{spam}", "--port", "0"]]
-)
-def test_without_ray_the_extra_is_named(adapters, tmp_path, capsys, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert main([*(word.format(spam=adapters[1]["spam"]) for word in words), "--ray"]) == 2
-    assert "pip install 'foretoken[ray]'" in capsys.readouterr().err
-
-
 @pytest.mark.filterwarnings("ignore")  # of pydantic, while ray.serve is imported
 @pytest.mark.parametrize("looks", [3, 10**6])
 def test_a_server_waits_for_its_replicas_beyond_the_minute_of_rays_own_wait(monkeypatch, caplog, looks):
-    from types import SimpleNamespace
-
     from ray import serve
 
-    from foretoken.serving.ray import serve as server
-
-    def delete(name):
-        raise TimeoutError("Some of these applications weren't deleted after 60s")
-
-    asked = []
-
-    def status():
-        asked.append(1)
-        return SimpleNamespace(applications={server.NAME: "DELETING"} if len(asked) < looks else {})
-
+    left = iter([{server.NAME: "DELETING"}] * (looks - 1))
+    delete, status = Mock(side_effect=TimeoutError), Mock(side_effect=lambda: Mock(applications=next(left, {})))
     monkeypatch.setattr(serve, "delete", delete)
     monkeypatch.setattr(serve, "status", status)
     server._delete(60 if looks == 3 else 0.3)
-    assert len(asked) >= 3
+    assert status.call_count >= 3
     assert ("have not ended" in caplog.text) is (looks > 3)

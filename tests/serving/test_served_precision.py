@@ -5,22 +5,15 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from peft import get_peft_model
 
-from foretoken import LoraConfig
-from foretoken.files import write_json
 from foretoken.inference import int8
 from foretoken.inference.int8 import Int8Linear
 from foretoken.inference.predictor import load_for_inference, predict_rows
-from foretoken.inference.shared_base import SharedBase
 from foretoken.machine.processor import instructions
-from foretoken.serving.http.server import checked
-from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.ray.worker import Job, Worker
-from foretoken.training.problems import make_problem
+from foretoken.serving.ray.worker import RayOptions, Worker
 from foretoken_cli import main
 
-from support.served import make_store, save_adapters, serving
+from support.served import make_store, serving
 
 has_units = pytest.mark.skipif(
     not set(int8.X86_UNITS) & (instructions() or frozenset()), reason="this processor has no units for int8"
@@ -37,39 +30,19 @@ def narrow(monkeypatch):
     monkeypatch.setattr(int8, "LEAST_WIDTH", 1)
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """The adapters of other tests, and one that does not share batches."""
-    root = tmp_path_factory.mktemp("precision")
-    model, found = save_adapters(root)
-    base, _ = SharedBase(str(model)).with_new_head(make_problem("classification", ["a", "b"]))
-    patterns = {"target_modules": ["query"], "rank_pattern": {".*query": 3}}  # no bank takes regular expressions
-    config = LoraConfig(task_type="SEQ_CLS", r=2, modules_to_save=["classifier"], **patterns)
-    adapted = get_peft_model(base, config)
-    torch.manual_seed(9)
-    with torch.no_grad():
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                parameter.normal_(0, 0.3)
-    adapted.save_pretrained(root / "apart")
-    card = {"problem": "classification", "labels": ["a", "b"], "max_length": 64, "base_model": str(model)}
-    write_json(root / "apart" / "foretoken.json", card)
-    return model, found | {"apart": root / "apart"}
-
-
 def predicted(folder, precision):
     table = datasets.Dataset.from_dict({"id": list("1234"), "text": TEXTS})
     return np.array(predict_rows(load_for_inference(folder, precision=precision), table)[0])
 
 
 @pytest.mark.parametrize("precision", LOWER)
-def test_answers_are_those_of_predict_and_the_models_list_says_which(folders, precision):
-    store = make_store(*folders, precision=precision)
+def test_answers_are_those_of_predict_and_the_models_list_says_which(adapters, precision):
+    store = make_store(*adapters, precision=precision)
     with serving(store) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         for name in CLASSES:
             rows = client.post("/classify", json={"model": name, "input": TEXTS}).json()["data"]
             found = np.array([row["probs"] for row in rows])
-            expected, exact = (predicted(folders[1][name], one).reshape(found.shape) for one in (precision, "fp32"))
+            expected, exact = (predicted(adapters[1][name], one).reshape(found.shape) for one in (precision, "fp32"))
             assert abs(found - expected).max() < CLOSE[precision], name
             assert abs(expected - exact).max() > 2 * abs(found - expected).max(), name  # it is not float32
         listed = client.get("/v1/models").json()["data"]
@@ -78,8 +51,8 @@ def test_answers_are_those_of_predict_and_the_models_list_says_which(folders, pr
 
 
 @pytest.mark.parametrize("precision", LOWER)
-def test_frozen_weights_are_lowered_once_and_adapters_and_heads_are_not(folders, precision):
-    bank = make_store(*folders, precision=precision).bank
+def test_frozen_weights_are_lowered_once_and_adapters_and_heads_are_not(adapters, precision):
+    bank = make_store(*adapters, precision=precision).bank
     together, apart = bank.together, next(iter(bank.apart._loaded.values())).model
     for form in together.forms.values():
         assert form.store.values.dtype == torch.float32
@@ -98,29 +71,19 @@ def test_frozen_weights_are_lowered_once_and_adapters_and_heads_are_not(folders,
 
 
 @pytest.mark.parametrize("precision", LOWER)
-def test_workers_of_ray_compute_in_it(folders, tmp_path, precision):
-    job = Job(
-        model=str(folders[0]), adapter=folders[1]["spam"], output=tmp_path, text_column="text", pair_column=None,
-        adapter_column=None, has_ids=False, tokens_per_batch=512, precision=precision,
-    )  # fmt: skip
+def test_workers_of_ray_compute_in_it(adapters, tmp_path, precision):
+    spam = adapters[1]["spam"]
+    job = RayOptions(
+        model=str(adapters[0]), adapter=spam, input=spam, output=tmp_path, text_column="text", precision=precision
+    )
     worker = Worker(job)
     asked = [worker._ask(None, text, None) for text in TEXTS]
     found = np.array([one.result(60)[0].probabilities for one in asked])
     worker.engine.close()
-    assert abs(found - predicted(folders[1]["spam"], precision)).max() < CLOSE[precision]
+    assert abs(found - predicted(adapters[1]["spam"], precision)).max() < CLOSE[precision]
 
 
-def test_a_processor_without_units_is_said_before_anything_is_served(folders, monkeypatch, capsys):
+def test_a_processor_without_units_is_said_before_anything_is_served(adapters, monkeypatch, capsys):
     monkeypatch.setattr(int8, "instructions", lambda: frozenset({"avx2"}))
-    assert main(["serve", str(folders[1]["spam"]), "--precision", "int8", "--port", "0"]) == 2
+    assert main(["serve", str(adapters[1]["spam"]), "--precision", "int8", "--port", "0"]) == 2
     assert "use auto, which measures fp32 and bf16" in capsys.readouterr().err
-
-
-def test_auto_is_measured_and_said(folders, monkeypatch):
-    from foretoken.inference import shared_base
-    from foretoken.machine.precision import MeasuredPrecision
-
-    measured = MeasuredPrecision("bf16", (1, 1, 1), {"fp32": 2.0, "bf16": 1.0})
-    monkeypatch.setattr(shared_base, "fastest_precision", lambda config, device: measured)
-    settings = ServerSettings(sources={"spam": folders[1]["spam"]}, precision="auto")
-    assert SharedBase(checked(settings), settings.precision).precision == "bf16"

@@ -28,6 +28,12 @@ ADAPTERS = {
     "topic": ("classification", ["art", "law", "war"], LoraConfig, {"target_modules": ["query", "value"], "r": 2}),
     "names": ("token-classification", TAGS, PrefixTuningConfig, PREFIX),
     "stars": ("regression", [], BitFitConfig, {}),
+    "apart": (  # no bank takes regular expressions
+        "classification",
+        ["a", "b"],
+        LoraConfig,
+        {"target_modules": ["query"], "r": 2, "rank_pattern": {".*query": 3}},
+    ),
     "relevance": ("classification", ["no", "yes"], BitFitConfig, {}),
 }
 

@@ -15,7 +15,6 @@ PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml")
 MODULES = {
     "scikit-learn": "sklearn",
     "pyyaml": "yaml",
-    "opentelemetry-sdk": "opentelemetry",
 }  # what is imported under another name
 BY_PEFT = (
     "accelerate",

@@ -1,23 +1,31 @@
-"""Questions about a context, and questions with choices of their own, as tasks of the engine."""
+"""Questions about a context, questions with choices, and tags as transformers' pipeline answers them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase, TokenClassificationPipeline
+from transformers.pipelines.token_classification import AggregationStrategy
 
 from foretoken.data.plain_table import PlainTable
-from foretoken.data.problems import MULTIPLE_CHOICE
+from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import WrongTaskError
-from foretoken.serving.tasks import Document, Kind, Prepared
+from foretoken.serving.tasks import Document, Kind, Prepared, check_task
 from foretoken.training.problems.question_answering import QuestionAnswering, QuestionCollator
-from foretoken.training.tokens.encode import PaddingCollator, TableRow, TokenRow
+from foretoken.training.tokens.encode import PaddingCollator, TableRow, TokenRow, refuse_without_embedding
 from foretoken.tuner.bank.heads import GLOBAL
+
+Entities: TypeAlias = list[dict[str, object]]
+Strategy: TypeAlias = Literal["none", "simple", "first", "average", "max"]
+_SHARED = 4  # as in training: neighbouring windows share a quarter of their tokens
 
 
 @dataclass(frozen=True)
@@ -39,11 +47,10 @@ class Choices(Document):
 
 @dataclass(frozen=True)
 class Told:
-    """What is answered: the fields that ``foretoken predict`` prints, how many tokens were read, and what was cut."""
+    """What is answered: the fields that ``foretoken predict`` prints, and whether something was cut."""
 
     values: dict[str, object]
-    tokens: int
-    truncated: bool
+    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,9 @@ class Find:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Told]:
         """Return the windows of the context, each behind the question; nothing of the context is cut off."""
+        check_task(adapter, QUESTION_ANSWERING)
         problem = adapter.problem
-        if not isinstance(problem, QuestionAnswering):
-            raise WrongTaskError(f"{adapter.name!r} answers no questions: it was trained for {problem.name}")
+        assert isinstance(problem, QuestionAnswering)
         question, context = document.text, document.pair
         if not isinstance(question, str) or context is None:
             raise WrongTaskError(f"{adapter.name!r} reads a question and a context, as texts")
@@ -74,9 +81,9 @@ class Find:
             scores = torch.nn.utils.rnn.pad_sequence([result.float() for result in results], batch_first=True)
             found = problem.choose(scores[..., 0], scores[..., 1], own)
             outputs, _ = problem.decode(found.numpy(), None)
-            return Told(problem.to_json(outputs, table)[0], row["length"], False)
+            return Told(problem.to_json(outputs, table)[0])
 
-        return Prepared(rows, row["length"], finish)
+        return Prepared(rows, finish)
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,8 @@ class Choose:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Told]:
         """Return a pair of the question and each choice."""
+        check_task(adapter, MULTIPLE_CHOICE)
         problem = adapter.problem
-        if problem.name != MULTIPLE_CHOICE:
-            raise WrongTaskError(f"{adapter.name!r} chooses no answers: it was trained for {problem.name}")
         if not isinstance(document, Choices) or not isinstance(document.text, str):
             raise WrongTaskError(f"{adapter.name!r} reads a question and its choices, as texts")
         if len(document.choices) < 2:
@@ -102,9 +108,9 @@ class Choose:
         def finish(results: list[Tensor]) -> Told:
             logits = np.stack([result.float().numpy()[0] for result in results])
             outputs, _ = problem.decode(logits[None], None)
-            return Told(problem.to_json(outputs, table)[0], columns["length"][0], bool(truncation.truncated))
+            return Told(problem.to_json(outputs, table)[0], bool(truncation.truncated))
 
-        return Prepared(rows, columns["length"][0], finish)
+        return Prepared(rows, finish)
 
 
 def _only_row(columns: dict[str, list[object]]) -> TableRow:
@@ -115,3 +121,79 @@ def _refuse_empty(**texts: str) -> None:
     empty: Sequence[str] = [name for name, text in texts.items() if not text.strip()]
     if empty:
         raise DataError(f"the {empty[0]} is empty; expected some text")
+
+
+@dataclass(frozen=True)
+class Tag:
+    """The entities in a document; a long one is read in windows, and nothing is cut off.
+
+    Attributes:
+        aggregation_strategy: how tokens become entities, as in transformers' pipeline.
+        stride: tokens that neighbouring windows share; None for a quarter of a window.
+        ignore_labels: what is left out of the answer.
+    """
+
+    aggregation_strategy: Strategy = "simple"
+    stride: int | None = None
+    ignore_labels: tuple[str, ...] = ("O",)
+    kind: Kind = "logits"
+
+    def prepare(self, adapter: Adapter, document: Document) -> Prepared[Entities]:
+        """Return the windows of a document."""
+        check_task(adapter, TOKEN_CLASSIFICATION)
+        if not isinstance(document.text, str) or not document.text.strip():
+            raise DataError("the document is empty or no text; expected some text")
+        windows = _windows(adapter, document.text, self.stride)
+        rows = [{"input_ids": list(ids)} for ids in windows["input_ids"]]
+        refuse_without_embedding([row["input_ids"] for row in rows], adapter.settings.rules)
+
+        def finish(results: list[Tensor]) -> Entities:
+            outputs = [
+                {
+                    "logits": logits[None],
+                    "sentence": document.text,
+                    "input_ids": [windows["input_ids"][number]],
+                    "offset_mapping": [windows["offset_mapping"][number]],
+                    "special_tokens_mask": torch.tensor([windows["special_tokens_mask"][number]]),
+                }
+                for number, logits in enumerate(results)
+            ]
+            answer = _Answers(adapter.settings.tokenizer, adapter.labels)
+            strategy = AggregationStrategy(self.aggregation_strategy)
+            found = answer.postprocess(outputs, strategy, list(self.ignore_labels))
+            return [_plain(entity) for entity in found]
+
+        return Prepared(rows, finish)
+
+
+class _Answers(TokenClassificationPipeline):
+    """The second half of the pipeline: from logits to entities. The model has run already."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...]) -> None:
+        self.tokenizer: Any = tokenizer
+        self.model: Any = SimpleNamespace(config=SimpleNamespace(id2label=dict(enumerate(labels))))
+
+
+def _windows(adapter: Adapter, text: str, stride: int | None) -> dict[str, list[list[int]]]:
+    settings = adapter.settings
+    room = settings.max_length - settings.tokenizer.num_special_tokens_to_add()
+    shared = room // _SHARED if stride is None else stride
+    if not 0 <= shared < room:
+        raise DataError(f"stride: got {shared}, expected a whole number from 0 to {room - 1}")
+    return dict(
+        settings.tokenizer(
+            text,
+            truncation=True,
+            max_length=settings.max_length,
+            stride=shared,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            verbose=False,
+        )
+    )
+
+
+def _plain(entity: dict[str, object]) -> dict[str, object]:
+    """Return an entity with Python's own numbers."""
+    return {name: value.item() if hasattr(value, "item") else value for name, value in entity.items()}

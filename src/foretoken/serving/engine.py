@@ -20,8 +20,6 @@ from torch import Tensor
 from foretoken.errors import AdapterError, ForetokenError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
-from foretoken.serving.generation import WantedText
-from foretoken.serving.observer import Observer
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Document, Prepared, Task
@@ -48,7 +46,6 @@ class Limits:
         seconds_waiting: in the queue, where a request names no shorter time.
         seconds_expected: until an answer, by the speed of the last full batches; a request that would take longer is
             refused at once.
-        new_tokens: of a text that the model writes.
     """
 
     tokens_per_batch: int = 8192
@@ -57,7 +54,22 @@ class Limits:
     characters: int = 2_000_000
     seconds_waiting: float = 30.0
     seconds_expected: float = 2.0
-    new_tokens: int = 1024
+
+
+class Observer:
+    """Hears what happens, and does nothing with it."""
+
+    def accepted(self, adapter: str, documents: int) -> None:
+        """Hear that documents have been put into the queue."""
+
+    def rejected(self, reason: str) -> None:
+        """Hear that a request has been refused, or has waited too long."""
+
+    def waited(self, seconds: float) -> None:
+        """Hear that a request has left the queue to be computed."""
+
+    def batch(self, *, rows: int, tokens: int, seconds: float) -> None:
+        """Hear that a batch has been computed."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,7 @@ class Engine:
         store: the adapters.
         limits: what is taken.
         observer: is told what happens.
-        padded: whether the model computes padding, which then counts in the size of a batch.
+        padded: whether the model computes padding, which then counts in the size of a batch; None: ask it.
         clock: seconds.
     """
 
@@ -94,12 +106,12 @@ class Engine:
         *,
         limits: Limits | None = None,
         observer: Observer | None = None,
-        padded: bool = True,
+        padded: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store, self.limits, self.observer = store, limits or Limits(), observer or Observer()
         self.state: State = "new"
-        self._padded, self._clock = padded, clock
+        self._padded, self._clock = not store.bank.packs if padded is None else padded, clock
         self._queue, self._calls = Queue(), deque[tuple[Callable[[], Any], Future[Any]]]()
         self._reserved = 0
         self._running: list[Row] = []
@@ -225,7 +237,6 @@ class Engine:
         now = self._clock()
         wait = min(request.timeout or self.limits.seconds_waiting, self.limits.seconds_waiting)
         pending = Pending(adapter, request.task.kind, rows, Future(), arrived=now, deadline=now + wait)
-        pending.continuations = [one.continuation for one in prepared if one.continuation is not None]
         with self._changed:
             self._check_ready()
             if len(self._queue) and len(self._queue) + len(rows) > self.limits.rows_waiting:
@@ -264,13 +275,8 @@ class Engine:
         return (self._queue.tokens + coming) / speed + running
 
     def _budget(self) -> int:
-        """Return the tokens of the next batch: no more than run in half of what a request may be expected to wait.
-
-        Where the model writes, a step takes about as long for many rows as for few.
-        """
+        """Return the tokens of the next batch: no more than run in half of what a request may be expected to wait."""
         most = self.limits.tokens_per_batch
-        if self.store.base.writes:
-            return most
         if not self._tokens_per_second:
             return min(most, _FIRST_TOKENS)
         return min(most, max(_LEAST_TOKENS, int(self._tokens_per_second * self.limits.seconds_expected / 2)))
@@ -409,21 +415,12 @@ class Engine:
     def _forward(self, rows: list[Row]) -> list[Tensor]:
         names = [row.request.adapter.key for row in rows]
         inputs = [row.inputs for row in rows]
-        wanted = [
-            WantedText(given, name, row.continuation, row.request.future.done)
-            for given, name, row in zip(inputs, names, rows, strict=True)
-            if row.continuation is not None
-        ]
-        if wanted:
-            return self.store.bank.generate(wanted)
         padding = int(self.store.base.tokenizer.pad_token_id)
         batch = {"input_ids": padded([row["input_ids"] for row in inputs], padding)}
         batch["attention_mask"] = padded([[1] * len(row["input_ids"]) for row in inputs], 0)
-        if any("token_type_ids" in row for row in inputs):
-            types = [row.get("token_type_ids", [0] * len(row["input_ids"])) for row in inputs]
-            batch["token_type_ids"] = padded(types, 0)
-        if any(GLOBAL in row for row in inputs):
-            batch[GLOBAL] = padded([row.get(GLOBAL, [-1] * len(row["input_ids"])) for row in inputs], 0)
+        for name, other in (("token_type_ids", 0), (GLOBAL, -1)):  # and what rows have that do not say
+            if any(name in row for row in inputs):
+                batch[name] = padded([row.get(name, [other] * len(row["input_ids"])) for row in inputs], 0)
         run = self.store.bank if rows[0].request.kind == "logits" else self.store.bank.hidden_states
         return run(batch, names)
 

@@ -10,6 +10,7 @@ from typing import IO
 
 from foretoken.errors import AdapterError, quoted
 from foretoken.files import atomic_directory, read_object
+from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.saved_weights import ADAPTER
 from foretoken.serving.bank import BASE
 from foretoken.training.run.card import CARD
@@ -44,13 +45,15 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_folder(folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
-    """Look at the files of an adapter: no links, no large or deeply nested JSON, no more bytes than are allowed.
+def checked_folder(given: Path) -> Path:
+    """Return the adapter's folder, or that in a run's: no links, no large or deeply nested JSON, not too many bytes.
 
     Raises:
-        AdapterError: there is something of that.
+        AdapterError: there is something of that, or no adapter.
     """
-    size = 0
+    folder, size = adapter_folder(given), 0
+    if not (folder / CONFIG).is_file():
+        raise AdapterError(f"{given} holds no {CONFIG}; expected an adapter's folder, or that of a run with one")
     for number, file in enumerate(sorted(folder.iterdir())):
         if number == _MOST_FILES:
             raise AdapterError(f"{folder} holds more than {_MOST_FILES} files; expected an adapter's folder")
@@ -60,8 +63,9 @@ def check_folder(folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
             size += file.stat().st_size
         if file.name in (CONFIG, CARD):
             _check_json(file)
-    if size > most_bytes:
-        raise AdapterError(f"{folder} has {size:,} bytes of tensors; at most {most_bytes:,} are taken")
+    if size > MOST_BYTES:
+        raise AdapterError(f"{folder} has {size:,} bytes of tensors; at most {MOST_BYTES:,} are taken")
+    return folder
 
 
 def unpack(archive: IO[bytes], folder: Path, *, most_bytes: int = MOST_BYTES) -> None:

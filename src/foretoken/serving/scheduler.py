@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor
 
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.generation import Continuation
 from foretoken.serving.tasks import Kind
 from foretoken.training.tokens.encode import TokenRow
 
@@ -27,7 +26,6 @@ class Pending:
         future: gets the rows' results.
         arrived: when, in seconds of the engine's clock.
         deadline: until when it may wait.
-        continuations: what the rows are to become, where the model writes.
     """
 
     adapter: Adapter
@@ -36,7 +34,6 @@ class Pending:
     future: Future[list[Tensor]]
     arrived: float
     deadline: float
-    continuations: list[Continuation] = field(default_factory=list)
     results: dict[int, Tensor] = field(default_factory=dict)
 
     @property
@@ -59,25 +56,14 @@ class Row:
 
     @property
     def length(self) -> int:
-        """Its tokens, those included that it may yet become."""
-        more = self.continuation
-        return len(self.request.rows[self.number]["input_ids"]) + (0 if more is None else more.sampling.max_tokens)
-
-    @property
-    def continuation(self) -> Continuation | None:
-        """What it is to become, where the model writes."""
-        found = self.request.continuations
-        return found[self.number] if found else None
+        """Its tokens."""
+        return len(self.request.rows[self.number]["input_ids"])
 
 
 def near(rows: list[Row], tokens: int) -> list[Row]:
     """Return the first rows, up to a number of tokens: later ones that suited a batch better would overtake them."""
     sums = accumulate(row.length for row in rows)
     return rows[: sum(total <= tokens for total in sums)]
-
-
-def _always(_: Adapter) -> bool:
-    return True
 
 
 class Queue:
@@ -97,7 +83,7 @@ class Queue:
         self._rows += rows
         self.tokens += sum(row.length for row in rows)
 
-    def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = _always) -> list[Row]:
+    def take(self, budget: int, *, padded: bool = True, ready: Callable[[Adapter], bool] = lambda _: True) -> list[Row]:
         """Take the next batch out of the queue.
 
         Of the rows that are ready the one with the nearest deadline is always among them, so none waits forever. The

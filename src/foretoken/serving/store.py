@@ -15,19 +15,14 @@ from typing import Any
 
 from foretoken.errors import AdapterError, ForetokenError, did_you_mean, quoted
 from foretoken.files import remove as remove_files
-from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.serving.adapters import Adapter, frozen_model, read_adapter
-from foretoken.serving.bank import BASE, Add, Bank
+from foretoken.serving.bank import BASE, Add, MixedBank
 from foretoken.serving.errors import NoSuchAdapterError, NotReadyError
-from foretoken.serving.folders import check_folder, check_name
+from foretoken.serving.folders import check_name, checked_folder
 
 log = logging.getLogger(__name__)
-
-
-def _here(function: Callable[[], Any]) -> Any:
-    return function()
 
 
 class Store:
@@ -39,7 +34,7 @@ class Store:
         memory: bytes of adapters that stay loaded; those of one batch always do.
     """
 
-    def __init__(self, base: SharedBase, bank: Bank, *, memory: int) -> None:
+    def __init__(self, base: SharedBase, bank: MixedBank, *, memory: int) -> None:
         self.base, self.bank, self.memory = base, bank, memory
         self.frozen = frozen_model(base)
         self._named: dict[str, Adapter] = {}
@@ -58,17 +53,12 @@ class Store:
     @property
     def loaded_bytes(self) -> int:
         """Memory of the adapters that are loaded."""
-        return sum(adapter.bytes for adapter in list(self._loaded.values()))
+        return sum(adapter.info.bytes for adapter in list(self._loaded.values()))
 
     @property
     def loaded(self) -> list[Adapter]:
         """The adapters that are in memory, the least recently used one first."""
         return list(self._loaded.values())
-
-    @property
-    def num_loaded(self) -> int:
-        """How many adapters are in memory."""
-        return len(self._loaded)
 
     def get(self, name: str) -> Adapter:
         """Return an adapter, or the pretrained model by its own name.
@@ -106,7 +96,12 @@ class Store:
             adapter.waiting -= 1
 
     def add(
-        self, name: str, folder: Path, *, owned: bool = False, run: Callable[[Callable[[], Any]], Any] = _here
+        self,
+        name: str,
+        folder: Path,
+        *,
+        owned: bool = False,
+        run: Callable[[Callable[[], Any]], Any] = lambda function: function(),
     ) -> Adapter:
         """Load an adapter, in the place of one of the same name; where that fails nothing changes.
 
@@ -120,12 +115,12 @@ class Store:
             AdapterError: the name or the folder is not usable.
         """
         check_name(name)
-        check_folder(adapter_folder(folder))
+        place = checked_folder(folder)
         key = f"{name}@{next(self._numbers)}"
         try:
-            take_up = self.bank.read(adapter_folder(folder))
+            take_up = self.bank.read(place)
             info = run(lambda: take_up(key))
-            adapter = replace(read_adapter(name, key, folder, self.base, info), is_owned=owned)
+            adapter = replace(read_adapter(name, key, folder, self.base, info, self.frozen), is_owned=owned)
         except Exception as error:
             with suppress(NotReadyError):
                 run(lambda: self.bank.remove(key))
@@ -133,7 +128,7 @@ class Store:
                 raise
             raise AdapterError(f"{folder} cannot be loaded ({type(error).__name__}); save or train it again") from error
         run(lambda: self._admit(adapter))
-        log.info("adapter %s loaded: %s, %d bytes", name, adapter.problem.name, adapter.bytes)
+        log.info("adapter %s loaded: %s, %d bytes", name, adapter.task, adapter.info.bytes)
         return adapter
 
     def _admit(self, adapter: Adapter) -> None:
@@ -167,9 +162,7 @@ class Store:
         reading.add_done_callback(lambda _: ready())
 
     def _read(self, adapter: Adapter) -> Add:
-        folder = adapter_folder(adapter.folder)
-        check_folder(folder)
-        return self.bank.read(folder)
+        return self.bank.read(checked_folder(adapter.folder))
 
     def is_ready(self, adapter: Adapter) -> bool:
         """Tell whether :meth:`load` has nothing to wait for."""
@@ -218,7 +211,7 @@ class Store:
                 return
             if key not in needed:
                 self._unload(adapter)
-                excess -= adapter.bytes
+                excess -= adapter.info.bytes
 
     def _unload(self, adapter: Adapter) -> None:
         if self._loaded.pop(adapter.key, None) is not None:

@@ -1,4 +1,4 @@
-"""What a client can ask of an adapter: classes, a number, tags, a document's embedding, or a text that goes on.
+"""What a client can ask of an adapter: classes, a number, tags, or a document's embedding.
 
 A task makes token rows of a document, and an answer of what the model computed for them.
 """
@@ -14,23 +14,16 @@ import torch
 from torch import Tensor
 
 from foretoken.backbones.pooling import sentence_vectors
-from foretoken.data.problems import (
-    GENERATION,
-    MULTIPLE_CHOICE,
-    QUESTION_ANSWERING,
-    RETRIEVAL,
-    TOKEN_CLASSIFICATION,
-)
+from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.errors import DataError
-from foretoken.serving.adapters import Adapter
-from foretoken.serving.errors import TooLongError, WrongTaskError
-from foretoken.serving.generation import Continuation
+from foretoken.serving.adapters import EMBEDDINGS, Adapter
+from foretoken.serving.errors import WrongTaskError
 from foretoken.training.tokens.chunks import pooled
 from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
-Kind: TypeAlias = Literal["logits", "states", "tokens"]
+Kind: TypeAlias = Literal["logits", "states"]
 
 
 @dataclass(frozen=True)
@@ -57,15 +50,11 @@ class Prepared(Generic[T]):
 
     Attributes:
         rows: what the model reads.
-        tokens: how many the document has, as it is read.
         finish: makes the answer of the rows' results.
-        continuation: what the row is to become, where the model writes.
     """
 
     rows: list[TokenRow]
-    tokens: int
     finish: Callable[[list[Tensor]], T]
-    continuation: Continuation | None = None
 
 
 class Task(Protocol[T]):
@@ -73,7 +62,7 @@ class Task(Protocol[T]):
 
     @property
     def kind(self) -> Kind:
-        """Whether it is made of logits, of hidden states, or of tokens that the model writes."""
+        """Whether it is made of logits or of hidden states."""
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[T]:
         """Return the rows of a document.
@@ -81,8 +70,15 @@ class Task(Protocol[T]):
         Raises:
             DataError: there is no text in it.
             WrongTaskError: the adapter does something else.
-            TooLongError: it is too long, and not to be truncated.
         """
+
+
+def check_task(adapter: Adapter, *tasks: str) -> None:
+    """Raise a WrongTaskError, which says where to ask, unless an adapter does one of the tasks."""
+    if adapter.task not in tasks:
+        routes = {EMBEDDINGS: "/v1/embeddings", CLASSIFICATION: "/classify", REGRESSION: "/classify"}
+        route = routes.get(adapter.task, f"/models/{adapter.name}")
+        raise WrongTaskError(f"{adapter.name!r} does {adapter.task}, which POST {route} answers")
 
 
 @dataclass(frozen=True)
@@ -119,35 +115,19 @@ class Classify:
     """The probabilities of classes, or a number.
 
     Attributes:
-        truncate: whether a document that is too long is cut, as in training; else it is refused.
-        max_tokens: cut it to fewer tokens than the adapter's length.
+        max_tokens: cut the document to fewer tokens than the adapter's length.
     """
 
-    truncate: bool = True
     max_tokens: int | None = None
     kind: Kind = "logits"
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Prediction]:
         """Return the document, or its chunks where the adapter was trained with chunks."""
-        if adapter.problem.name == TOKEN_CLASSIFICATION:
-            raise WrongTaskError(f"{adapter.name!r} tags words; ask for token classification")
-        if adapter.problem.name == GENERATION:
-            raise WrongTaskError(f"{adapter.name!r} writes texts; ask for completions")
-        if adapter.problem.name == RETRIEVAL:
-            raise WrongTaskError(f"{adapter.name!r} makes vectors of texts; ask for embeddings")
-        if adapter.problem.name in (MULTIPLE_CHOICE, QUESTION_ANSWERING):
-            wanted = "its choices" if adapter.problem.name == MULTIPLE_CHOICE else "a context"
-            message = f"{adapter.name!r} reads a question and {wanted}, which POST /models/{adapter.name} takes"
-            raise WrongTaskError(message)
+        check_task(adapter, CLASSIFICATION, REGRESSION)
         if adapter.problem.pairs != (document.pair is not None):
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
         rows, tokens, truncated = read(adapter, document, self.max_tokens)
-        if truncated and not self.truncate:
-            raise TooLongError(
-                f"the document has more than the {adapter.settings.max_length} tokens that {adapter.name!r} reads; "
-                "shorten it, or let it be truncated"
-            )
 
         def finish(results: list[Tensor]) -> Prediction:
             logits = _pooled(adapter, results)
@@ -157,7 +137,7 @@ class Classify:
             scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
             return Prediction(adapter.labels, logits, scaled[0], tokens, truncated)
 
-        return Prepared(rows, tokens, finish)
+        return Prepared(rows, finish)
 
 
 @dataclass(frozen=True)
@@ -168,16 +148,16 @@ class Embed:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Embedding]:
         """Return the document, cut to the adapter's length."""
-        if adapter.writes_apart:
-            raise WrongTaskError(f"{adapter.name!r} writes texts and makes no vectors; ask for completions")
+        if (pool := adapter.pool) is None:
+            raise WrongTaskError("the model is an encoder-decoder, whose states are no vectors of texts")
         rows, tokens, truncated = read(adapter, document, None)
 
         def finish(results: list[Tensor]) -> Embedding:
             states = torch.cat(results)[None]  # (1, N, D)
-            vector = sentence_vectors(states, torch.ones(states.shape[:2], dtype=torch.bool), pool=adapter.pool)[0]
+            vector = sentence_vectors(states, torch.ones(states.shape[:2], dtype=torch.bool), pool=pool)[0]
             return Embedding(vector.numpy(), tokens, truncated)
 
-        return Prepared(rows, tokens, finish)
+        return Prepared(rows, finish)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class ServeCommand:
     folders: list[str] | None = option(
         "run folders or adapter folders, each as FOLDER or NAME=FOLDER", None, positional=True
     )
-    adapters: Path | None = option("folder of adapters that is watched: what is put there is served", None)
+    adapters: Path | None = option("folder whose subfolders are adapters, which are loaded at the start", None)
     model: str | None = option("the pretrained model (default: the one that the first adapter names)", None)
     host: str = option("address to listen at", "127.0.0.1")
     port: int = option("port to listen at; 0 for any that is free", 8000, at_least=0, at_most=65535)
@@ -49,14 +49,12 @@ class ServeCommand:
     )
     max_documents: int = option("documents of a request", 256, at_least=1, at_most=10**6)
     max_characters: int = option("characters of a document", 2_000_000, at_least=1, at_most=10**9)
-    max_new_tokens: int = option("tokens of a text that a decoder writes", 1024, at_least=1, at_most=10**6)
     max_body: int = option("megabytes of a request", 8, at_least=1, at_most=10**5)
     max_adapter: int = option("megabytes of an adapter that is uploaded", 2000, at_least=1, at_most=10**7)
     client_seconds: int = option("how long a client may take to send or to read", 30, at_least=1, at_most=3600)
     drain_seconds: int = option("how long to go on answering after SIGTERM", 60, at_least=0, at_most=3600)
     ray: bool = option("serve with replicas on a Ray cluster: that of $RAY_ADDRESS, or one of this machine", False)
     replicas: int = option("processes with an engine each, with --ray", 1, at_least=1, at_most=10_000)
-    traces: bool = option("make OpenTelemetry spans (see opentelemetry-instrument)", False)
 
 
 def run(words: Sequence[str]) -> int:
@@ -93,13 +91,11 @@ def run(words: Sequence[str]) -> int:
             characters=options.max_characters,
             seconds_waiting=options.queue_seconds,
             seconds_expected=options.expected_seconds,
-            new_tokens=options.max_new_tokens,
         ),
         body_bytes=options.max_body * _MEGABYTE,
         adapter_bytes=options.max_adapter * _MEGABYTE,
         client_seconds=options.client_seconds,
         drain_seconds=options.drain_seconds,
-        traces=options.traces,
     )
     with json_logs():
         if options.ray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -15,10 +14,9 @@ from starlette.types import ASGIApp
 import foretoken
 from foretoken.errors import AdapterError, BackboneError, ForetokenError
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
-from foretoken.serving.http import classify, completions, embeddings, inference_protocol, management
-from foretoken.serving.http.guard import Guard, RefusedError
+from foretoken.serving.http import management, predict
+from foretoken.serving.http.guard import Guard, error_answer
 from foretoken.serving.http.service import Service
-from foretoken.serving.http.traces import Traces
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (NotReadyError, 503),
@@ -39,15 +37,12 @@ def make_app(service: Service) -> ASGIApp:
         title="foretoken",
         version=foretoken.__version__,
         summary="Many adapters of one pretrained model.",
-        openapi_tags=[{"name": name} for name in ("predict", "write", "embed", "adapters", "operations")],
+        openapi_tags=[{"name": name} for name in ("predict", "adapters", "operations")],
     )
     app.state.service = service
-    for module in (classify, completions, embeddings, inference_protocol, management):
-        for name in ("router", "guarded", "admin"):
-            if (router := getattr(module, name, None)) is not None:
-                app.include_router(router)
+    for router in (predict.router, management.router, management.guarded, management.admin):
+        app.include_router(router)
     app.add_exception_handler(ForetokenError, _on_error)
-    app.add_exception_handler(RefusedError, _on_refused)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     settings = service.settings
@@ -59,34 +54,24 @@ def make_app(service: Service) -> ASGIApp:
             allow_headers=["authorization", "content-type"],
             expose_headers=["x-request-id", "x-truncated", "retry-after"],
         )
-    return Guard(app, settings=settings, metrics=service.metrics, traces=Traces(on=settings.traces))
-
-
-def _error(status: int, message: str, kind: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    body = {"error": {"message": message, "type": kind, "code": status}}
-    return JSONResponse(body, status, dict(headers or {}))
+    return Guard(app, settings=settings, metrics=service.metrics)
 
 
 async def _on_error(_: Request, error: Exception) -> JSONResponse:
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
     headers = {"retry-after": str(getattr(error, "retry_after", 1))} if status in (429, 503) else {}
-    return _error(status, str(error), type(error).__name__, headers)
-
-
-async def _on_refused(_: Request, error: Exception) -> JSONResponse:
-    status = getattr(error, "status", 413)
-    return _error(status, str(error), "RequestError", {"connection": "close"})
+    return error_answer(status, str(error), kind=type(error).__name__, headers=headers)
 
 
 async def _on_http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = 422 if error.status_code == _UNREADABLE else error.status_code
     message = error.detail if error.detail else HTTPStatus(status).phrase
-    return _error(status, str(message), "RequestError", error.headers)
+    return error_answer(status, str(message), headers=error.headers)
 
 
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     """Say where the request is wrong, without what it held."""
     assert isinstance(error, RequestValidationError)
     found = [f"{'.'.join(str(part) for part in item['loc'][1:])}: {item['msg']}" for item in error.errors()[:3]]
-    return _error(422, "; ".join(found), "RequestError")
+    return error_answer(422, "; ".join(found))

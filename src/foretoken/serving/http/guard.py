@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foretoken.serving.http.logs import requests
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.http.traces import Traces
 
 log = logging.getLogger(__name__)
 UPLOADS = "/v1/adapters/"
@@ -23,12 +25,11 @@ BODIES = 32  # of the largest size that are held at a time, or more smaller ones
 _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
-class RefusedError(Exception):
-    """A request that is answered before it reaches a route."""
+class RefusedError(HTTPException):
+    """A request that is answered before it reaches a route, or its body is read whole."""
 
-    def __init__(self, status: int, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, message, {"connection": "close", **(headers or {})})
 
 
 class GoneError(Exception):
@@ -38,8 +39,8 @@ class GoneError(Exception):
 class Guard:
     """Reads a request's body whole before a route sees it, within the limits; uploads of adapters are counted only."""
 
-    def __init__(self, app: ASGIApp, *, settings: ServerSettings, metrics: Metrics, traces: Traces) -> None:
-        self.app, self.settings, self.metrics, self.traces = app, settings, metrics, traces
+    def __init__(self, app: ASGIApp, *, settings: ServerSettings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
         self.held = 0  # bytes of the bodies that are in memory, or will be
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,28 +48,26 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, answer = time.perf_counter(), _Answer(send, self.settings.client_seconds, _request_id(scope))
+        start, answer = time.perf_counter(), _Answer(scope, receive, send, self.settings.client_seconds)
         scope.setdefault("state", {})["request_id"] = answer.request_id
         size = 0
-        with self.traces.span(scope["method"]) as span:
-            try:
-                size = self._admitted(scope)
-                await self.app(scope, await self._bounded(scope, receive), answer.send)
-            except RefusedError as error:
-                await answer.refuse(error.status, error.message, error.headers)
-            except GoneError:
-                answer.status = 499
-            except Exception as error:  # a route's own fault: its message may hold what the client sent
-                log.error("a route failed with %s", type(error).__name__)
-                log.debug("where it failed", exc_info=True)
-                await answer.refuse(500, "the server failed; its log has the request's id")
-            finally:
-                self.held -= size
-                route = getattr(scope.get("route"), "path", "unknown")
-                span |= {"http.route": route, "http.response.status_code": answer.status}
-                self._write_down(scope, route, answer, time.perf_counter() - start)
+        try:
+            size = self._admitted(scope)
+            await self.app(scope, await self._bounded(scope, receive), answer.send)
+        except RefusedError as error:
+            await answer.refuse(error)
+        except GoneError:
+            answer.status = 499
+        except Exception as error:  # a route's own fault: its message may hold what the client sent
+            log.error("a route failed with %s", type(error).__name__)
+            log.debug("where it failed", exc_info=True)
+            await answer.refuse(RefusedError(500, "the server failed; its log has the request's id"))
+        finally:
+            self.held -= size
+            self._write_down(scope, answer, time.perf_counter() - start)
 
-    def _write_down(self, scope: Scope, route: str, answer: _Answer, seconds: float) -> None:
+    def _write_down(self, scope: Scope, answer: _Answer, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unknown")
         self.metrics.answered(route, answer.status, seconds)
         fields = {
             "request_id": answer.request_id,
@@ -90,7 +89,7 @@ class Guard:
         size = most if b"transfer-encoding" in headers else length
         if size and self.held + size > BODIES * most:
             self.metrics.rejected("bodies")
-            raise RefusedError(429, "too many requests are being read; try again later", ((b"retry-after", b"1"),))
+            raise RefusedError(429, "too many requests are being read; try again later", {"retry-after": "1"})
         self.held += size
         return size
 
@@ -147,10 +146,17 @@ class _Body:
 class _Answer:
     """What is sent back."""
 
+    scope: Scope
+    receive: Receive
     sender: Send
     seconds: float
-    request_id: str
     status: int = 0
+
+    @cached_property
+    def request_id(self) -> str:
+        """The client's own, or a new one."""
+        given = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        return given if _ID.fullmatch(given) else uuid.uuid4().hex
 
     async def send(self, message: Message) -> None:
         """Send a part, with the request's id in its headers; a client that takes nothing is given up."""
@@ -162,23 +168,23 @@ class _Answer:
         except asyncio.TimeoutError:
             raise GoneError from None
 
-    async def refuse(self, status: int, message: str, more: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    async def refuse(self, error: RefusedError) -> None:
         """Answer with an error, and close the connection: the rest of the body is not read."""
         if self.status:  # the answer has begun
             return
-        body = json.dumps({"error": {"message": message, "type": "RequestError", "code": status}}).encode()
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close"), *more]
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        answer = error_answer(error.status_code, error.detail, headers=error.headers)
+        await answer(self.scope, self.receive, self.send)
+
+
+def error_answer(
+    status: int, message: str, *, kind: str = "RequestError", headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Return the answer to a request that fails."""
+    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status, headers)
 
 
 def _is_upload(scope: Scope) -> bool:
     return scope["method"] == "POST" and scope["path"].startswith(UPLOADS)
-
-
-def _request_id(scope: Scope) -> str:
-    given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-    return given if _ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -1,4 +1,4 @@
-"""Routes beside prediction: the page, the adapters, loading and removing them, metrics."""
+"""Routes beside prediction: the page, health, the adapters, loading and removing them, metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import tempfile
 import time
 import uuid
 from importlib.resources import files
-from typing import Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
@@ -16,14 +15,12 @@ from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.files import remove as remove_files
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.folders import check_name, unpack
-from foretoken.serving.http.service import ANY_ERROR, ServiceOf, needs_admin_key, needs_key
-from foretoken.serving.schema import AdapterAnswer, ErrorAnswer, ModelItem, ModelsAnswer
+from foretoken.serving.http.service import ERRORS, Service, ServiceOf, needs_admin_key, needs_key
+from foretoken.serving.schema import ModelItem, ModelsAnswer
 
-_ERRORS = {status: about | {"model": ErrorAnswer} for status, about in ANY_ERROR.items()}
 router = APIRouter()
-guarded = APIRouter(dependencies=[Depends(needs_key)], responses=_ERRORS)
-admin = APIRouter(dependencies=[Depends(needs_admin_key)], tags=["adapters"], responses=_ERRORS)
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+guarded = APIRouter(dependencies=[Depends(needs_key)], responses=ERRORS)
+admin = APIRouter(dependencies=[Depends(needs_admin_key)], tags=["adapters"], responses=ERRORS)
 _STARTED = int(time.time())
 
 
@@ -35,6 +32,20 @@ async def playground() -> HTMLResponse:
         "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
     )
     return HTMLResponse(page, headers={"content-security-policy": policy, "x-content-type-options": "nosniff"})
+
+
+@router.get("/health/live", tags=["operations"])
+async def live() -> dict[str, bool]:
+    """Tell that the process runs."""
+    return {"live": True}
+
+
+@router.get("/health/ready", tags=["operations"], responses={503: {"description": "starting or stopping"}})
+async def ready(answer: Response, service: ServiceOf) -> dict[str, bool]:
+    """Tell whether requests are answered."""
+    if not service.is_ready:
+        answer.status_code = 503
+    return {"ready": service.is_ready}
 
 
 @guarded.get("/metrics", tags=["operations"], response_class=Response)
@@ -50,13 +61,12 @@ async def models(service: ServiceOf) -> ModelsAnswer:
     `dtype` is that of an adapter's own numbers as they are kept, `precision` what the pretrained model computes in.
     """
     store = service.running.store
-    named, precision = store.base_name, store.base.precision
-    base = ModelItem(id=named, created=_STARTED, root=named, precision=precision)
-    return ModelsAnswer(data=[*(_item(store.get(name), named, precision) for name in store.names), base])
+    base = ModelItem(id=store.base_name, created=_STARTED, root=store.base_name, precision=store.base.precision)
+    return ModelsAnswer(data=[*(_item(store.get(name), service) for name in store.names), base])
 
 
-@admin.post("/v1/adapters/{name}", response_model=AdapterAnswer, status_code=201)
-async def load(name: str, http: Request, service: ServiceOf) -> AdapterAnswer:
+@admin.post("/v1/adapters/{name}", response_model=ModelItem, status_code=201)
+async def load(name: str, http: Request, service: ServiceOf) -> ModelItem:
     """Load an adapter, or replace one: the body is a zip archive of its files.
 
     `adapter_config.json`, `adapter_model.safetensors` and foretoken's card are read, nothing else. Where anything is
@@ -75,37 +85,28 @@ async def load(name: str, http: Request, service: ServiceOf) -> AdapterAnswer:
         if isinstance(error, AdapterError | BackboneError):  # what was sent is at fault, and not what runs
             raise ConfigError(str(error).replace(str(folder), name)) from error
         raise
-    return _answer(adapter, "loaded")
+    return _item(adapter, service)
 
 
-@admin.delete("/v1/adapters/{name}", response_model=AdapterAnswer)
-async def remove(name: str, service: ServiceOf) -> AdapterAnswer:
+@admin.delete("/v1/adapters/{name}", response_model=ModelItem)
+async def remove(name: str, service: ServiceOf) -> ModelItem:
     """Remove an adapter; requests that were accepted before are answered by it."""
     adapter = await service.call(lambda: service.running.store.remove(name))
-    return _answer(adapter, "removed")
+    return _item(adapter, service)
 
 
-def _answer(adapter: Adapter, status: Literal["loaded", "removed"]) -> AdapterAnswer:
-    return AdapterAnswer(
-        name=adapter.name,
-        status=status,
-        task=adapter.problem.name,
-        labels=list(adapter.labels),
-        method=adapter.method,
-    )
-
-
-def _item(adapter: Adapter, parent: str, precision: str) -> ModelItem:
+def _item(adapter: Adapter, service: Service) -> ModelItem:
+    store = service.running.store
     return ModelItem(
         id=adapter.name,
         created=_STARTED,
         root=adapter.name,
-        parent=parent,
-        task=adapter.problem.name,
+        parent=store.base_name,
+        task=adapter.task,
         labels=list(adapter.labels),
-        method=adapter.method,
+        method=adapter.info.method,
         max_model_len=adapter.settings.max_length,
         calibrated=adapter.scaling is not None,
-        dtype=adapter.dtype,
-        precision=precision,
+        dtype=str(adapter.info.dtype).removeprefix("torch."),
+        precision=store.base.precision,
     )

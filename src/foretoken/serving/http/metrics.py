@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from foretoken.serving.engine import Engine
-from foretoken.serving.observer import Observer
+from foretoken.serving.engine import Engine, Observer
 
 MOST_LABELS = 100
 OTHER = "other"
@@ -73,6 +72,6 @@ class Metrics(Observer):
         if engine is not None:
             self._waiting.set(engine.rows_waiting)
             self._known.set(len(engine.store.names))
-            self._loaded.set(engine.store.num_loaded)
+            self._loaded.set(len(engine.store.loaded))
             self._bytes.set(engine.store.loaded_bytes)
         return generate_latest(self.registry)

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -14,20 +15,18 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from foretoken.errors import AdapterError, ConfigError
-from foretoken.inference.int8 import check_units
-from foretoken.inference.predictor import adapter_folder, base_model_of
-from foretoken.inference.shared_base import INT8, SharedBase
+from foretoken.errors import ConfigError, ForetokenError, one_line
+from foretoken.inference.predictor import base_model_of
+from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine
-from foretoken.serving.folders import CONFIG, check_folder, check_name
+from foretoken.serving.folders import check_name, checked_folder
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.http.watch import Watcher
 from foretoken.serving.store import Store
 
 log = logging.getLogger(__name__)
@@ -52,20 +51,30 @@ def serve(settings: ServerSettings, *, say: Callable[[str], None]) -> None:
         _Serving(settings, source, address, say).run(listening)
 
 
-def make_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Engine:
-    """Return a running engine with the adapters that were named.
+def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Engine:
+    """Return a running engine with the adapters that were named, and those of the folder that can be loaded.
 
     Raises:
-        AdapterError: one of them cannot be loaded.
+        AdapterError: one that was named cannot be loaded.
         BackboneError: the pretrained model cannot be loaded.
     """
     keep_few_primitives()
     base = SharedBase(source, settings.precision)
-    bank = make_bank(base, settings.adapter_dtype)
-    store = Store(base, bank, memory=settings.memory)
+    store = Store(base, make_bank(base, settings.adapter_dtype), memory=settings.memory)
     for name, folder in settings.sources.items():
         store.add(name, folder)
-    return Engine(store, limits=settings.limits, observer=metrics, padded=not bank.packs).start()
+    for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):
+        if folder.is_dir() and not folder.name.startswith(".") and folder.name not in settings.sources:
+            _add(store, folder)
+    return Engine(store, limits=settings.limits, observer=metrics).start()
+
+
+def _add(store: Store, folder: Path) -> None:
+    """Load an adapter that nobody has named: where it cannot be, the others are served."""
+    try:
+        store.add(folder.name, folder)
+    except ForetokenError as error:
+        log.warning("adapter %s is not loaded: %s", folder.name, one_line(str(error)))
 
 
 class _Serving:
@@ -74,7 +83,6 @@ class _Serving:
     def __init__(self, settings: ServerSettings, source: str, address: str, say: Callable[[str], None]) -> None:
         self.settings, self.source, self.address, self.say = settings, source, address, say
         self.service = Service(settings, Metrics())
-        self.watcher: Watcher | None = None
         self.failure: BaseException | None = None
         self.server = uvicorn.Server(uvicorn_config(settings, self.service))
 
@@ -87,8 +95,6 @@ class _Serving:
             self.server.run(sockets=[listening])
         finally:
             starting.join()
-            if self.watcher is not None:
-                self.watcher.close()
             self.service.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -98,12 +104,7 @@ class _Serving:
     def _start(self) -> None:
         """Load the model while the server says that it is starting."""
         try:
-            engine = make_engine(self.settings, self.source, self.service.metrics)
-            if self.settings.adapters is not None:
-                seconds = self.settings.watch_seconds
-                self.watcher = Watcher(engine, self.settings.adapters, seconds=seconds)
-                self.watcher.look()
-                self.watcher.start()
+            engine = start_engine(self.settings, self.source, self.service.metrics)
             self.service.engine = engine
             count = len(engine.store.names)
             noun = "adapter" if count == 1 else "adapters"
@@ -173,19 +174,14 @@ def checked(settings: ServerSettings) -> str:
 
     Raises:
         AdapterError: a folder holds no usable adapter.
-        ConfigError: there is nothing to serve, or adapters of two models, or int8 cannot be computed here.
+        ConfigError: there is nothing to serve, or adapters of two models.
     """
-    if settings.precision == INT8:
-        check_units()
     if settings.adapters is not None and not settings.adapters.is_dir():
         raise ConfigError(f"--adapters: {settings.adapters} is not a folder; make it, or name another")
     named: dict[str, str] = {}
     for name, folder in settings.sources.items():
         check_name(name)
-        place = adapter_folder(folder)
-        check_folder(place)
-        if not (place / CONFIG).is_file():
-            raise AdapterError(f"{folder} holds no {CONFIG}; expected an adapter's folder, or that of a run with one")
+        place = checked_folder(folder)
         if settings.model is None:
             named[name] = base_model_of(place)
     if settings.model is not None:

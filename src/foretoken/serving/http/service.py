@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -22,6 +21,7 @@ from foretoken.serving.errors import NotReadyError
 from foretoken.serving.http.guard import GoneError
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
+from foretoken.serving.schema import ErrorAnswer
 from foretoken.serving.tasks import Document, Task
 
 T = TypeVar("T")
@@ -76,35 +76,23 @@ class Service:
 
     async def ask(self, http: Request, adapter: Adapter, documents: Sequence[Document], task: Task[T]) -> list[T]:
         """Have documents answered; the request is given up when its client leaves."""
-        future = await self.submit(http, adapter, documents, task)
-        return await while_connected(http, asyncio.wrap_future(future))
-
-    async def submit(
-        self, http: Request, adapter: Adapter, documents: Sequence[Document], task: Task[T]
-    ) -> Future[list[T]]:
-        """Put documents into the queue."""
+        http.scope["state"].setdefault("log", {}).update(adapter=adapter.name, documents=len(documents))
         request = engines.Request(adapter.name, documents, task)
-        log = http.scope["state"].setdefault("log", {})
-        log |= {"adapter": adapter.name, "documents": len(documents)}
-        return await run_in_threadpool(self.running.submit, request)
+        answers = asyncio.wrap_future(await run_in_threadpool(self.running.submit, request))
+        gone = asyncio.ensure_future(_disconnected(http))
+        either: set[asyncio.Future[Any]] = {answers, gone}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not answers.done():
+                raise GoneError
+            return answers.result()
+        finally:
+            gone.cancel()
+            answers.cancel()  # and with it the engine's future, unless it is done
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run something on the engine's thread."""
         return await asyncio.wrap_future(self.running.call(function))
-
-
-async def while_connected(http: Request, waiting: asyncio.Future[T]) -> T:
-    """Return what is waited for, unless the client leaves first; then it is given up."""
-    gone = asyncio.ensure_future(_disconnected(http))
-    either: set[asyncio.Future[Any]] = {waiting, gone}
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            raise GoneError
-        return waiting.result()
-    finally:
-        gone.cancel()
-        waiting.cancel()  # and with it an engine's future, unless it is done
 
 
 async def _disconnected(http: Request) -> None:
@@ -132,7 +120,7 @@ async def needs_admin_key(service: ServiceOf, given: Credentials) -> None:
     """Refuse clients without the admin key; without such a key nobody may."""
     if not service.settings.uploads:
         raise HTTPException(
-            409, "this server has replicas, and an upload would reach one of them alone; use the folder of --adapters"
+            409, "this server has replicas, and an upload would reach one of them alone; name adapters when it starts"
         )
     if service.settings.admin_key is None:
         raise _unauthorised("the server was started without --admin-key, so nobody may load or remove adapters")
@@ -151,14 +139,17 @@ def _unauthorised(message: str) -> HTTPException:
     return HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
 
 
-ANY_ERROR: dict[int | str, dict[str, Any]] = {
-    401: {"description": "the key is missing or wrong"},
-    404: {"description": "there is no such adapter"},
-    408: {"description": "the body did not come in time"},
-    409: {"description": "adapters of a server with replicas come from its folder alone"},
-    413: {"description": "the body, the request or a document is too long"},
-    422: {"description": "the request is not usable"},
-    424: {"description": "the adapter cannot be read, or the model failed on a document"},
-    429: {"description": "too much is waiting; Retry-After says how long to wait"},
-    503: {"description": "the server is starting or stopping"},
+_STATUSES = {
+    401: "the key is missing or wrong",
+    404: "there is no such adapter",
+    408: "the body did not come in time",
+    409: "adapters of a server with replicas are named when it starts",
+    413: "the body, the request or a document is too long",
+    422: "the request is not usable",
+    424: "the adapter cannot be read, or the model failed on a document",
+    429: "too much is waiting; Retry-After says how long to wait",
+    503: "the server is starting or stopping",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": about, "model": ErrorAnswer} for status, about in _STATUSES.items()
 }

@@ -16,7 +16,7 @@ class ServerSettings:
     Attributes:
         sources: adapters by name, and the folder of each.
         model: the pretrained model; None for the one that the first adapter names.
-        adapters: a folder whose subfolders are adapters, watched while the server runs.
+        adapters: a folder whose subfolders are adapters.
         memory: bytes of adapters that stay loaded.
         adapter_dtype: in which their parameters are kept; None for the model's type.
         precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``.
@@ -31,9 +31,7 @@ class ServerSettings:
         client_seconds: within which a client must have sent a request, and taken each part of the answer.
         connections: at a time.
         drain_seconds: that requests have to be answered in when the server is told to stop.
-        watch_seconds: between two looks into ``adapters``.
         uploads: whether adapters may be loaded and removed over HTTP at all.
-        traces: whether to make OpenTelemetry spans.
     """
 
     sources: dict[str, Path]
@@ -53,6 +51,4 @@ class ServerSettings:
     client_seconds: float = 30.0
     connections: int = 1000
     drain_seconds: int = 60
-    watch_seconds: float = 2.0
     uploads: bool = True
-    traces: bool = False

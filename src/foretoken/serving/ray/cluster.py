@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from foretoken.errors import ConfigError, one_line
 
@@ -40,3 +41,8 @@ def cluster(processes: int, *, option: str) -> Iterator[bool]:
     finally:
         if not was_connected:
             ray.shutdown()
+
+
+def whole_path(source: str) -> str:
+    """Return the whole path of a folder, as processes of a cluster run in other ones; other names as they are."""
+    return str(Path(source).resolve()) if Path(source).is_dir() else source

@@ -12,44 +12,13 @@ from foretoken.errors import AdapterError, ConfigError, DataError, ForetokenErro
 from foretoken.files import JsonObject
 from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.folders import CONFIG, check_folder
+from foretoken.serving.folders import checked_folder
 from foretoken.serving.ray.blocks import Block, check_whole, cut_into_blocks, missing_blocks, parquet_files
-from foretoken.serving.ray.cluster import cluster
-from foretoken.serving.ray.worker import ID, Job, Worker
+from foretoken.serving.ray.cluster import cluster, whole_path
+from foretoken.serving.ray.worker import ID, RayOptions, Worker
 from foretoken.training.run.card import read_card
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RayOptions:
-    """What `foretoken predict --ray` is told.
-
-    Attributes:
-        adapter: run folder or adapter folder; with `adapter_column` the folder whose subfolders are adapters.
-        input: parquet file, or folder of them.
-        output: folder of the results.
-        text_column: of the texts; None for the one of the training, or `text`.
-        pair_column: of the second texts; None for the one of the training, if any.
-        adapter_column: of the names of the adapters.
-        workers: processes.
-        rows_per_block: of the results.
-        tokens_per_batch: of a forward pass.
-        precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``, which is measured once.
-        overwrite: remove results that are there.
-    """
-
-    adapter: Path
-    input: Path
-    output: Path
-    text_column: str | None = None
-    pair_column: str | None = None
-    adapter_column: str | None = None
-    workers: int = 1
-    rows_per_block: int = 1000
-    tokens_per_batch: int = 8192
-    precision: str = "fp32"
-    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,15 +47,13 @@ def predict(options: RayOptions) -> Done:
     job = _with_ids(job, files)
     if options.output.resolve() == options.input.resolve() or options.output.is_file():
         raise ConfigError(f"--output: {options.output} is the input or a file; name a folder of its own")
-    left = missing_blocks(
-        options.output, blocks, _plan(job, options.rows_per_block, files), overwrite=options.overwrite
-    )
+    left = missing_blocks(options.output, blocks, _plan(job, files), overwrite=options.overwrite)
     rows = sum(block.rows for block in blocks)
     log.info("%d of %d blocks are missing: %d of %d rows", len(left), len(blocks), sum(b.rows for b in left), rows)
     errors = 0
     if left:
         with cluster(options.workers, option="--workers"):
-            for number, found in enumerate(_results(job, left, options.workers), 1):
+            for number, found in enumerate(_results(job, left), 1):
                 if found["failure"]:
                     raise ForetokenError(str(found["failure"]))
                 errors += int(found["errors"])
@@ -95,7 +62,7 @@ def predict(options: RayOptions) -> Done:
     return Done(rows, errors, rows - sum(block.rows for block in left))
 
 
-def _results(job: Job, blocks: Sequence[Block], workers: int) -> Iterator[dict[str, Any]]:
+def _results(job: RayOptions, blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
     """Yield what the workers say of each block; Ray starts killed workers again and repeats their blocks."""
     import ray
     from ray.exceptions import RayError
@@ -104,9 +71,8 @@ def _results(job: Job, blocks: Sequence[Block], workers: int) -> Iterator[dict[s
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     items = ray.data.from_items([asdict(block) for block in blocks], override_num_blocks=len(blocks))
-    results = items.map_batches(
-        Worker, fn_constructor_args=(job,), batch_size=1, num_cpus=1, compute=ray.data.ActorPoolStrategy(size=workers)
-    )
+    pool = ray.data.ActorPoolStrategy(size=job.workers)
+    results = items.map_batches(Worker, fn_constructor_args=(job,), batch_size=1, num_cpus=1, compute=pool)
     try:
         yield from results.iter_rows()
     except RayError as error:
@@ -115,29 +81,23 @@ def _results(job: Job, blocks: Sequence[Block], workers: int) -> Iterator[dict[s
         ) from error
 
 
-def _job(options: RayOptions) -> Job:
+def _job(options: RayOptions) -> RayOptions:
     """Look at everything that takes no time to look at."""
     adapter = options.adapter.resolve()
     columns: Mapping[str, str] = {}
     if options.adapter_column is None:
-        place = adapter_folder(adapter)
-        check_folder(place)
-        if not (place / CONFIG).is_file():
-            raise AdapterError(f"{options.adapter} holds no {CONFIG}; expected an adapter's folder, or that of a run")
+        place = checked_folder(options.adapter)
         source, columns = base_model_of(place), read_card(place).columns
     else:
         source = _first_model(adapter)
     base = SharedBase(source, options.precision)
-    model = base.source
-    return Job(
-        model=str(Path(model).resolve()) if Path(model).is_dir() else model,
+    return replace(
+        options,
+        model=whole_path(base.source),
         adapter=adapter,
         output=options.output.resolve(),
         text_column=options.text_column or columns.get("text_column", "text"),
         pair_column=options.pair_column or columns.get("text_pair_column"),
-        adapter_column=options.adapter_column,
-        has_ids=False,
-        tokens_per_batch=options.tokens_per_batch,
         precision=base.precision,
     )
 
@@ -156,7 +116,7 @@ def _first_model(folder: Path) -> str:
     raise AdapterError(f"{folder} has no adapter among its subfolders, which --adapter-column expects")
 
 
-def _with_ids(job: Job, files: Sequence[Path]) -> Job:
+def _with_ids(job: RayOptions, files: Sequence[Path]) -> RayOptions:
     """Say whether the input has ids: all files of it, or none."""
     import pyarrow.parquet as pq
 
@@ -168,14 +128,14 @@ def _with_ids(job: Job, files: Sequence[Path]) -> Job:
     return replace(job, has_ids=has[0])
 
 
-def _plan(job: Job, rows_per_block: int, files: Sequence[Path]) -> JsonObject:
+def _plan(job: RayOptions, files: Sequence[Path]) -> JsonObject:
     """Return what the results depend on."""
     about = {
         "adapter": str(job.adapter),
         "text_column": job.text_column,
         "text_pair_column": job.pair_column,
         "adapter_column": job.adapter_column,
-        "rows_per_block": rows_per_block,
+        "rows_per_block": job.rows_per_block,
         "precision": job.precision,
     }
     found = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -19,11 +18,10 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.metrics import Metrics
-from foretoken.serving.http.server import checked, listening_socket, make_engine
+from foretoken.serving.http.server import checked, listening_socket, start_engine
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
-from foretoken.serving.http.watch import Watcher
-from foretoken.serving.ray.cluster import cluster
+from foretoken.serving.ray.cluster import cluster, whole_path
 
 log = logging.getLogger(__name__)
 NAME = "foretoken"
@@ -55,7 +53,7 @@ def serve_replicas(settings: ServerSettings, *, replicas: int, say: Callable[[st
         numbers = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
         try:
-            _deploy(settings, _absolute(source), replicas)
+            _deploy(settings, whole_path(source), replicas)
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             noun = "replica" if replicas == 1 else "replicas"
             say(f"serving {short_name(source)} in {base.precision} with {replicas} {noun} at {address}")
@@ -108,12 +106,7 @@ def _deploy(settings: ServerSettings, source: str, replicas: int) -> None:
 def application(settings: ServerSettings, source: str) -> ASGIApp:
     """Return the application of one replica, with an engine that runs."""
     service = Service(settings, Metrics())
-    engine = make_engine(settings, source, service.metrics)
-    if settings.adapters is not None:
-        watcher = Watcher(engine, settings.adapters, seconds=settings.watch_seconds)
-        watcher.look()
-        watcher.start()
-    service.engine = engine
+    service.engine = start_engine(settings, source, service.metrics)
     return make_app(service)
 
 
@@ -125,7 +118,3 @@ def _for_replicas(settings: ServerSettings, precision: str) -> ServerSettings:
     adapters = None if settings.adapters is None else settings.adapters.resolve()
     sources = {name: folder.resolve() for name, folder in settings.sources.items()}
     return replace(settings, sources=sources, adapters=adapters, precision=precision, uploads=False)
-
-
-def _absolute(source: str) -> str:
-    return str(Path(source).resolve()) if Path(source).is_dir() else source

@@ -30,6 +30,7 @@ from foretoken.serving.tasks import Classify, Document, Prediction
 ID = "id"
 ONLY = "adapter"  # what the store calls the adapter where there is one alone
 _MANY = 10**9
+_MEMORY = 2 * 10**9  # bytes of adapters that stay loaded
 _ANSWERS = {
     "adapter": pa.string(),
     "label": pa.string(),
@@ -43,33 +44,39 @@ _ANSWERS = {
 Asked: TypeAlias = "Future[list[Prediction]] | str"
 
 
-@dataclass(frozen=True)
-class Job:
-    """What every worker is told.
+@dataclass(frozen=True, kw_only=True)
+class RayOptions:
+    """What `foretoken predict --ray` is told, and what it tells every worker.
 
     Attributes:
-        model: the pretrained model.
-        adapter: its folder; with `adapter_column` the folder that holds the adapters' folders.
+        adapter: run folder or adapter folder; with `adapter_column` the folder whose subfolders are adapters.
+        input: parquet file, or folder of them.
         output: folder of the results.
-        text_column: of the texts.
-        pair_column: of the second texts; None for single texts.
-        adapter_column: of the adapters' names; None for one adapter.
-        has_ids: whether the input has a column ``id``.
+        text_column: of the texts; None for the one of the training, or `text`.
+        pair_column: of the second texts; None for the one of the training, if any.
+        adapter_column: of the names of the adapters.
+        workers: processes.
+        rows_per_block: of the results.
         tokens_per_batch: of a forward pass.
-        memory: bytes of adapters that stay loaded.
-        precision: of the pretrained model.
+        precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``, which is measured once.
+        overwrite: remove results that are there.
+        model: the pretrained model; found out.
+        has_ids: whether the input has a column ``id``; found out.
     """
 
-    model: str
     adapter: Path
+    input: Path
     output: Path
-    text_column: str
-    pair_column: str | None
-    adapter_column: str | None
-    has_ids: bool
-    tokens_per_batch: int
-    memory: int = 2 * 10**9
+    text_column: str | None = None
+    pair_column: str | None = None
+    adapter_column: str | None = None
+    workers: int = 1
+    rows_per_block: int = 1000
+    tokens_per_batch: int = 8192
     precision: str = "fp32"
+    overwrite: bool = False
+    model: str = ""
+    has_ids: bool = False
 
     @property
     def texts(self) -> list[str]:
@@ -80,7 +87,7 @@ class Job:
 class Worker:
     """Predicts blocks; the engine is made for the first of them."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RayOptions) -> None:
         self.job = job
         self._unusable: dict[str, str] = {}  # why, by the adapter's name
 
@@ -122,8 +129,7 @@ class Worker:
         """The engine, with the one adapter where there is one alone."""
         keep_few_primitives()
         base = SharedBase(self.job.model, self.job.precision)
-        bank = make_bank(base)
-        store = Store(base, bank, memory=self.job.memory)
+        store = Store(base, make_bank(base), memory=_MEMORY)
         if self.job.adapter_column is None:
             store.add(ONLY, self.job.adapter)
         limits = Limits(  # nobody waits for an answer
@@ -134,7 +140,7 @@ class Worker:
             seconds_waiting=_MANY,
             seconds_expected=_MANY,
         )
-        return Engine(store, limits=limits, padded=not bank.packs).start()
+        return Engine(store, limits=limits).start()
 
     def _column(self, table: pa.Table, name: str | None) -> list[str | None]:
         return [None] * len(table) if name is None else table[name].to_pylist()

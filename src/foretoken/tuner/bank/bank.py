@@ -59,12 +59,14 @@ class AdapterInfo:
         head: ``classification``, ``regression``, ``tagging``, ``questions``, ``language-model`` or ``none``.
         labels: what its outputs are called.
         bytes: what its parameters take in the bank.
+        dtype: in which they are kept.
     """
 
     method: str
     head: str
     labels: tuple[str, ...]
     bytes: int
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -198,16 +200,6 @@ class AdapterBank:
             saved = read_adapter(adapter, self.prefix)
         with self.lock, torch.inference_mode(False):
             self.entries[name] = self.make_entry(saved, own or saved.labels)
-
-    def trained_tokens(self, name: str) -> frozenset[int]:
-        """Return the tokens whose embeddings an adapter has for itself.
-
-        Raises:
-            AdapterError: there is none of this name.
-        """
-        check_names([name], self.entries)
-        own = self.entries[name].tokens
-        return frozenset() if own is None else frozenset(own.ids.tolist())
 
     def read(self, folder: PathLike) -> SavedAdapter:
         """Look at an adapter's files for :meth:`add`, which then finds them in memory; batches go on meanwhile.
@@ -363,7 +355,7 @@ class AdapterBank:
             labels = tuple(f"LABEL_{number}" for number in range(count))
         size = numbers * torch.empty(0, dtype=self.dtype).element_size() + (0 if tokens is None else tokens.num_bytes)
         method = getattr(config.peft_type, "value", str(config.peft_type))
-        return AdapterInfo(method, kind, labels or () if count is not None else (), size)
+        return AdapterInfo(method, kind, labels or () if count is not None else (), size, self.dtype)
 
     def remove(self, name: str) -> None:
         """Remove an adapter; its place is used again.

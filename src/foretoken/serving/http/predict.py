@@ -1,7 +1,8 @@
-"""Routes that predict: vLLM's /classify, TEI's /predict, the pipelines of Hugging Face, /rerank."""
+"""Routes that predict: vLLM's /classify, the pipelines of Hugging Face, OpenAI's /v1/embeddings."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 
@@ -11,32 +12,27 @@ from fastapi import APIRouter, Depends, Request, Response
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.serving.adapters import Adapter
-from foretoken.serving.answers import Choices, Choose, Find, Told
+from foretoken.serving.answers import Choices, Choose, Find, Tag, Told
 from foretoken.serving.errors import WrongTaskError
-from foretoken.serving.http.service import ANY_ERROR, ServiceOf, needs_key
+from foretoken.serving.http.service import ERRORS, ServiceOf, needs_key
 from foretoken.serving.schema import (
     ChoiceQuestion,
     Classified,
     ClassifyAnswer,
     ClassifyRequest,
-    ErrorAnswer,
+    EmbeddingItem,
+    EmbeddingsAnswer,
+    EmbeddingsRequest,
+    Input,
     PipelineRequest,
-    PredictRequest,
     Question,
-    RerankAnswer,
-    RerankDocument,
-    RerankItem,
-    RerankRequest,
     Score,
-    TokenIds,
     Usage,
 )
-from foretoken.serving.tagging import Tag
-from foretoken.serving.tasks import Classify, Document, Prediction, Task
+from foretoken.serving.tasks import Classify, Document, Embed, Embedding, Prediction, Task
 
-_ERRORS = {status: about | {"model": ErrorAnswer} for status, about in ANY_ERROR.items()}
 _QUESTIONS: dict[str, Task[Told]] = {QUESTION_ANSWERING: Find(), MULTIPLE_CHOICE: Choose()}
-router = APIRouter(dependencies=[Depends(needs_key)], tags=["predict"], responses=_ERRORS)
+router = APIRouter(dependencies=[Depends(needs_key)], tags=["predict"], responses=ERRORS)
 
 
 @router.post("/classify", response_model=ClassifyAnswer)
@@ -51,24 +47,7 @@ async def classify(asked: ClassifyRequest, http: Request, service: ServiceOf) ->
     raw = asked.use_activation is False
     data = [_classified(number, item, threshold, raw=raw) for number, item in enumerate(found)]
     labels = list(adapter.labels)
-    return ClassifyAnswer(model=adapter.name, labels=labels, data=data, usage=usage_of(found))
-
-
-@router.post("/predict", response_model=list[Score] | list[list[Score]])
-async def predict(
-    asked: PredictRequest, http: Request, answer: Response, service: ServiceOf
-) -> list[Score] | list[list[Score]]:
-    """Predict the labels' probabilities, the likeliest first (TEI's request and answer).
-
-    The header `x-truncated` has the numbers of the documents that were cut.
-    """
-    adapter = service.adapter(asked.model)
-    given = asked.inputs
-    documents = [_document(item) for item in given] if isinstance(given, list) else [_document(given)]
-    found = await service.ask(http, adapter, documents, Classify(truncate=bool(asked.truncate)))
-    _say_truncated(answer, found)
-    scores = [_scores(item, raw=asked.raw_scores) for item in found]
-    return scores if isinstance(given, list) else scores[0]
+    return ClassifyAnswer(model=adapter.name, labels=labels, data=data, usage=_usage(found))
 
 
 @router.post("/models/{adapter}", response_model=None)
@@ -81,52 +60,49 @@ async def pipeline(adapter: str, asked: PipelineRequest, http: Request, answer: 
     chosen = service.adapter(adapter)
     given = asked.inputs if isinstance(asked.inputs, list) else [asked.inputs]
     documents, options = [_asked_document(item) for item in given], asked.parameters
-    if chosen.problem.name in _QUESTIONS:
-        told = await service.ask(http, chosen, documents, _QUESTIONS[chosen.problem.name])
+    if chosen.task in _QUESTIONS:
+        told = await service.ask(http, chosen, documents, _QUESTIONS[chosen.task])
         _say_truncated(answer, told)
         return [item.values for item in told] if isinstance(asked.inputs, list) else told[0].values
     if not all(isinstance(item, str) for item in given):
-        raise WrongTaskError(
-            f"{chosen.name!r} reads texts, and not questions: it was trained for {chosen.problem.name}"
-        )
-    if chosen.problem.name == TOKEN_CLASSIFICATION:
+        raise WrongTaskError(f"{chosen.name!r} reads texts, and not questions: it does {chosen.task}")
+    if chosen.task == TOKEN_CLASSIFICATION:
         tag = Tag(options.aggregation_strategy, options.stride, tuple(options.ignore_labels))
-        entities = [list(item.entities) for item in await service.ask(http, chosen, documents, tag)]
-        return list(entities) if isinstance(asked.inputs, list) else list(entities[0])
+        entities = await service.ask(http, chosen, documents, tag)
+        return entities if isinstance(asked.inputs, list) else entities[0]
     found = await service.ask(http, chosen, documents, Classify())
     _say_truncated(answer, found)
     return [_scores(item)[: options.top_k] for item in found]
 
 
-@router.post("/rerank", response_model=RerankAnswer)
-@router.post("/v1/rerank", response_model=RerankAnswer, include_in_schema=False)
-async def rerank(asked: RerankRequest, http: Request, service: ServiceOf) -> RerankAnswer:
-    """Score documents by an adapter trained on pairs: its number, or the probability of its last class."""
+@router.post("/v1/embeddings", response_model=EmbeddingsAnswer)
+async def embeddings(asked: EmbeddingsRequest, http: Request, service: ServiceOf) -> EmbeddingsAnswer:
+    """Return the mean of each text's last hidden states, of length 1, with an adapter or the pretrained model."""
     adapter = service.adapter(asked.model)
-    texts = [text if isinstance(text, str) else text.text for text in asked.documents]
-    documents = [Document(asked.query, text) for text in texts]
-    found = await service.ask(http, adapter, documents, Classify())
-    scores = [float(item.logits[0] if item.probabilities is None else item.probabilities[-1]) for item in found]
-    order = np.argsort([-score for score in scores], kind="stable")[: asked.top_n or None]
-    results = [
-        RerankItem(
-            index=int(number),
-            relevance_score=scores[number],
-            document=RerankDocument(text=texts[number]) if asked.return_documents else None,
-            truncated=found[number].truncated,
-        )
-        for number in order
+    found = await service.ask(http, adapter, _documents(asked.input), Embed())
+    width = len(found[0].vector)
+    if asked.dimensions not in (None, width):
+        raise ConfigError(f"dimensions: got {asked.dimensions}, and the model has {width}; leave it out")
+    data = [
+        EmbeddingItem(index=number, embedding=_written(item.vector, asked.encoding_format), truncated=item.truncated)
+        for number, item in enumerate(found)
     ]
-    return RerankAnswer(model=adapter.name, results=results, usage=usage_of(found))
+    return EmbeddingsAnswer(model=asked.model or adapter.name, data=data, usage=_usage(found))
 
 
-def usage_of(found: list[Prediction]) -> Usage:
+def _usage(found: Sequence[Prediction | Embedding]) -> Usage:
     """Return how many tokens were read."""
     tokens = sum(item.tokens for item in found)
     return Usage(prompt_tokens=tokens, total_tokens=tokens)
 
 
-def texts_of(given: str | list[str] | TokenIds | list[TokenIds]) -> list[str | list[int]]:
+def _written(vector: np.ndarray, form: str) -> list[float] | str:
+    if form == "float":
+        return [float(value) for value in vector]
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def _texts(given: Input) -> list[str | list[int]]:
     """Return one text, or list of token numbers, for each document."""
     if isinstance(given, str):
         return [given]
@@ -135,18 +111,14 @@ def texts_of(given: str | list[str] | TokenIds | list[TokenIds]) -> list[str | l
     return [item for item in given if not isinstance(item, int)]
 
 
-def _documents(given: str | list[str] | TokenIds | list[TokenIds], pairs: str | list[str] | None) -> list[Document]:
-    texts = texts_of(given)
+def _documents(given: Input, pairs: str | list[str] | None = None) -> list[Document]:
+    texts = _texts(given)
     if pairs is None:
         return [Document(text) for text in texts]
     second = [pairs] if isinstance(pairs, str) else pairs
     if len(second) != len(texts):
         raise ConfigError(f"text_pair: got {len(second)} texts for {len(texts)}; expected one for each")
     return [Document(text, pair) for text, pair in zip(texts, second, strict=True)]
-
-
-def _document(sequence: str | tuple[str, ...]) -> Document:
-    return Document(sequence) if isinstance(sequence, str) else Document(*sequence)
 
 
 def _threshold(adapter: Adapter, confidence: float | None, coverage: float | None) -> float:
@@ -172,8 +144,8 @@ def _classified(number: int, item: Prediction, threshold: float, *, raw: bool) -
     )
 
 
-def _scores(item: Prediction, *, raw: bool = False) -> list[Score]:
-    values = item.logits if raw or item.probabilities is None else item.probabilities
+def _scores(item: Prediction) -> list[Score]:
+    values = item.logits if item.probabilities is None else item.probabilities
     labels = item.labels or ("LABEL_0",)
     scores = [Score(score=float(value), label=label) for value, label in zip(values, labels, strict=True)]
     return sorted(scores, key=lambda score: -score.score)
