@@ -38,7 +38,7 @@ VERBS = {
     "analyse": "measure how much attention a trained prefix gets",
     "serve": "answer requests for many adapters over HTTP",
     "fuse": "fold away what an adapter needs in training only",
-    "export": "write a model as a folder for onnxruntime, PyTorch alone or OpenVINO",
+    "export": "write a model as a folder for onnxruntime or PyTorch alone",
     "push": "put an adapter or a model on the Hugging Face hub",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "bench": "measure time and memory beside transformers and peft",

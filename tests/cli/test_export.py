@@ -184,10 +184,3 @@ def test_a_missing_package_is_named(adapter, refused, tmp_path, monkeypatch):
 
 def test_the_function_is_public():
     assert foretoken.export is export
-
-
-@pytest.mark.slow
-def test_openvino_computes_what_the_model_does(adapter, tmp_path):
-    pytest.importorskip("openvino")
-    assert export(adapter, tmp_path / "out", to="openvino") <= 1e-4
-    assert {"model.xml", "model.bin"} <= {file.name for file in (tmp_path / "out").iterdir()}

@@ -77,10 +77,8 @@ def answers_of(predictor: Predictor) -> JsonObject:
 
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
     """Write the lines of Python that run the folder."""
-    lines = {"onnx": onnx_lines, "torch": torch_lines, "openvino": openvino_lines}[target](predictor)
-    packages = {"onnx": "onnxruntime tokenizers", "torch": "torch tokenizers", "openvino": "openvino tokenizers"}[
-        target
-    ]
+    lines = {"onnx": onnx_lines, "torch": torch_lines}[target](predictor)
+    packages = {"onnx": "onnxruntime tokenizers", "torch": "torch tokenizers"}[target]
     code = "\n".join(lines)
     write_text(
         path,
@@ -135,14 +133,6 @@ def torch_lines(predictor: Predictor) -> list[str]:
     run = "[x.detach().numpy() for x in model(*(torch.tensor([getattr(x, k) for x in found]) for k in READ.values()))]"
     start = ["import numpy as np", "import torch", "from tokenizers import Tokenizer", ""]
     load = ['tokenizer, model = Tokenizer.from_file("tokenizer.json"), torch.export.load("model.pt2").module()']
-    return [*start, *load, *_call_lines(predictor, run)]
-
-
-def openvino_lines(predictor: Predictor) -> list[str]:
-    """Return the lines for OpenVINO."""
-    run = "list(model({name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}).values())"
-    start = ["import numpy as np", "import openvino", "from tokenizers import Tokenizer", ""]
-    load = ['tokenizer, model = Tokenizer.from_file("tokenizer.json"), openvino.compile_model("model.xml", "CPU")']
     return [*start, *load, *_call_lines(predictor, run)]
 
 
