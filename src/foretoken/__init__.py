@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from peft import LoraConfig as LoraConfig
 
     from foretoken.lengthening import lengthen as lengthen
-    from foretoken.memory import tune_malloc as tune_malloc
     from foretoken.methods import METHODS as METHODS
     from foretoken.methods import learning_rate as learning_rate
     from foretoken.methods import make_config as make_config
@@ -84,7 +83,6 @@ _PUBLIC = {
     "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
     "export": "foretoken.exporting.export",  # not imported for types above: it imports what imports this file
-    "tune_malloc": "foretoken.memory",
 }
 __all__ = list(_PUBLIC)
 

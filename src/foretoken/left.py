@@ -1,4 +1,4 @@
-"""Keys and verbs of earlier versions that left, and what to use instead: one line, not a list of what there is."""
+"""Keys, verbs and flags of earlier versions that left, and what to use instead: one line, no list of what there is."""
 
 KEYS = {  # of recipes and sweep files, by their dotted names
     "retrieval": "sentence-transformers trains encoders for search, with foretoken's configs as well",
@@ -9,10 +9,13 @@ KEYS = {  # of recipes and sweep files, by their dotted names
 VERBS = {
     "bench": "python -m benchmarks NAME, in a clone of foretoken's repository",
 }
+FLAGS = {
+    "--no-malloc": "leave it out; the allocator is always as the system has it",
+}
 
 
 def gone(name: str, table: dict[str, str]) -> str | None:
-    """Return what to say of a key or a verb that left; None of any other.
+    """Return what to say of a key, a verb or a flag that left; None of any other.
 
     >>> gone("bench", VERBS)
     "left foretoken: python -m benchmarks NAME, in a clone of foretoken's repository"

@@ -167,6 +167,10 @@ def test_unknown_verbs_methods_and_missing_recipes(refused, cli):
     assert "needs a value" in refused("train", "nowhere.yaml", "--training.epochs")
 
 
+def test_a_flag_that_left_is_refused_with_what_to_do(refused):
+    assert "--no-malloc: left foretoken: leave it out" in refused("train", "r.yaml", "--no-malloc")
+
+
 def test_debug_shows_the_traceback(cli):
     assert "Traceback" in cli("train", "nowhere.yaml", "--debug").err
 

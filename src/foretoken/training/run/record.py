@@ -21,7 +21,6 @@ from foretoken import __version__
 from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
 from foretoken.machine.products import library
-from foretoken.memory import malloc_is_tuned
 from foretoken.options import defaults, flatten, is_number, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
@@ -190,7 +189,6 @@ def hardware() -> JsonObject:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "processes": num_processes(),
-        "malloc_tuned": malloc_is_tuned(),
         "float32_library": library(),
     }
 
