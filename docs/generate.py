@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
 from drawing import drawing
 
@@ -582,21 +583,19 @@ def study_rates() -> Iterator[str]:
 
 def patched() -> Iterator[str]:
     """Return what foretoken replaces or reads of other libraries, by library."""
-    from foretoken.patched import PATCHED
+    from support.patched import PATCHED
 
     for library in dict.fromkeys(row.library for row in PATCHED):
         rows = [row for row in PATCHED if row.library == library]
         yield from (f"## {library}", "")
         yield from table(
             ("what", "how", "why", "undone"),
-            ((f"`{row.path}`{_versions(row)}", row.how, row.why, row.undone) for row in rows),
+            (
+                (f"`{row.path}`" + (f" since {row.since}" if row.since else ""), row.how, row.why, row.undone)
+                for row in rows
+            ),
         )
         yield ""
-
-
-def _versions(row: Any) -> str:
-    """Return the versions that have what a row is about, where not all of them do."""
-    return (f" since {row.since}" if row.since else "") + (f" until {row.until}" if row.until else "")
 
 
 def mean(runs: Sequence[dict[str, Any]], metric: str) -> float:

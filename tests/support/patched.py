@@ -22,7 +22,6 @@ class Patch:
         why: what it is needed for.
         undone: when what is changed becomes as before; empty for what is only read, or overridden in a class of ours.
         since: the first version of the library that has it; empty for every version that foretoken runs with.
-        until: the last version that has it.
     """
 
     path: str
@@ -30,7 +29,6 @@ class Patch:
     why: str
     undone: str = ""
     since: str = ""
-    until: str = ""
 
     @property
     def library(self) -> str:
