@@ -82,7 +82,8 @@ _PUBLIC = {
     "from_peft": "foretoken.tuner.checkpoints.from_peft",
     "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
-    "export": "foretoken.exporting.export",  # not imported for types above: it imports what imports this file
+    "embed": "foretoken.inference.embeddings",  # not imported for types above: it imports what imports this file
+    "export": "foretoken.exporting.export",  # nor is this
 }
 __all__ = list(_PUBLIC)
 
