@@ -423,29 +423,6 @@ def aot_grid() -> Iterator[str]:
     return table(header, rows)
 
 
-def retrieval() -> Iterator[str]:
-    """Return what `benchmarks/retrieval.py` measured on test: a row a method, the best of its rates of every seed."""
-    by_method: dict[str, list[dict[str, Any]]] = {}
-    for run in records_of("retrieval"):
-        by_method.setdefault(run["method"], []).append(run)
-    names = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100")
-    rows = (
-        (
-            method,
-            f"{found[0]['parameters']['trainable']:,}" if "parameters" in found[0] else "0",
-            str(len(found)),
-            *(spread([run["test"]["metrics"][name] for run in found]) for name in names),
-            "; ".join(_gain(run["ndcg_at_10_beside_frozen"]) for run in found if "ndcg_at_10_beside_frozen" in run),
-        )
-        for method, found in by_method.items()
-    )
-    return table(("method", "trained", "seeds", *(f"`{name}`" for name in names), "beside frozen, each seed"), rows)
-
-
-def _gain(found: dict[str, float]) -> str:
-    return f"{found['difference']:+.3f} ({found['lower']:+.3f} to {found['upper']:+.3f})"
-
-
 @functools.cache
 def records_of(name: str) -> list[dict[str, Any]]:
     """Return the runs that a file of `benchmarks/results` records; read once for all pages."""
@@ -645,7 +622,6 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "ablation-paired": ablation_paired,
     "ablation-training": ablation_training,
     "aot-grid": aot_grid,
-    "retrieval": retrieval,
     "patched": patched,
 }
 

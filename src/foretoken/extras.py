@@ -25,7 +25,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "serve": ("fastapi", "h11", "httpx", "prometheus_client", "pydantic", "uvicorn"),
     "traces": ("opentelemetry",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
-    "retrieval": ("sentence_transformers", "usearch"),
     "ray": ("ray",),
     "quantised": ("torchao",),
 }

@@ -30,7 +30,6 @@ VERBS = {
     "train": "run one or more recipes",
     "evaluate": "measure an adapter on a labelled file",
     "predict": "label texts with an adapter",
-    "embed": "write the vectors of texts, to be searched",
     "sweep": "run a comparison: search, choose by validation, measure the test once",
     "report": "write one report of all runs in some folders",
     "analyse": "measure how much attention a trained prefix gets",

@@ -188,7 +188,6 @@ LONG = (
     "recipes",
     "data",
     "export",
-    "retrieval",
     "generation",
 )
 RUNNABLE = [

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from foretoken import __version__
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import AdapterError
-from foretoken.exporting.graph import EMBEDDINGS, IDS, MASK, TYPES, reads_types
+from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
 from foretoken.options import to_dict
@@ -103,7 +103,7 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
         f"READ = {read!r}".replace("'", '"'),
         'found = tokenizer.encode_batch(["one text", "and another one"])',
         "inputs = {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}",
-        f"{_first_output(predictor)} = model.run(None, inputs, options)[0]",
+        "logits = model.run(None, inputs, options)[0]",
     ]
     code = "\n".join(lines)
     write_text(
@@ -148,14 +148,10 @@ def _call_lines(predictor: Predictor, run: str) -> list[str]:
         return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
     first = f"found = tokenizer.encode_batch({texts})"
     if predictor.problem.name != CLASSIFICATION:
-        return [names, first, f"{_first_output(predictor)} = {run}[0]"]
+        return [names, first, f"logits = {run}[0]"]
     labels = f"LABELS = {predictor.labels!r}"
     answer = "print([(LABELS[row.argmax()], float(row.max())) for row in probabilities])"
     return [names, labels, first, f"probabilities = {run}[1]", answer]
-
-
-def _first_output(predictor: Predictor) -> str:
-    return "logits" if predictor.problem.sentence_encoder is None else EMBEDDINGS
 
 
 def _scaled_lines(predictor: Predictor) -> list[str]:

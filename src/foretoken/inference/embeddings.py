@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from foretoken.backbones.pooling import sentence_vectors
 from foretoken.errors import BackboneError
 from foretoken.files import PathLike, read_object
-from foretoken.inference.predictor import adapter_folder, base_model_of, load_for_inference, refuse_unusable_texts
+from foretoken.inference.predictor import (
+    HEADLESS,
+    adapter_folder,
+    base_model_of,
+    load_for_inference,
+    refuse_unusable_texts,
+)
 from foretoken.inference.saved_weights import adapter_file, check_adapter
 from foretoken.quiet import quiet_transformers
 from foretoken.sentence_encoders import SentenceEncoder
@@ -30,7 +36,6 @@ from foretoken.tuner import use_fast_attention
 from foretoken.tuner.dimensions import body_of, inner_of
 
 log = logging.getLogger(__name__)
-HEADLESS = "FEATURE_EXTRACTION"  # peft's name of a model that yields states alone
 
 
 @dataclass(frozen=True)

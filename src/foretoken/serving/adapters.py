@@ -15,7 +15,6 @@ from foretoken.data.problems import (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import AdapterError, ConfigError
@@ -27,7 +26,6 @@ from foretoken.serving.bank import BASE, AdapterInfo
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.generation import TextGeneration
 from foretoken.training.problems.generation_texts import decoder_positions
-from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.run.card import read_card
 from foretoken.training.tokens.encode import EncodeSettings, chosen_max_length, model_max_length, token_rules
 from foretoken.tuner.dimensions import takes_global_attention
@@ -40,7 +38,6 @@ SERVED = (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     GENERATION,
-    RETRIEVAL,
 )
 
 
@@ -117,7 +114,7 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
     """
     place = adapter_folder(folder)
     card = read_card(place)
-    does = {GENERATION: info.writes, RETRIEVAL: info.embeds, QUESTION_ANSWERING: info.answers}
+    does = {GENERATION: info.writes, QUESTION_ANSWERING: info.answers}
     own = next((name for name, is_own in does.items() if is_own), CLASSIFICATION)
     problem = card.make_problem() or make_problem(own, info.labels)
     if problem.name not in SERVED or any((problem.name == name) != is_own for name, is_own in does.items()):
@@ -153,7 +150,6 @@ def read_adapter(name: str, key: str, folder: Path, base: SharedBase, info: Adap
         dtype=info.dtype,
         ends=ends,
         reads_sources=reads_sources,
-        pool=problem.encoder.pool if isinstance(problem, Retrieval) else "mean",
         asks_for_global=problem.name == QUESTION_ANSWERING and _asks_for_global(base),
         **_texts_apart(base),
     )

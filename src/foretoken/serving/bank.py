@@ -16,7 +16,7 @@ from peft import PeftConfig
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from foretoken.data.problems import QUESTION_ANSWERING, RETRIEVAL
+from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.errors import AdapterError, BackboneError
 from foretoken.inference.predictor import Predictor, load_for_inference
 from foretoken.inference.shared_base import SharedBase
@@ -233,9 +233,9 @@ class GroupedBank:
         own = _own_tensors(predictor.model)
         kept = dtype_name(own[0].dtype if own else torch.float32)
         method = str(getattr(method, "value", method))
-        embeds, answers = (predictor.problem.name == name for name in (RETRIEVAL, QUESTION_ANSWERING))
+        answers = predictor.problem.name == QUESTION_ANSWERING
         size = sum(tensor.numel() * tensor.element_size() for tensor in own)
-        info = AdapterInfo(tuple(predictor.labels), method, size, kept, embeds=embeds, answers=answers)
+        info = AdapterInfo(tuple(predictor.labels), method, size, kept, answers=answers)
 
         def add(name: str) -> AdapterInfo:
             self._loaded[name] = predictor

@@ -18,7 +18,6 @@ from foretoken.data.problems import (
     GENERATION,
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import DataError
@@ -133,8 +132,6 @@ class Classify:
             raise WrongTaskError(f"{adapter.name!r} tags words; ask for token classification")
         if adapter.problem.name == GENERATION:
             raise WrongTaskError(f"{adapter.name!r} writes texts; ask for completions")
-        if adapter.problem.name == RETRIEVAL:
-            raise WrongTaskError(f"{adapter.name!r} makes vectors of texts; ask for embeddings")
         if adapter.problem.name in (MULTIPLE_CHOICE, QUESTION_ANSWERING):
             wanted = "its choices" if adapter.problem.name == MULTIPLE_CHOICE else "a context"
             message = f"{adapter.name!r} reads a question and {wanted}, which POST /models/{adapter.name} takes"

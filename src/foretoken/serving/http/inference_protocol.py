@@ -6,7 +6,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 import foretoken
-from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, RETRIEVAL, TOKEN_CLASSIFICATION
+from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.http.service import ANY_ERROR, Service, ServiceOf, needs_key
@@ -80,8 +80,6 @@ def _classifier(service: Service, name: str) -> Adapter:
     adapter = service.adapter(name)
     if adapter.problem.name in (TOKEN_CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING):
         raise ConfigError(f"{name!r} does {adapter.problem.name}, which POST /models/{name} answers")
-    if adapter.problem.name == RETRIEVAL:
-        raise ConfigError(f"{name!r} makes vectors of texts, which POST /v1/embeddings answers")
     return adapter
 
 
