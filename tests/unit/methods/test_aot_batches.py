@@ -1,8 +1,6 @@
 """What the layers of one batch share: its distinct tokens, and the file of a fused table."""
 
-import pickle
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 
 import pytest
 import torch
@@ -44,14 +42,6 @@ def run(layers, x, ids):
 
 def expected(x, ids):
     return x + sum(values(layer, ids.flatten()) for layer in range(L)).view_as(x)
-
-
-def test_copies_share_the_file(table):
-    layers = nn.ModuleList(layers_of(table))
-    x, ids = torch.zeros(1, 2, D), torch.tensor([[5, 3000]])
-    for twin in (deepcopy(layers), pickle.loads(pickle.dumps(layers))):
-        assert twin[0].batch is twin[1].batch
-        assert torch.equal(run(twin, x, ids), expected(x, ids))
 
 
 def test_threads_share_a_model(table):
