@@ -1,5 +1,7 @@
 """`foretoken.embed` and the server's `/v1/embeddings` make the same vectors, which are plain means of peft's states."""
 
+import shutil
+
 import httpx
 import numpy as np
 import pytest
@@ -72,12 +74,15 @@ def test_the_server_makes_the_same_vectors(server, adapters, search):
 
 def test_a_sentence_encoders_folder_says_pooling_and_length(search, tmp_path):
     model = save_tiny_model(tmp_path / "model")
-    SentenceEncoder(pool="max", max_length=8).write(model, 16)
-    tokenizer, body = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).eval()
-    with torch.no_grad():
-        states = body(**tokenizer(TEXTS[2], truncation=True, max_length=8, return_tensors="pt")).last_hidden_state
-    expected = torch.nn.functional.normalize(states.amax(dim=1))[0].numpy()
-    np.testing.assert_allclose(foretoken.embed(model, TEXTS)[2], expected, atol=1e-5)
+    adapter = shutil.copytree(search[1]["lora"], tmp_path / "lora")
+    tokenizer, body = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model)
+    for folder, told in ((model, body), (adapter, PeftModel.from_pretrained(body, adapter))):
+        SentenceEncoder(pool="max", max_length=8).write(folder, 16)
+        inputs = tokenizer(TEXTS[2], truncation=True, max_length=8, return_tensors="pt")
+        with torch.no_grad():
+            states = told.eval()(**inputs).last_hidden_state
+        expected = torch.nn.functional.normalize(states.amax(dim=1))[0].numpy()
+        np.testing.assert_allclose(foretoken.embed(folder, TEXTS)[2], expected, atol=1e-5)
 
 
 def test_what_has_no_vectors_is_refused(search, tmp_path):

@@ -26,7 +26,7 @@ from foretoken.inference.predictor import (
 )
 from foretoken.inference.saved_weights import adapter_file, check_adapter
 from foretoken.quiet import quiet_transformers
-from foretoken.sentence_encoders import SentenceEncoder
+from foretoken.sentence_encoders import SentenceEncoder, is_sentence_encoder
 from foretoken.training.model.load import load_errors, load_tokenizer, load_weights
 from foretoken.training.run.card import CARD
 from foretoken.training.tokens.batches import by_length
@@ -107,7 +107,8 @@ def load_reader(source: PathLike) -> Reader:
             model = PeftModel.from_pretrained(model, str(folder))
             check_adapter(model, adapter_file(folder), random=())
     use_fast_attention(model)
-    config, tokenizer, encoder = model.config, load_tokenizer(base, model.config), SentenceEncoder.of(base)
+    config, tokenizer = model.config, load_tokenizer(base, model.config)
+    encoder = SentenceEncoder.of(folder if is_sentence_encoder(folder) else base)
     most = model_max_length(config, tokenizer)
     settings = EncodeSettings(tokenizer, min(most, encoder.max_length or most), token_rules(config))
     return Reader(_one_stack(model.to("cuda" if torch.cuda.is_available() else "cpu").eval()), settings, encoder.pool)
