@@ -76,11 +76,13 @@ def test_a_sentence_encoders_folder_says_pooling_and_length(search, tmp_path):
     model = save_tiny_model(tmp_path / "model")
     adapter = shutil.copytree(search[1]["lora"], tmp_path / "lora")
     tokenizer, body = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model)
-    for folder, told in ((model, body), (adapter, PeftModel.from_pretrained(body, adapter))):
+    tokenizer.save_pretrained(adapter)
+    inputs = tokenizer(TEXTS[2], truncation=True, max_length=8, return_tensors="pt")
+    for folder in (model, adapter):
         SentenceEncoder(pool="max", max_length=8).write(folder, 16)
-        inputs = tokenizer(TEXTS[2], truncation=True, max_length=8, return_tensors="pt")
+        body = (body if folder == model else PeftModel.from_pretrained(body, adapter)).eval()
         with torch.no_grad():
-            states = told.eval()(**inputs).last_hidden_state
+            states = body(**inputs).last_hidden_state
         expected = torch.nn.functional.normalize(states.amax(dim=1))[0].numpy()
         np.testing.assert_allclose(foretoken.embed(folder, TEXTS)[2], expected, atol=1e-5)
 

@@ -107,8 +107,8 @@ def load_reader(source: PathLike) -> Reader:
             model = PeftModel.from_pretrained(model, str(folder))
             check_adapter(model, adapter_file(folder), random=())
     use_fast_attention(model)
-    config, tokenizer = model.config, load_tokenizer(base, model.config)
-    encoder = SentenceEncoder.of(folder if is_sentence_encoder(folder) else base)
+    own = str(folder) if is_sentence_encoder(folder) else base  # what sentence-transformers saved beside an adapter
+    config, encoder, tokenizer = model.config, SentenceEncoder.of(own), load_tokenizer(own, model.config)
     most = model_max_length(config, tokenizer)
     settings = EncodeSettings(tokenizer, min(most, encoder.max_length or most), token_rules(config))
     return Reader(_one_stack(model.to("cuda" if torch.cuda.is_available() else "cpu").eval()), settings, encoder.pool)
