@@ -79,6 +79,11 @@ def embed(source: PathLike, texts: Sequence[str], *, batch_size: int = 16) -> ND
         AdapterError: the folder holds none of them, or its files are damaged.
         BackboneError: the model has an encoder and a decoder, or cannot be loaded.
         DataError: a text is empty.
+
+    >>> embed("runs/mail", ["where is Rome?", " "])
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.DataError: document 2 of 2 is empty; expected some text
     """
     refuse_unusable_texts(texts)
     reader = load_reader(source)
