@@ -90,5 +90,8 @@ def test_a_sentence_encoders_folder_says_pooling_and_length(search, tmp_path):
 def test_what_has_no_vectors_is_refused(search, tmp_path):
     with pytest.raises(DataError, match="document 2 of 2 is empty"):
         foretoken.embed(search[0], ["word1", " "])
+    for texts in ("word1", []):
+        with pytest.raises(DataError, match="expected a list of at least one text"):
+            foretoken.embed(search[0], texts)
     with pytest.raises(BackboneError, match="an encoder and a decoder"):
         foretoken.embed(save_base(tmp_path / "t5", "t5", "SEQ_2_SEQ_LM"), ["word1"])

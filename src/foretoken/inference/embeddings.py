@@ -15,7 +15,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from foretoken.backbones.pooling import sentence_vectors
-from foretoken.errors import BackboneError
+from foretoken.errors import BackboneError, DataError, quoted
 from foretoken.files import PathLike, read_object
 from foretoken.inference.predictor import (
     HEADLESS,
@@ -48,18 +48,14 @@ class Reader:
 
     def vectors(self, documents: Sequence[Sequence[Any]]) -> list[Tensor]:
         """Return the vector (D,) of each document, given its rows of tokens: one, or those of its chunks."""
-        collate, device = (
-            PaddingCollator(int(self.settings.tokenizer.pad_token_id)),
-            next(self.body.parameters()).device,
-        )
-        batch = {
-            name: values.to(device) for name, values in collate([row for rows in documents for row in rows]).items()
-        }
-        states, real = self.body(**batch).last_hidden_state.float(), batch["attention_mask"] != 0
-        counts = [len(rows) for rows in documents]
+        collate = PaddingCollator(int(self.settings.tokenizer.pad_token_id))
+        batch = collate([row for rows in documents for row in rows])
+        device = next(self.body.parameters()).device
+        states = self.body(**{name: values.to(device) for name, values in batch.items()}).last_hidden_state
+        real, counts = batch["attention_mask"].to(device) != 0, [len(rows) for rows in documents]
         return [
             sentence_vectors(own.flatten(0, 1)[None], mask.flatten()[None], pool=self.pool)[0]
-            for own, mask in zip(states.split(counts), real.split(counts), strict=True)
+            for own, mask in zip(states.float().split(counts), real.split(counts), strict=True)
         ]
 
 
@@ -78,13 +74,15 @@ def embed(source: PathLike, texts: Sequence[str], *, batch_size: int = 16) -> ND
     Raises:
         AdapterError: the folder holds none of them, or its files are damaged.
         BackboneError: the model has an encoder and a decoder, or cannot be loaded.
-        DataError: a text is empty.
+        DataError: a text is empty, or there is none.
 
     >>> embed("runs/mail", ["where is Rome?", " "])
     Traceback (most recent call last):
     ...
     foretoken.errors.DataError: document 2 of 2 is empty; expected some text
     """
+    if isinstance(texts, str) or not len(texts):
+        raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
     refuse_unusable_texts(texts)
     reader = load_reader(source)
     columns, truncation = encode_texts(list(texts), None, reader.settings)
@@ -101,7 +99,8 @@ def load_reader(source: PathLike) -> Reader:
     folder = adapter_folder(Path(source))
     is_adapter = (folder / "adapter_config.json").is_file()
     task_type = read_object(folder / "adapter_config.json").get("task_type") if is_adapter else None
-    if task_type != HEADLESS if is_adapter else (folder / CARD).is_file():
+    has_card = (folder / CARD).is_file() and not is_sentence_encoder(folder)
+    if task_type != HEADLESS if is_adapter else has_card:
         predictor = load_for_inference(folder)
         return Reader(_one_stack(predictor.model), predictor.settings)
     base = base_model_of(folder) if is_adapter else str(folder)
