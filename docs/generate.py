@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
 from drawing import drawing
 
@@ -422,29 +423,6 @@ def aot_grid() -> Iterator[str]:
     return table(header, rows)
 
 
-def retrieval() -> Iterator[str]:
-    """Return what `benchmarks/retrieval.py` measured on test: a row a method, the best of its rates of every seed."""
-    by_method: dict[str, list[dict[str, Any]]] = {}
-    for run in records_of("retrieval"):
-        by_method.setdefault(run["method"], []).append(run)
-    names = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100")
-    rows = (
-        (
-            method,
-            f"{found[0]['parameters']['trainable']:,}" if "parameters" in found[0] else "0",
-            str(len(found)),
-            *(spread([run["test"]["metrics"][name] for run in found]) for name in names),
-            "; ".join(_gain(run["ndcg_at_10_beside_frozen"]) for run in found if "ndcg_at_10_beside_frozen" in run),
-        )
-        for method, found in by_method.items()
-    )
-    return table(("method", "trained", "seeds", *(f"`{name}`" for name in names), "beside frozen, each seed"), rows)
-
-
-def _gain(found: dict[str, float]) -> str:
-    return f"{found['difference']:+.3f} ({found['lower']:+.3f} to {found['upper']:+.3f})"
-
-
 @functools.cache
 def records_of(name: str) -> list[dict[str, Any]]:
     """Return the runs that a file of `benchmarks/results` records; read once for all pages."""
@@ -582,21 +560,19 @@ def study_rates() -> Iterator[str]:
 
 def patched() -> Iterator[str]:
     """Return what foretoken replaces or reads of other libraries, by library."""
-    from foretoken.patched import PATCHED
+    from support.patched import PATCHED
 
     for library in dict.fromkeys(row.library for row in PATCHED):
         rows = [row for row in PATCHED if row.library == library]
         yield from (f"## {library}", "")
         yield from table(
             ("what", "how", "why", "undone"),
-            ((f"`{row.path}`{_versions(row)}", row.how, row.why, row.undone) for row in rows),
+            (
+                (f"`{row.path}`" + (f" since {row.since}" if row.since else ""), row.how, row.why, row.undone)
+                for row in rows
+            ),
         )
         yield ""
-
-
-def _versions(row: Any) -> str:
-    """Return the versions that have what a row is about, where not all of them do."""
-    return (f" since {row.since}" if row.since else "") + (f" until {row.until}" if row.until else "")
 
 
 def mean(runs: Sequence[dict[str, Any]], metric: str) -> float:
@@ -646,7 +622,6 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "ablation-paired": ablation_paired,
     "ablation-training": ablation_training,
     "aot-grid": aot_grid,
-    "retrieval": retrieval,
     "patched": patched,
 }
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from peft import LoraConfig as LoraConfig
 
     from foretoken.lengthening import lengthen as lengthen
-    from foretoken.memory import tune_malloc as tune_malloc
     from foretoken.methods import METHODS as METHODS
     from foretoken.methods import learning_rate as learning_rate
     from foretoken.methods import make_config as make_config
@@ -83,8 +82,8 @@ _PUBLIC = {
     "from_peft": "foretoken.tuner.checkpoints.from_peft",
     "to_peft": "foretoken.tuner.checkpoints.to_peft",
     "lengthen": "foretoken.lengthening",
-    "export": "foretoken.exporting.export",  # not imported for types above: it imports what imports this file
-    "tune_malloc": "foretoken.memory",
+    "embed": "foretoken.inference.embeddings",  # not imported for types above: it imports what imports this file
+    "export": "foretoken.exporting.export",  # nor is this
 }
 __all__ = list(_PUBLIC)
 

@@ -24,8 +24,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "sweep": ("optuna", "psutil", "psycopg", "sqlalchemy"),
     "serve": ("fastapi", "h11", "prometheus_client", "pydantic", "uvicorn"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
-    "openvino": ("openvino",),
-    "retrieval": ("sentence_transformers", "usearch"),
     "ray": ("ray",),
     "quantised": ("torchao",),
 }

@@ -1,18 +1,25 @@
-"""Keys and verbs of earlier versions that left, and what to use instead: one line, not a list of what there is."""
+"""What earlier versions had and this one has not, and what to use instead: one line, no list of what there is."""
 
-KEYS = {  # of recipes and sweep files, by their dotted names
+PROBLEMS = {
     "retrieval": "sentence-transformers trains encoders for search, with foretoken's configs as well",
+}
+KEYS = PROBLEMS | {  # of recipes and sweep files, by their dotted names
     "tasks": "train one recipe per task (`foretoken train a.yaml b.yaml`); one server answers for all of them",
     "storage": "leave it out; a sweep's state is in the folders of its runs, and --ray ADDRESS takes many machines",
     "prune": "leave it out; training.early_stopping_patience ends a run that gains nothing",
 }
 VERBS = {
+    "embed": "foretoken.embed in Python, or /v1/embeddings of `foretoken serve`",
     "bench": "python -m benchmarks NAME, in a clone of foretoken's repository",
+}
+FLAGS = {
+    "--corpus": "sentence-transformers searches passages, with foretoken's adapters as well",
+    "--no-malloc": "leave it out; the allocator is always as the system has it",
 }
 
 
 def gone(name: str, table: dict[str, str]) -> str | None:
-    """Return what to say of a key or a verb that left; None of any other.
+    """Return what to say of something that left; None of any other.
 
     >>> gone("bench", VERBS)
     "left foretoken: python -m benchmarks NAME, in a clone of foretoken's repository"

@@ -7,7 +7,6 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 an error 
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 import traceback
 import warnings
@@ -17,7 +16,6 @@ from importlib import import_module
 from foretoken import left
 from foretoken.errors import ForetokenError, did_you_mean, quoted
 from foretoken.extras import extra_of, missing
-from foretoken.memory import tune_malloc, tune_malloc_by_default
 from foretoken_cli.console import (
     ReaderGone,
     fail,
@@ -32,13 +30,12 @@ VERBS = {
     "train": "run one or more recipes",
     "evaluate": "measure an adapter on a labelled file",
     "predict": "label texts with an adapter",
-    "embed": "write the vectors of texts, to be searched",
     "sweep": "run a comparison: search, choose by validation, measure the test once",
     "report": "write one report of all runs in some folders",
     "analyse": "measure how much attention a trained prefix gets",
     "serve": "answer requests for many adapters over HTTP",
     "fuse": "fold away what an adapter needs in training only",
-    "export": "write a model as a folder for onnxruntime, PyTorch alone or OpenVINO",
+    "export": "write a model as a folder for onnxruntime or PyTorch alone",
     "push": "put an adapter or a model on the Hugging Face hub",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "bench": "measure time and memory beside transformers and peft",
@@ -47,13 +44,11 @@ VERBS = {
     "tasks": "list the built-in data sets",
     "cache": "show or clear the cache of tokenised data",
 }
-EVERYWHERE = ("--debug", "--no-malloc")  # with any verb, at any place
 ANEW = "nothing was written, and the same command begins anew"
 AFTER_INTERRUPTION = {
     "train": "the same command goes on from the last checkpoint, or begins anew where there is none yet",
     "bench": "what was measured so far is kept in its file",
 }
-log = logging.getLogger(__name__)
 OK, ERROR, INTERRUPTED = 0, 2, 130
 OBJECTS = 10_000  # made between two collections of garbage, where Python has 700: imports make a million that stay
 
@@ -70,13 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    debug, malloc = "--debug" in arguments, "--no-malloc" not in arguments
-    arguments = [word for word in arguments if word not in EVERYWHERE]
+    debug = "--debug" in arguments  # with any verb, at any place
+    arguments = [word for word in arguments if word != "--debug"]
     code = OK
     try:
         open_standard_streams()
         with warnings.catch_warnings():
-            code = _ended(arguments, debug=debug, malloc=malloc)
+            code = _ended(arguments, debug=debug)
         flush_results()
     except ForetokenError as error:
         return _report(error, debug=debug)
@@ -85,10 +80,10 @@ def _main(arguments: list[str]) -> int:
     return code
 
 
-def _ended(arguments: list[str], *, debug: bool, malloc: bool) -> int:
+def _ended(arguments: list[str], *, debug: bool) -> int:
     """Run the verb; say an error or an interruption, and return the exit code."""
     try:
-        return _dispatch(arguments, debug=debug, malloc=malloc)
+        return _dispatch(arguments, debug=debug)
     except ForetokenError as error:
         return _report(error, debug=debug)
     except ModuleNotFoundError as error:
@@ -104,7 +99,7 @@ def _ended(arguments: list[str], *, debug: bool, malloc: bool) -> int:
         return int(done.code or 0)
 
 
-def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
+def _dispatch(arguments: list[str], *, debug: bool) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         for line in _overview():
             say(line)
@@ -120,27 +115,25 @@ def _dispatch(arguments: list[str], *, debug: bool, malloc: bool) -> int:
         gone = left.gone(verb, left.VERBS)
         fail(f"{verb}: {gone}" if gone else unknown)
         return ERROR
+    for word in rest:
+        if gone := left.gone(word, left.FLAGS):
+            fail(f"{word}: {gone}")
+            return ERROR
     log_to_stderr(debug=debug)
     quiet_libraries()
-    if malloc:
-        tune_malloc_by_default(level=logging.DEBUG)
-    else:
-        tune_malloc(False)
-        log.debug("allocator: left as it is (--no-malloc)")
     return import_module(f"foretoken_cli.verbs.{verb}").run(rest)
 
 
 def _overview() -> list[str]:
     width = max(map(len, VERBS))
     return [
-        "usage: foretoken VERB ... [--debug] [--no-malloc]",
+        "usage: foretoken VERB ... [--debug]",
         "",
         "Adapt frozen language models to long documents by training a few vectors in front of them.",
         "",
         *(f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items()),
         "",
-        "foretoken VERB --help says more; --debug shows the traceback of an error and logs more;",
-        "--no-malloc leaves the allocator as it is.",
+        "foretoken VERB --help says more; --debug shows the traceback of an error and logs more.",
     ]
 
 

@@ -21,7 +21,6 @@ from foretoken.machine.processor import (
     memory_bytes,
 )
 from foretoken.machine.products import library
-from foretoken.memory import malloc_is_tuned, other_allocator
 
 LIBRARIES = ("foretoken", "torch", "transformers", "peft", "accelerate", "datasets", "numpy", "safetensors")
 _VARIABLES = ("FORETOKEN_", "OMP_", "MKL_", "KMP_", "GOMP_", "MALLOC_", "GLIBC_TUNABLES", "CUDA_VISIBLE_DEVICES")
@@ -41,10 +40,6 @@ def environment() -> Values:
         "processor": processor(),
         "gpu": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
-        "allocator": {
-            "name": other_allocator() or " ".join(platform.libc_ver()).strip() or None,
-            "keeps_freed_memory": malloc_is_tuned(),
-        },
         "chosen": {
             "device": device,
             "attention": describe(device),

@@ -1,4 +1,4 @@
-"""What `predict`, `evaluate` and `embed` have in common: the model, its columns, batches, precision and attention."""
+"""What `predict` and `evaluate` have in common: the model, its columns, batches, precision and attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from foretoken.options import option
 from foretoken.outputs import check_output
 
 if TYPE_CHECKING:
-    from foretoken.data.readers.retrieval import Passages
     from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
@@ -26,8 +25,8 @@ _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32, the froz
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """The arguments of all three verbs; their defaults are those of a recipe."""
+class InferenceOptions:
+    """The arguments of both verbs; their defaults are those of a recipe."""
 
     folder: str = option("run folder, adapter folder or model folder, or its name on the hub")
     batch_size: int = option("documents per forward pass", 16, at_least=1, at_most=MOST_DOCUMENTS, one_of="batches")
@@ -42,6 +41,15 @@ class ModelOptions:
     attention_engine: str | None = option("implementation of attention (default: the fastest for the device)", None)
     packing: bool | None = option("run documents without their padding (default: where it is faster)", None)
     overwrite: bool = option("replace the file of results where it exists", False)
+    text_column: str | None = option("column of the text in a file (default: as in training)", None)
+    text_pair_column: str | None = option("column of the second text of a pair (default: as in training)", None)
+    unscaled: bool = option("leave out the scaling that training fitted", False)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The given columns, by the keys of a recipe."""
+        given = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
+        return {name: column for name, column in given.items() if column}
 
     def check_result(self, file: Path | None, predictor: AnyPredictor, data: str | None) -> None:
         """Raise before anything is computed if the results cannot be written.
@@ -71,36 +79,3 @@ class ModelOptions:
         if isinstance(predictor, Predictor):
             log.info("computing in %s", _PRECISIONS[predictor.precision])
         return predictor
-
-
-@dataclass(frozen=True, kw_only=True)
-class InferenceOptions(ModelOptions):
-    """What `predict` and `evaluate` say of their data besides."""
-
-    text_column: str | None = option("column of the text in a file (default: as in training)", None)
-    text_pair_column: str | None = option("column of the second text of a pair (default: as in training)", None)
-    unscaled: bool = option("leave out the scaling that training fitted", False)
-    corpus: Path | None = option("retrieval: file of the passages to search (csv, tsv, jsonl, json, parquet)", None)
-    search: Literal["exact", "usearch"] = option(
-        "retrieval: look at all passages, or in a graph of neighbours, which is faster and may miss some", "exact"
-    )
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The given columns, by the keys of a recipe."""
-        given = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
-        return {name: column for name, column in given.items() if column}
-
-    def read_corpus(self, problem: str) -> Passages | None:
-        """Read the passages to search; None where no file is named.
-
-        Raises:
-            ConfigError: the problem is none in which there is something to search.
-        """
-        from foretoken.data.problems import RETRIEVAL
-        from foretoken.data.readers.retrieval import read_passages
-
-        for name, given in (("corpus", self.corpus is not None), ("search", self.search != "exact")):
-            if given and problem != RETRIEVAL:
-                raise ConfigError(f"--{name} is for {RETRIEVAL}, and the folder predicts {problem}; leave it out")
-        return None if self.corpus is None else read_passages(self.corpus)

@@ -7,7 +7,6 @@ import torch
 
 from foretoken import __version__
 from foretoken.machine.products import library
-from foretoken.memory import malloc_is_tuned
 from foretoken.training.recipe.recipe import as_begun, load_recipe
 
 
@@ -26,7 +25,6 @@ def test_env_prints_what_there_is(cli, monkeypatch):
     assert values["versions"]["foretoken"] == __version__
     assert values["processor"]["threads"] == torch.get_num_threads()
     assert values["chosen"]["float32_library"] == library()
-    assert values["allocator"]["keeps_freed_memory"] == malloc_is_tuned()
     assert values["chosen"]["precision_auto"] == ("bf16" if values["chosen"]["bf16_over_fp32"] >= 1.25 else "fp32")
     assert values["variables"]["FORETOKEN_API_KEY"] == "(set)"
     assert "geheim" not in result.out

@@ -8,8 +8,10 @@ import sys
 import pytest
 import torch
 
+import foretoken
 from foretoken_cli import VERBS
 
+from support.saved import save_adapter
 from support.tiny_run import documents, write_csv
 
 GOOD = list(documents(40))
@@ -165,6 +167,24 @@ def test_unknown_verbs_methods_and_missing_recipes(refused, cli):
     assert "did you mean 'bitfit'" in refused("methods", "bitfti")
     assert "recipe of the flags: 3 errors\n  model: is required" in refused("train", "--training.epochs", "3")
     assert "needs a value" in refused("train", "nowhere.yaml", "--training.epochs")
+
+
+def test_what_left_is_refused_with_what_to_do(tiny, tmp_path, refused):
+    assert "--no-malloc: left foretoken: leave it out" in refused("train", "r.yaml", "--no-malloc")
+    assert "embed: left foretoken: foretoken.embed" in refused("embed", "runs/run")
+    recipe = {"data": {"path": str(tiny.data), "problem": "retrieval"}, "retrieval": {"adapt": "queries"}}
+    said = refused("train", tiny.recipe(tmp_path / "r.yaml", **recipe))
+    assert "\n  retrieval: left foretoken: sentence-transformers" in said
+    assert "\n  data: problem: 'retrieval' left foretoken: sentence-transformers" in said
+
+
+def test_an_adapter_of_a_problem_that_left_has_vectors_and_predicts_nothing(tmp_path, refused):
+    made = {"task": "FEATURE_EXTRACTION", "problem": "retrieval", "labels": []}
+    adapter = save_adapter(tmp_path / "search", **made)
+    assert "retrieval left foretoken: sentence-transformers" in refused("predict", adapter, "word1")
+    assert foretoken.embed(adapter, ["word1"]).shape == (1, 32)
+    (adapter / "foretoken.json").unlink()  # as sentence-transformers saves it
+    assert "makes vectors of texts, and predicts nothing" in refused("predict", adapter, "word1")
 
 
 def test_debug_shows_the_traceback(cli):

@@ -16,8 +16,6 @@ from foretoken.exporting.export import export
 from foretoken.exporting.graph import adapter_tensors, make_graph
 from foretoken.exporting.onnx_file import read_adapter, run_onnx, session_of, to_int8, write_adapter
 from foretoken.inference.predictor import load_for_inference
-from foretoken.inference.retrieval import embed
-from foretoken.sentence_encoders import SentenceEncoder
 
 from support.saved import LABELS, model_of, save_adapter, save_base
 
@@ -105,23 +103,6 @@ def test_chunks_are_cut_and_pooled_as_they_were_trained_in_torch_alone(tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["onnx", "torch"])
-def test_a_sentence_encoders_vectors_are_those_of_foretoken_embed(to, tmp_path, monkeypatch):
-    base = save_base(tmp_path / "base", task="FEATURE_EXTRACTION")
-    SentenceEncoder(pool="max", normalise=True).write(base, 32)
-    card = {"problem": "retrieval", "labels": [], "max_length": 12, "recipe": {"model": str(base)}}
-    source = save_adapter(tmp_path / "queries", base=base, task="FEATURE_EXTRACTION", **card)
-    texts = [*TEXTS, " ".join(["prize", "word5"] * 20)]
-    expected = embed(load_for_inference(source), texts).vectors
-    assert abs(expected - embed(load_for_inference(base), texts).vectors).max() > 1e-2
-    export(source, tmp_path / "out", to=to)
-    monkeypatch.chdir(tmp_path / "out")
-    namespace = {}
-    exec(readme_code(tmp_path / "out").replace('["one text", "and another one"]', repr(texts)), namespace)
-    np.testing.assert_allclose(namespace["embeddings"], expected, atol=2e-5)
-
-
-@pytest.mark.slow
 def test_100_adapters_of_one_graph(adapter, tmp_path, cli):
     base = adapter.with_name("mail-base")
     sources = [adapter] + [save_adapter(tmp_path / f"a{n}", base=base, seed=n, max_length=40) for n in (5, 6)]
@@ -184,10 +165,3 @@ def test_a_missing_package_is_named(adapter, refused, tmp_path, monkeypatch):
 
 def test_the_function_is_public():
     assert foretoken.export is export
-
-
-@pytest.mark.slow
-def test_openvino_computes_what_the_model_does(adapter, tmp_path):
-    pytest.importorskip("openvino")
-    assert export(adapter, tmp_path / "out", to="openvino") <= 1e-4
-    assert {"model.xml", "model.bin"} <= {file.name for file in (tmp_path / "out").iterdir()}

@@ -1,7 +1,6 @@
 """Runs that are killed or interrupted, and go on. In processes of their own: only those can be killed."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -25,9 +24,8 @@ def uninterrupted(tiny, tmp_path_factory):
 
 
 def start(recipe):
-    environment = os.environ | {"FORETOKEN_MALLOC": "0"}
     command = [sys.executable, "-m", "foretoken", "train", str(recipe)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def wait_for_checkpoint(process, run, number):

@@ -52,7 +52,7 @@ def finished(sweep_file, tmp_path_factory):
 
 def start(path, log, *words):
     """Start the command line in a process of its own; what it says goes to a file."""
-    environment = os.environ | {"FORETOKEN_MALLOC": "0", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "foretoken", "sweep", str(path), *words]
     with log.open("wb") as errors:
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)

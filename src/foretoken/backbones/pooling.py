@@ -48,10 +48,9 @@ OF_TOKENS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"first": first, "mea
 POOLS = (*OF_TOKENS, "attention", "prefix")
 
 
-def sentence_vectors(states: Tensor, mask: Tensor, *, pool: str = "mean", normalise: bool = True) -> Tensor:
-    """Return each text's vector, of length 1 if it is normalised: (B, N, D), (B, N) bool -> (B, D)."""
-    pooled = OF_TOKENS[pool](states, mask)
-    return nn.functional.normalize(pooled, dim=-1) if normalise else pooled
+def sentence_vectors(states: Tensor, mask: Tensor, *, pool: str = "mean") -> Tensor:
+    """Return each text's vector, of length 1: (B, N, D), (B, N) bool -> (B, D)."""
+    return nn.functional.normalize(OF_TOKENS[pool](states, mask), dim=-1)
 
 
 class Pooling:

@@ -95,24 +95,6 @@ class GenerationExample(Unstratified):
 
 
 @dataclass(frozen=True)
-class RetrievalExample(Unstratified):
-    """A query, the passages that answer it, and others that are known not to; queries may share passages."""
-
-    id: str
-    query: str
-    passages: tuple[str, ...]
-    negatives: tuple[str, ...]
-    where: str
-    group: str | None = None
-    part: str | None = None
-
-    @property
-    def content(self) -> str:
-        """The query, by which two examples are the same."""
-        return self.query
-
-
-@dataclass(frozen=True)
 class QuestionExample(Unstratified):
     """A question about a context; an answer is the first character of the context that is of it, and the one after it.
 

@@ -26,7 +26,6 @@ from foretoken.data.problems import (
     GENERATION,
     QUESTION_ANSWERING,
     REGRESSION,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.conll import join
@@ -126,7 +125,6 @@ _UNLABELLED = {  # the table of which problem, without which column
     CLASSIFICATION: (REGRESSION, "label", []),
     TOKEN_CLASSIFICATION: (TOKEN_CLASSIFICATION, "labels", [OUTSIDE]),
     GENERATION: (GENERATION, "references", []),
-    RETRIEVAL: (RETRIEVAL, ["passages", "negatives"], []),
     QUESTION_ANSWERING: (QUESTION_ANSWERING, "answers", []),
 }
 

@@ -14,7 +14,6 @@ from foretoken.data.examples import (
     ChoiceExample,
     GenerationExample,
     QuestionExample,
-    RetrievalExample,
     TaggedExample,
 )
 from foretoken.data.problems import (
@@ -24,7 +23,6 @@ from foretoken.data.problems import (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.tasks.base import Task
@@ -91,10 +89,6 @@ def _generated(name: str, index: int, words: Iterator[str], task: Task, labels: 
     return GenerationExample(name, source, (next(words),), _WHERE)
 
 
-def _retrieved(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> RetrievalExample:
-    return RetrievalExample(name, next(words), (next(words),), (), _WHERE)
-
-
 def _asked(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> QuestionExample:
     context = f"{next(words)} {next(words)}"
     spans = [found.span() for found in re.finditer(r"\w+", context)]
@@ -108,6 +102,5 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     TOKEN_CLASSIFICATION: _tagged,
     CANDIDATES: _candidate,
     GENERATION: _generated,
-    RETRIEVAL: _retrieved,
     QUESTION_ANSWERING: _asked,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from foretoken import left
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -12,7 +13,6 @@ from foretoken.data.problems import (
     PROBLEMS,
     QUESTION_ANSWERING,
     REGRESSION,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.rows import CHOICES, ColumnNames
@@ -183,7 +183,7 @@ def _unused(options: DataOptions) -> list[str]:
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
     problems = []
-    if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES, RETRIEVAL, QUESTION_ANSWERING):
+    if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES, QUESTION_ANSWERING):
         columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
         problems = [
             f"{name} has no use with problem {quoted(options.problem)}, whose columns have names of their own"
@@ -200,7 +200,9 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
 
 def _choices(options: DataOptions) -> list[str]:
     problems = []
-    if options.problem not in PROBLEMS:
+    if gone := left.gone(str(options.problem), left.PROBLEMS):
+        problems.append(f"problem: {quoted(options.problem)} {gone}")
+    elif options.problem not in PROBLEMS:
         problems.append(
             f"problem: no problem {quoted(options.problem)}{did_you_mean(str(options.problem), PROBLEMS)}; "
             f"the problems are {', '.join(PROBLEMS)}"

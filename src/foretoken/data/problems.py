@@ -8,7 +8,6 @@ MULTIPLE_CHOICE = "multiple-choice"
 TOKEN_CLASSIFICATION = "token-classification"
 CANDIDATES = "candidates"
 GENERATION = "generation"
-RETRIEVAL = "retrieval"
 QUESTION_ANSWERING = "question-answering"
 
 PROBLEMS: dict[str, str] = {
@@ -18,6 +17,5 @@ PROBLEMS: dict[str, str] = {
     TOKEN_CLASSIFICATION: "one tag per word",
     CANDIDATES: "one of the candidate answers to a question about several documents",
     GENERATION: "a text",
-    RETRIEVAL: "the passages that answer a query, among all passages",
     QUESTION_ANSWERING: "the part of a context that answers a question, or that there is none",
 }

@@ -11,7 +11,6 @@ from foretoken.data.examples import (
     ChoiceExample,
     GenerationExample,
     QuestionExample,
-    RetrievalExample,
     TaggedExample,
 )
 from foretoken.data.problems import (
@@ -21,7 +20,6 @@ from foretoken.data.problems import (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 
@@ -38,7 +36,7 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     Its columns are ``id``, ``part`` and ``group`` where any example has one, and those of the problem:
     classification, regression: text, text_pair (where there are any), label (ClassLabel or float);
     multiple-choice: text, choices, label; token-classification: words, labels; candidates: question, candidates,
-    supports, label; generation: source, references; retrieval: query, passages, negatives; question-answering:
+    supports, label; generation: source, references; question-answering:
     question, context, answers (first character and the one after the last), mentions (where there are any).
     """
     import datasets
@@ -110,14 +108,6 @@ def _generated(examples: Sequence[GenerationExample], _: Sequence[str]) -> _Colu
     }
 
 
-def _retrieved(examples: Sequence[RetrievalExample], _: Sequence[str]) -> _Columns:
-    return {
-        "query": [example.query for example in examples],
-        "passages": [list(example.passages) for example in examples],
-        "negatives": [list(example.negatives) for example in examples],
-    }
-
-
 def _asked(examples: Sequence[QuestionExample], _: Sequence[str]) -> _Columns:
     columns: _Columns = {
         "question": [example.question for example in examples],
@@ -136,7 +126,6 @@ _COLUMNS: dict[str, Callable[[Sequence[Any], Sequence[str]], _Columns]] = {
     TOKEN_CLASSIFICATION: _tagged,
     CANDIDATES: _candidates,
     GENERATION: _generated,
-    RETRIEVAL: _retrieved,
     QUESTION_ANSWERING: _asked,
 }
 
@@ -156,6 +145,5 @@ def _features(problem: str, names: Sequence[str]) -> dict[str, object]:
         },
         CANDIDATES: lambda: {"question": text, "candidates": texts, "supports": texts, "label": whole},
         GENERATION: lambda: {"source": text, "references": texts},
-        RETRIEVAL: lambda: {"query": text, "passages": texts, "negatives": texts},
         QUESTION_ANSWERING: lambda: {"question": text, "context": text, "answers": datasets.List(datasets.List(whole))},
     }[problem]()

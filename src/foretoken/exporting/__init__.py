@@ -1,1 +1,1 @@
-"""A trained model as a folder that runs without foretoken, peft and transformers: ONNX, PyTorch's own, or OpenVINO."""
+"""A trained model as a folder that runs without foretoken, peft and transformers: ONNX, or PyTorch's own."""

@@ -33,7 +33,7 @@ def export(
     Args:
         source: a run, adapter or model folder; with ``shared`` several of them.
         output: the folder to write; it must not exist, or be empty.
-        to: ``onnx`` for onnxruntime, ``torch`` for PyTorch alone, ``openvino`` for OpenVINO.
+        to: ``onnx`` for onnxruntime, ``torch`` for PyTorch alone.
         shared: write one graph of the backbone and one small file for each adapter; ONNX only.
         int8: keep the weights of matrix products in 8 bits; ONNX only.
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from foretoken import __version__
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.errors import AdapterError
-from foretoken.exporting.graph import EMBEDDINGS, IDS, MASK, TYPES, reads_types
+from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
 from foretoken.options import to_dict
@@ -77,10 +77,8 @@ def answers_of(predictor: Predictor) -> JsonObject:
 
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
     """Write the lines of Python that run the folder."""
-    lines = {"onnx": onnx_lines, "torch": torch_lines, "openvino": openvino_lines}[target](predictor)
-    packages = {"onnx": "onnxruntime tokenizers", "torch": "torch tokenizers", "openvino": "openvino tokenizers"}[
-        target
-    ]
+    lines = {"onnx": onnx_lines, "torch": torch_lines}[target](predictor)
+    packages = {"onnx": "onnxruntime tokenizers", "torch": "torch tokenizers"}[target]
     code = "\n".join(lines)
     write_text(
         path,
@@ -105,7 +103,7 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
         f"READ = {read!r}".replace("'", '"'),
         'found = tokenizer.encode_batch(["one text", "and another one"])',
         "inputs = {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}",
-        f"{_first_output(predictor)} = model.run(None, inputs, options)[0]",
+        "logits = model.run(None, inputs, options)[0]",
     ]
     code = "\n".join(lines)
     write_text(
@@ -138,14 +136,6 @@ def torch_lines(predictor: Predictor) -> list[str]:
     return [*start, *load, *_call_lines(predictor, run)]
 
 
-def openvino_lines(predictor: Predictor) -> list[str]:
-    """Return the lines for OpenVINO."""
-    run = "list(model({name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}).values())"
-    start = ["import numpy as np", "import openvino", "from tokenizers import Tokenizer", ""]
-    load = ['tokenizer, model = Tokenizer.from_file("tokenizer.json"), openvino.compile_model("model.xml", "CPU")']
-    return [*start, *load, *_call_lines(predictor, run)]
-
-
 def _call_lines(predictor: Predictor, run: str) -> list[str]:
     """Return the lines that tokenise, run and answer."""
     read = {name: _READ[name] for name in input_names(predictor)}
@@ -158,14 +148,10 @@ def _call_lines(predictor: Predictor, run: str) -> list[str]:
         return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
     first = f"found = tokenizer.encode_batch({texts})"
     if predictor.problem.name != CLASSIFICATION:
-        return [names, first, f"{_first_output(predictor)} = {run}[0]"]
+        return [names, first, f"logits = {run}[0]"]
     labels = f"LABELS = {predictor.labels!r}"
     answer = "print([(LABELS[row.argmax()], float(row.max())) for row in probabilities])"
     return [names, labels, first, f"probabilities = {run}[1]", answer]
-
-
-def _first_output(predictor: Predictor) -> str:
-    return "logits" if predictor.problem.sentence_encoder is None else EMBEDDINGS
 
 
 def _scaled_lines(predictor: Predictor) -> list[str]:

@@ -16,18 +16,15 @@ from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
 from foretoken.attention.choose import unpacked
-from foretoken.backbones.pooling import sentence_vectors
 from foretoken.errors import BackboneError, cut
 from foretoken.inference.predictor import Predictor
 from foretoken.machine.tracing import one_graph
 from foretoken.metrics.scaling import Scaling
-from foretoken.sentence_encoders import SentenceEncoder
 from foretoken.tuner.checks import ADAPTERS_NAME
 from foretoken.tuner.fuse import prefix_known
 
 Inputs = dict[str, Tensor]
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
-EMBEDDINGS = "embeddings"  # the output of a sentence encoder
 SCALING = ("scaling_weight", "scaling_bias")
 # documents and tokens: of the example, and of what the graph is checked with. The example has several blocks of a
 # window's attention: PyTorch takes a single one for the number of all lengths
@@ -46,21 +43,12 @@ class Graph(nn.Module):
         model: the adapted model.
         scaling: of the probabilities; None: as the model has them.
         has_probabilities: whether they are an output beside the logits.
-        encoder: how vectors of texts are made, where these are the output; None: logits are.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        scaling: Scaling | None,
-        *,
-        has_probabilities: bool,
-        encoder: SentenceEncoder | None = None,
-    ) -> None:
+    def __init__(self, model: Any, scaling: Scaling | None, *, has_probabilities: bool) -> None:
         super().__init__()
         self.model = model
         self.has_probabilities = has_probabilities
-        self.encoder = encoder
         weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
         for name, values in zip(SCALING, (weight, bias), strict=True):
             # one number for each class, also of a temperature: adapters that share a graph may differ in it
@@ -69,18 +57,12 @@ class Graph(nn.Module):
     @property
     def output_names(self) -> tuple[str, ...]:
         """The names of what :meth:`forward` returns."""
-        if self.encoder is not None:
-            return (EMBEDDINGS,)
         return ("logits", "probabilities") if self.has_probabilities else ("logits",)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """(B, N) -> logits (B, C), or (B, N, C) of tags, and the probabilities (B, C); or vectors (B, D)."""
+        """(B, N) -> logits (B, C), or (B, N, C) of tags, and the probabilities (B, C)."""
         more = {} if token_type_ids is None else {TYPES: token_type_ids}
-        found = self.model(input_ids=input_ids, attention_mask=attention_mask, **more)
-        if self.encoder is not None:
-            states, real = found.last_hidden_state.float(), attention_mask != 0
-            return (sentence_vectors(states, real, pool=self.encoder.pool, normalise=self.encoder.normalise),)
-        logits = found.logits.float()
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **more).logits.float()
         if not self.has_probabilities:
             return (logits,)
         scaled = logits.log_softmax(dim=-1) * self.scaling_weight + self.scaling_bias
@@ -102,8 +84,7 @@ class SharedGraph(nn.Module):
 def make_graph(predictor: Predictor) -> Graph:
     """Return the graph of a loaded model; logits of chunks and tags are left to whoever pools and reads them."""
     whole = predictor.problem.has_probabilities and predictor.chunks is None
-    encoder = predictor.problem.sentence_encoder
-    graph = Graph(predictor.model, predictor.scaling, has_probabilities=whole, encoder=encoder)
+    graph = Graph(predictor.model, predictor.scaling, has_probabilities=whole)
     return graph.cpu().eval().requires_grad_(False)
 
 

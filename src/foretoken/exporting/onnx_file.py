@@ -18,16 +18,15 @@ from foretoken.errors import BackboneError, ConfigError
 from foretoken.exporting.graph import Inputs, first_cause
 
 OPSET = 20  # of what torch writes by default; onnxruntime reads it from 1.17 on
-_NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": (), "openvino": ("onnx", "onnxscript", "openvino")}
+_NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}
 
 
 def check_installed(target: str) -> None:
     """Raise ConfigError where a package is missing that an export needs."""
     missing = [name for name in _NEEDED[target] if find_spec(name) is None]
     if missing:
-        extra = "openvino" if target == "openvino" else "export"
         raise ConfigError(
-            f"an export to {target} needs {', '.join(missing)}, not installed here; pip install 'foretoken[{extra}]'"
+            f"an export to {target} needs {', '.join(missing)}, not installed here; pip install 'foretoken[export]'"
         )
 
 

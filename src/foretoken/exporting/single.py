@@ -7,19 +7,18 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from foretoken.data.problems import CLASSIFICATION, REGRESSION, RETRIEVAL, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.errors import BackboneError
 from foretoken.exporting.checking import Run, check, differences, expected_of
 from foretoken.exporting.folder import CONFIG, README, TOKENIZER, config_of, input_names, write_readme, write_tokenizer
 from foretoken.exporting.graph import Graph, make_graph, samples, traced
 from foretoken.exporting.onnx_file import OPSET, check_onnx, run_onnx, session_of, to_int8, write_onnx
-from foretoken.exporting.openvino import run_openvino, to_openvino
 from foretoken.files import write_json
 from foretoken.inference.predictor import Predictor, load_for_inference
 
-Target: TypeAlias = Literal["onnx", "torch", "openvino"]
-FILES = {"onnx": "model.onnx", "torch": "model.pt2", "openvino": "model.xml"}
-_PROBLEMS = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, RETRIEVAL)
+Target: TypeAlias = Literal["onnx", "torch"]
+FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
+_PROBLEMS = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION)
 
 
 def load_for_export(source: Path) -> Predictor:
@@ -72,18 +71,13 @@ def write_graph(predictor: Predictor, path: Path, to: Target, *, int8: bool = Fa
     if to == "torch":
         torch.export.save(program, path)
         return check(torch_run(path, graph), others, expected)
-    file = path.with_suffix(".onnx")
-    write_onnx(program, file, inputs=input_names(predictor), outputs=graph.output_names)
-    check_onnx(file)
-    if to == "openvino":
-        to_openvino(file, path)
-        file.unlink()
-        return check(lambda sample: run_openvino(path, sample.inputs), others, expected)
-    difference = check(onnx_run(file), others, expected)
+    write_onnx(program, path, inputs=input_names(predictor), outputs=graph.output_names)
+    check_onnx(path)
+    difference = check(onnx_run(path), others, expected)
     if not int8:
         return difference
-    to_int8(file)
-    return differences(onnx_run(file), others, expected)
+    to_int8(path)
+    return differences(onnx_run(path), others, expected)
 
 
 def onnx_run(file: Path) -> Run:

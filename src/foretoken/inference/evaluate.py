@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foretoken.data.readers.retrieval import Passages
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, atomic_file
 from foretoken.inference.any_predictor import AnyPredictor, load_predictor, predict_table
-from foretoken.inference.retrieval import Search, retrieved
-from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.recipe.recipe import Recipe, as_begun, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
@@ -39,23 +36,9 @@ def evaluate(
     tokens_per_batch: int | None = None,
     scaled: bool = True,
     predictions: Path | None = None,
-    corpus: Passages | None = None,
-    search: Search = "exact",
 ) -> JsonObject:
-    """Return the metrics on a table of labelled rows; write the predictions if a file is named.
-
-    For retrieval ``corpus`` are further passages in which the queries are searched, and ``search`` says how; see
-    :mod:`foretoken.inference.retrieval`.
-    """
-    outcome = predicted(
-        predictor,
-        documents,
-        batch_size=batch_size,
-        tokens_per_batch=tokens_per_batch,
-        scaled=scaled,
-        corpus=corpus,
-        search=search,
-    )
+    """Return the metrics on a table of labelled rows; write the predictions if a file is named."""
+    outcome = predicted(predictor, documents, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled)
     if predictions is not None:
         write_predictions(predictions, {predictions.stem: outcome})
     return outcome.metrics()
@@ -68,16 +51,8 @@ def predicted(
     batch_size: int,
     tokens_per_batch: int | None,
     scaled: bool,
-    corpus: Passages | None = None,
-    search: Search = "exact",
 ) -> Prediction:
     """Return the predictions for labelled rows, beside their labels."""
-    if isinstance(predictor.problem, Retrieval):
-        found, truncation = retrieved(
-            predictor, documents, corpus, search, batch_size=batch_size, tokens_per_batch=tokens_per_batch
-        )
-        log.info("%d queries; the passages: %s", len(documents), describe(truncation, predictor.max_length))
-        return found
     began = time.perf_counter()
     outputs, truncation, lengths = predict_table(
         predictor, documents, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled

@@ -31,7 +31,6 @@ from foretoken.machine.precision import fastest_precision
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
-from foretoken.sentence_encoders import is_sentence_encoder
 from foretoken.training.baseline.tfidf import VOCABULARY
 from foretoken.training.model.load import (
     head_options,
@@ -45,7 +44,6 @@ from foretoken.training.model.load import (
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.base import Inputs
-from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.recipe.recipe import AUTO, ChunkOptions
 from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
 from foretoken.training.run.folder import RECORD, SAVED
@@ -58,6 +56,7 @@ from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner import HEAD_KEY, check_lora, use_fast_attention  # registers our methods with peft on the way
 
 log = logging.getLogger(__name__)
+HEADLESS = "FEATURE_EXTRACTION"  # peft's name of a model that yields states alone
 EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 
 
@@ -215,8 +214,8 @@ def _load_adapter(folder: Path, shared: SharedBase | None) -> Predictor:
     card, config = read_card(folder), _read_config(folder)
     source = shared.source if shared else _base_model(config, card, folder)
     problem = card.make_problem()
-    if problem is None and config.task_type == Retrieval.task_type:
-        problem = Retrieval()
+    if problem is None and config.task_type == HEADLESS:
+        raise AdapterError(f"{folder} makes vectors of texts, and predicts nothing; use foretoken.embed")
     head = card.recipe.head or head_options(getattr(config, "head", None))
     with_new_head = shared.with_new_head if shared else partial(load_with_new_head, source)
     base, random = with_new_head(problem, head=head)
@@ -240,7 +239,7 @@ def _load_adapter(folder: Path, shared: SharedBase | None) -> Predictor:
 def _load_model(folder: Path) -> Predictor:
     files = model_files(folder)
     card = read_card(folder)
-    problem = card.make_problem() or (Retrieval() if is_sentence_encoder(folder) else None)
+    problem = card.make_problem()
     with quiet_transformers(), _adapter_errors(folder):
         config = load_config(folder)
         task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)

@@ -14,7 +14,6 @@ from foretoken.metrics.classification import classification_metrics
 from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
 from foretoken.metrics.glue import GLUE, SUPERGLUE, glue_mean
 from foretoken.metrics.regression import regression_metrics
-from foretoken.metrics.retrieval import retrieval_metrics
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
 from foretoken.metrics.selective import aurc, coverage_risk, excess_aurc
@@ -56,7 +55,6 @@ __all__ = [
     "per_type",
     "regression_metrics",
     "reliability_bins",
-    "retrieval_metrics",
     "span_metrics",
     "summary",
     "t_test",

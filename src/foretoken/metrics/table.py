@@ -12,10 +12,9 @@ _CHOICES = ("multiple-choice", "candidates")
 _TAGS = ("token-classification",)
 _NUMBERS = ("regression",)
 _TEXTS = ("generation",)
-_SEARCH = ("retrieval",)
 _ANSWERS = ("question-answering",)
 
-PROBLEMS = (*_CLASSES, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_SEARCH, *_ANSWERS)
+PROBLEMS = (*_CLASSES, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_ANSWERS)
 
 
 class Metric(NamedTuple):
@@ -66,11 +65,6 @@ METRICS: dict[str, Metric] = {
     "has_answer_exact_match": Metric("Exact match, answerable", True, ()),
     "has_answer_token_f1": Metric("F1 (words), answerable", True, ()),
     "no_answer_exact_match": Metric("Exact match, unanswerable", True, ()),
-    "ndcg_at_10": Metric("nDCG@10", True, _SEARCH),
-    "mrr_at_10": Metric("MRR@10", True, _SEARCH),
-    "recall_at_1": Metric("Recall@1", True, _SEARCH),
-    "recall_at_10": Metric("Recall@10", True, _SEARCH),
-    "recall_at_100": Metric("Recall@100", True, _SEARCH),
     "loss": Metric("Loss", False, PROBLEMS),
 }
 _BINARY_ONLY = {

@@ -15,7 +15,6 @@ from foretoken.backbones.base import LINEAR_MAP, Backbone, has_submodule
 from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.module_value import Arguments
 from foretoken.backbones.packing import HEAD_INPUTS, note_head_inputs
-from foretoken.memory import tune_malloc_by_default
 from foretoken.tuner.attention.linear_map import linear_map
 from foretoken.tuner.dimensions import body_of, inner_of
 from foretoken.tuner.forward.model_hooks import find_model_hooks
@@ -25,7 +24,7 @@ from foretoken.tuner.trained_tokens import use_fast_tokens
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def speed_up(model: Model, *, malloc: bool = True) -> Model:
+def speed_up(model: Model) -> Model:
     """Let a plain transformers model compute attention as models with an adapter do, in place, and return it.
 
     The same modules, parameters, state dict and outputs (to rounding): the encoder runs a batch as one run of tokens
@@ -35,8 +34,6 @@ def speed_up(model: Model, *, malloc: bool = True) -> Model:
 
     Args:
         model: of transformers or peft.
-        malloc: let glibc keep freed memory, where the model lies on the processor and nobody has decided about the
-            allocator (see :func:`foretoken.tune_malloc`).
 
     Raises:
         BackboneError: the family is not supported.
@@ -50,8 +47,6 @@ def speed_up(model: Model, *, malloc: bool = True) -> Model:
     torch.Size([1, 5, 16])
     """
     inner, backbone, body = parts_of(model)
-    if malloc:
-        tune_malloc_by_default(device=next(body.parameters()).device.type)
     if find_model_hooks(inner) is None and FAST.get(body) is None:
         backbone.attach_attention(body, backbone.attention_modules(body))
         noted = [*note_head_inputs(inner, body, backbone), *note_named_documents(inner, body, backbone)]

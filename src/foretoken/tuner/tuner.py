@@ -20,7 +20,6 @@ from foretoken.backbones.base import Backbone
 from foretoken.backbones.fast_maps import FastMaps
 from foretoken.backbones.packing import note_head_inputs
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.memory import tune_malloc_by_default
 from foretoken.methods.base import ForetokenConfig, OutputEdit, Sites, StackedEdit
 from foretoken.methods.dimensions import Dimensions
 from foretoken.tuner.auxiliary import add_to_loss, auxiliary_loss_of
@@ -154,7 +153,6 @@ class ForetokenModel(BaseTuner):
         if find_model_hooks(model) is None:
             model_hooks = ModelHooks(body, backbone, dimensions)
             HOOKS.set(body, model_hooks)
-            tune_malloc_by_default(device=next(body.parameters()).device.type)
             model_hooks.handles += [FastMaps(model), add_to_loss(model), *note_head_inputs(model, body, backbone)]
         paths = {module: path for path, module in model.named_modules()}
         self.injection.sites, self.injection.sources = sites, sources

@@ -38,7 +38,6 @@ def run(words: Sequence[str]) -> int:
 
     predictor = options.load()
     options.check_result(options.predictions, predictor, options.file)
-    corpus = options.read_corpus(predictor.problem.name)
     problem = replace(predictor.problem, n_bins=options.ece_bins)
     data = DataOptions(path=options.file, **{**predictor.columns, **options.columns})
     documents = load_examples(options.file, data, problem.name, problem.labels)
@@ -49,8 +48,6 @@ def run(words: Sequence[str]) -> int:
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
         predictions=options.predictions,
-        corpus=corpus,
-        search=options.search,
     )
     rows = [[name, _number(value)] for name, value in metrics.items() if isinstance(value, int | float)]
     table(("metric", "value"), rows)

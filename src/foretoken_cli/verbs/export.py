@@ -17,7 +17,7 @@ class ExportCommand:
     """The command line of `foretoken export`."""
 
     source: list[Path] = option("a run, adapter or model folder; with --shared one or more")
-    to: Literal["onnx", "torch", "openvino"] = option("what runs it", "onnx")
+    to: Literal["onnx", "torch"] = option("what runs it", "onnx")
     output: Path | None = option("folder to write (default: the name of the first source, and what runs it)", None)
     shared: bool = option("one graph of the backbone, and one small file for each adapter; ONNX only", False)
     int8: bool = option("keep the weights of matrix products in 8 bits; ONNX only", False)

@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from foretoken_cli.parser import parse
 
 if TYPE_CHECKING:
     from foretoken.data.plain_table import Table
-    from foretoken.data.readers.retrieval import Passages
     from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
@@ -34,7 +32,6 @@ class PredictCommand(InferenceOptions):
     texts: list[str] | None = option("texts to label", None, positional=True)
     input: str | None = option("file, folder of txt files, or - for one document per line of stdin", None)
     output: Path | None = option("write there instead of to stdout", None, short="-o")
-    top: int = option("retrieval: passages per query", 10, at_least=1, at_most=10_000)
     ray: bool = option("parquet to parquet with workers of a Ray cluster: $RAY_ADDRESS, or one of this machine", False)
     workers: int = option("processes with a model each, with --ray", 1, at_least=1, at_most=10_000)
     adapter_column: str | None = option(
@@ -52,29 +49,22 @@ def run(words: Sequence[str]) -> int:
         _refuse_unless_default(options, name, "needs --ray")
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
-    from foretoken.data.problems import RETRIEVAL
     from foretoken.files import write_text
     from foretoken.inference.any_predictor import predict_table
     from foretoken.training.tokens.encode import describe
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.input)
-    corpus = options.read_corpus(predictor.problem.name)
     rows = _rows(options, predictor)
-    if predictor.problem.name == RETRIEVAL:
-        found = _found(options, predictor, rows, corpus)
-    else:
-        _refuse_unless_default(options, "top", "is for retrieval")
-        outputs, truncation, _ = predict_table(
-            predictor,
-            rows,
-            batch_size=options.batch_size,
-            tokens_per_batch=options.tokens_per_batch,
-            scaled=not options.unscaled,
-        )
-        log.info(describe(truncation, predictor.max_length))
-        found = predictor.problem.to_json(outputs, rows)
-    answers = zip(rows["id"], found, strict=True)
+    outputs, truncation, _ = predict_table(
+        predictor,
+        rows,
+        batch_size=options.batch_size,
+        tokens_per_batch=options.tokens_per_batch,
+        scaled=not options.unscaled,
+    )
+    log.info(describe(truncation, predictor.max_length))
+    answers = zip(rows["id"], predictor.problem.to_json(outputs, rows), strict=True)
     lines = (json_line({"id": name} | answer, to_stdout=options.output is None) for name, answer in answers)
     if options.output is None:
         for line in lines:
@@ -82,20 +72,6 @@ def run(words: Sequence[str]) -> int:
     else:
         write_text(options.output, "".join(f"{line}\n" for line in lines))
     return 0
-
-
-def _found(
-    options: PredictCommand, predictor: AnyPredictor, rows: Table, corpus: Passages | None
-) -> list[dict[str, object]]:
-    """Return the passages that are found for each query."""
-    from foretoken.inference.retrieval import answers, embed, search
-
-    if corpus is None:
-        raise ConfigError("retrieval needs --corpus: a file with the passages to search, in a column `passage`")
-    texts = rows["query" if "query" in rows.column_names else "text"]
-    read = partial(embed, predictor, batch_size=options.batch_size, tokens_per_batch=options.tokens_per_batch)
-    passages, queries = read(corpus.texts, "passage"), read(list(texts), "query")
-    return answers(search(queries.vectors, passages.vectors, options.search, top=options.top), corpus)
 
 
 def _run_with_ray(options: PredictCommand) -> int:

@@ -24,7 +24,6 @@ _SHOWN = {
     "token-classification": ("precision", "recall", "f1"),
     "candidates": ("accuracy", "ece", "nll"),
     "generation": ("bleu", "rougeL", "loss"),
-    "retrieval": ("ndcg_at_10", "mrr_at_10", "recall_at_10"),
     "question-answering": ("exact_match", "token_f1", "loss"),
 }
 _SHORT = {
@@ -35,9 +34,6 @@ _SHORT = {
     "mse": "MSE",
     "bleu": "BLEU",
     "rougeL": "ROUGE-L",
-    "ndcg_at_10": "nDCG@10",
-    "mrr_at_10": "MRR@10",
-    "recall_at_10": "Recall@10",
     "exact_match": "exact match",
     "token_f1": "F1 (words)",
 }

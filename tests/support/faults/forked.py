@@ -45,7 +45,6 @@ class Forked:
             "OMP_NUM_THREADS": str(threads),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
-            "FORETOKEN_MALLOC": "0",
             "COLUMNS": "80",
             "PYTHONHASHSEED": "0",  # peft writes sets in the order that they have
         }

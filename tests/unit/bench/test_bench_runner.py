@@ -87,7 +87,6 @@ def test_a_process_measures_with_its_allocator(allocator):
     notes = []
     found = run_part(part, notes.append)
     assert "error" not in found, found.get("stderr")
-    assert found["malloc_is_tuned"] is (allocator == "tuned" and _is_glibc())
     assert found["timings"]["forward"]["block"]["median"] > 0
     assert notes
 
@@ -96,15 +95,6 @@ def _attention_parts(allocator):
     from foretoken.bench.attention import plan
 
     return plan(Options(quick=True, shape="tiny", rounds=1, threads=1, dtype="float32", allocator=allocator))
-
-
-def _is_glibc():
-    import os
-
-    try:
-        return "glibc" in os.confstr("CS_GNU_LIBC_VERSION")
-    except (ValueError, AttributeError):
-        return False
 
 
 def test_a_folder_that_cannot_be_is_said_at_once(three_parts, tmp_path):

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -139,34 +138,6 @@ def test_only_rows_of_distinct_tokens_are_computed(config):
     assert seen == [5] * L
 
 
-def test_distinct_tokens_are_found_once_for_all_layers(config, monkeypatch):
-    entries = built(config)
-    count = []
-    unique = torch.Tensor.unique
-    monkeypatch.setattr(torch.Tensor, "unique", lambda *args, **kw: count.append(1) or unique(*args, **kw))
-    for entry in entries:
-        entry.on_text(text(), IDS)
-    assert len(count) == 1
-
-
-def test_tokens_that_were_written_over_are_looked_up_anew(config):
-    """A caller may fill the same tensor with the next batch."""
-    entry = built(config)[0]
-    ids, x = IDS.clone(), text()
-    entry.on_text(x, ids)
-    ids.copy_(IDS.flip(1))
-    assert torch.equal(entry.on_text(x, ids), entry.on_text(x, IDS.flip(1)))
-
-
-def test_tokens_made_in_inference_mode_are_looked_up_anew(config):
-    entry = built(config)[0]
-    with torch.inference_mode():
-        ids, x = IDS.clone(), text()
-        entry.on_text(x, ids)
-        ids.copy_(IDS.flip(1))
-        assert torch.equal(entry.on_text(x, ids), entry.on_text(x, IDS.flip(1)))
-
-
 def test_what_is_added_depends_on_the_token_alone(config):
     """Neither the other tokens, nor the place, nor the other documents matter: one token at a time is the same."""
     entry = built(config)[0]
@@ -175,11 +146,6 @@ def test_what_is_added_depends_on_the_token_alone(config):
     for n in range(5):
         step = entry.on_text(x[:, n : n + 1], IDS[:, n : n + 1])
         torch.testing.assert_close(step, together[:, n : n + 1])
-
-
-def test_embeddings_instead_of_tokens_are_refused(config):
-    with pytest.raises(AdapterError, match="was given inputs_embeds; give it input_ids"):
-        built(config)[0].on_text(text(), None)
 
 
 def test_an_empty_batch_works(config):
@@ -254,13 +220,6 @@ def test_layers_compile_to_one_graph(config):
     torch.testing.assert_close(torch.compile(forward, fullgraph=True, backend="eager")(x, IDS), forward(x, IDS))
 
 
-def test_an_entry_can_be_pickled(config):
-    entry = built(config)[0]
-    x = text()
-    entry.on_text(x, IDS)
-    assert torch.equal(pickle.loads(pickle.dumps(entry)).on_text(x, IDS), entry.on_text(x, IDS))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -302,8 +261,3 @@ def test_embeddings_that_cannot_be_read_are_refused_by_fc_alone(embedding, messa
     with pytest.raises(BackboneError, match=f"{message}.*variant='kronecker'"):
         AoTPTuningConfig().build(place)
     assert len(AoTPTuningConfig(variant="kronecker").build(place).layers) == L
-
-
-def test_default_ranks_are_held():
-    assert AoTPTuningConfig().rank == 64
-    assert AoTPTuningConfig(variant="kronecker").rank == 10

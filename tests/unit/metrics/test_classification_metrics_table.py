@@ -15,7 +15,6 @@ EXPECTED = {
         *("exact_match", "token_f1"),
     },
     "question-answering": {"exact_match", "token_f1"},
-    "retrieval": {"ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100"},
 }
 LOWER = {
     *("ece", "ece_mass", "ece_upper_edge", "mce", "ece_classwise", "brier", "nll", "aurc"),

@@ -7,7 +7,6 @@ import pytest
 from foretoken.data.problems import PROBLEMS
 from foretoken.training.problems import make_problem
 from foretoken.training.problems.question_answering import Answer, Truth
-from foretoken.training.problems.retrieval import Ranking
 from foretoken.training.run.folds import only_test, over_folds, pooled_scores
 
 CHANCE = np.random.default_rng(0)
@@ -29,7 +28,6 @@ PREDICTED = {  # outputs and labels of twelve rows
         [Answer(0, 7, 1.5, 0.25), Answer(8, 13, 0.5, 0.25)] * 6,
         [Truth("a plane lands", ["a plane"]), Truth("a plane lands", ["plane"])] * 6,
     ),
-    "retrieval": ([Ranking([2, row, 20], [0.9, 0.5, 0.1]) for row in range(3, 15)], [[row] for row in range(12)]),
 }
 LABELS = {"classification": ["no", "yes", "maybe"], "token-classification": TAGS}
 

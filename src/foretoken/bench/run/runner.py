@@ -20,7 +20,6 @@ from foretoken.bench.measure import prefixed
 from foretoken.bench.run.plan import Options, Part
 from foretoken.errors import ConfigError
 from foretoken.files import check_writable, write_json
-from foretoken.memory import OFF_SWITCH
 
 log = logging.getLogger(__name__)
 FORMAT = 1
@@ -85,7 +84,7 @@ def measure_into(values: dict[str, Any], part: Part, notify: Callable[[str], obj
 
 def run_part(part: Part, notify: Callable[[str], object] = lambda note: None) -> dict[str, Any]:
     """Measure a part in a fresh process and return its result, or its ``error``."""
-    environment = {**os.environ, OFF_SWITCH: "1" if part.allocator == "tuned" else "0", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "foretoken", "bench", "worker"]
     known = {"title": part.title, "dtype": part.dtype, "allocator": part.allocator, "settings": part.settings}
     with (

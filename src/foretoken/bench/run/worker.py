@@ -37,8 +37,6 @@ def measured(part: Part, notify: Callable[[str], object] = lambda note: None) ->
     """Return what a part measured, with what it was."""
     import torch
 
-    from foretoken.memory import malloc_is_tuned
-
     if part.settings.get("threads"):
         torch.set_num_threads(part.settings["threads"])
     torch.manual_seed(0)
@@ -48,7 +46,6 @@ def measured(part: Part, notify: Callable[[str], object] = lambda note: None) ->
         "title": part.title,
         "dtype": part.dtype,
         "allocator": part.allocator,
-        "malloc_is_tuned": malloc_is_tuned(),
         "settings": part.settings,
         "threads": torch.get_num_threads(),
         "wall_seconds": time.perf_counter() - start,

@@ -10,15 +10,14 @@ from typing import Any
 
 from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids, shown
 from foretoken.data.oddities import warn_of_merged_labels
-from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION, RETRIEVAL
+from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
 from foretoken.errors import DataError, did_you_mean
 
 Row = tuple[str, Mapping[str, Any]]
 MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 CHOICES = "choices"
-QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"
 QUESTION, CONTEXT, ANSWERS = "question", "context", "answers"
-OPTIONAL = ("id", NEGATIVE)  # columns that are read where they are
+OPTIONAL = ("id",)  # columns that are read where they are
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,6 @@ class ColumnNames:
     @property
     def needed(self) -> list[str]:
         """The columns that every row must have."""
-        if self.problem == RETRIEVAL:
-            return [QUERY] if self.label is None else [QUERY, PASSAGE]
         if self.problem == QUESTION_ANSWERING:
             return [QUESTION, CONTEXT] if self.label is None else [QUESTION, CONTEXT, ANSWERS]
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None

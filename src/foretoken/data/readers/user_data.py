@@ -15,14 +15,12 @@ from foretoken.data.problems import (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.conll import read_tagged, read_words
 from foretoken.data.readers.files import local_path, read_text
 from foretoken.data.readers.json_files import stream_objects
 from foretoken.data.readers.questions import questions_from_rows, read_questions
-from foretoken.data.readers.retrieval import retrieval_from_rows
 from foretoken.data.readers.rows import (
     CHOICES,
     ColumnNames,
@@ -235,7 +233,6 @@ _TABLES: dict[str, _Table] = {
     CLASSIFICATION: documents_from_rows,
     REGRESSION: documents_from_rows,
     MULTIPLE_CHOICE: _choices_from_rows,
-    RETRIEVAL: retrieval_from_rows,
     QUESTION_ANSWERING: questions_from_rows,
 }
 _FILES: dict[str, _File] = {

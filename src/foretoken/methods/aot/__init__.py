@@ -1,1 +1,1 @@
-"""Ahead-of-time P-tuning: its config, its modules, the fused table, and the prefetching of its rows."""
+"""Ahead-of-time P-tuning: its config, its modules, and the fused table."""

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.files import PathLike, atomic_file
-from foretoken.methods.aot.prefetch import SUPPORTED, Prefetcher
 
 FILE_NAME = "aot_table.safetensors"
 TENSOR = "table"
@@ -43,14 +42,12 @@ class FusedTable:
         self.path = Path(path)
         self.shape = shape
         self.values = mapped(self.path)
-        self._latest: Tensor | None = None
         if tuple(self.values.shape) != shape or self.values.dtype not in DTYPES:
             got = tuple(self.values.shape), str(self.values.dtype).removeprefix("torch.")
             raise AdapterError(
                 f"{self.path} is {got[0]} of {got[1]}, expected (layers, vocabulary, width) = {shape} of "
                 "float32, float16 or bfloat16; it belongs to another adapter or backbone: fuse the adapter again"
             )
-        self.prefetcher = Prefetcher(self.path, TENSOR, shape, self.values.itemsize) if SUPPORTED else None
 
     def __reduce__(self) -> tuple[object, ...]:
         # copies and other processes map the same file: a pickled or copied tensor would be the whole table in memory
@@ -58,11 +55,7 @@ class FusedTable:
 
     def rows(self, layer: int, token_ids: Tensor) -> Tensor:
         """(U,) ids on any device -> (U, D) rows of a layer, on the CPU, in the file's type."""
-        ids = token_ids.to("cpu")
-        if self.prefetcher is not None and not torch.compiler.is_compiling() and ids is not self._latest:
-            self._latest = ids  # tokens not seen before: this layer is the first to look them up
-            self.prefetcher(layer, ids)
-        return nn.functional.embedding(ids, self.values[layer])
+        return nn.functional.embedding(token_ids.to("cpu"), self.values[layer])
 
 
 def mapped(path: Path) -> Tensor:

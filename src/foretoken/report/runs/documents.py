@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from foretoken.errors import DataError, printable
 from foretoken.metrics.answers import token_f1
-from foretoken.metrics.retrieval import per_query
 from foretoken.report.runs.groups import TEST, Group
 
 Key = tuple[str, str]  # part of the test split, id of the document
@@ -47,10 +46,6 @@ def _answer_right(references: Sequence[str], prediction: str) -> float:
     return _words_right(references or [""], prediction)
 
 
-def _ndcg(relevant: Sequence[int], ranking: Sequence[int]) -> float:
-    return float(per_query([ranking], [relevant])["ndcg_at_10"][0])
-
-
 MEASURES: dict[str, Measure] = {
     "classification": Measure("share of documents right", _same),
     "multiple-choice": Measure("share of documents right", _same),
@@ -58,7 +53,6 @@ MEASURES: dict[str, Measure] = {
     "regression": Measure("minus the squared error", _minus_squared_error),
     "token-classification": Measure("share of tags right in a document", _tags_right),
     "generation": Measure("F1 of the words of a text", _words_right),
-    "retrieval": Measure("nDCG@10 of a query", _ndcg),
     "question-answering": Measure("F1 of the words of an answer", _answer_right),
 }
 

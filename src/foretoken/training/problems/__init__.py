@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foretoken import left
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -12,7 +13,6 @@ from foretoken.data.problems import (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
@@ -22,9 +22,8 @@ from foretoken.training.problems.choice import MultipleChoice
 from foretoken.training.problems.classification import Classification, Regression, TextProblem
 from foretoken.training.problems.generation import TextGeneration
 from foretoken.training.problems.question_answering import QuestionAnswering
-from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.problems.tagging import TokenClassification
-from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, QuestionOptions, RetrievalOptions
+from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, QuestionOptions
 
 __all__ = ["PROBLEMS", "Collator", "Inputs", "Problem", "make_problem"]
 
@@ -35,7 +34,6 @@ PROBLEMS: dict[str, type[Problem]] = {
     TOKEN_CLASSIFICATION: TokenClassification,
     CANDIDATES: CandidateChoice,
     GENERATION: TextGeneration,
-    RETRIEVAL: Retrieval,
     QUESTION_ANSWERING: QuestionAnswering,
 }
 
@@ -49,7 +47,6 @@ def make_problem(
     pairs: bool = False,
     chunks: ChunkOptions | None = None,
     generation: GenerationOptions | None = None,
-    retrieval: RetrievalOptions | None = None,
     question_answering: QuestionOptions | None = None,
     no_answer: bool = False,
     task: str | None = None,
@@ -59,18 +56,16 @@ def make_problem(
     ``no_answer`` says that questions about contexts may have none there.
 
     Raises:
-        ConfigError: chunks, where documents of this problem are not read in chunks; options of another problem.
+        ConfigError: a problem that left; chunks, where its documents are not read in chunks; options of another one.
     """
+    if gone := left.gone(name, left.PROBLEMS):
+        raise ConfigError(f"{name} {gone}")
     kind = PROBLEMS[name]
     given: dict[str, Any] = {"labels": tuple(labels), "grouped": grouped, "n_bins": n_bins, "pairs": pairs}
     if issubclass(kind, TextGeneration):
         given |= {"options": generation or GenerationOptions(), "task": task}
     elif generation is not None:
         raise ConfigError(f"generation is for data with texts to generate, got data for {name}; leave it out")
-    if issubclass(kind, Retrieval):
-        given["options"] = retrieval or RetrievalOptions()
-    elif retrieval is not None:
-        raise ConfigError(f"retrieval is for data with queries and passages, got data for {name}; leave it out")
     if issubclass(kind, QuestionAnswering):
         given |= {"options": question_answering or QuestionOptions(), "no_answer": no_answer}
     elif question_answering is not None:

@@ -13,7 +13,6 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.data.plain_table import Table
 from foretoken.errors import ConfigError
-from foretoken.sentence_encoders import SentenceEncoder
 from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation, chosen_max_length
 
 if TYPE_CHECKING:
@@ -67,11 +66,6 @@ class Problem(ABC):
     def has_probabilities(self) -> bool:
         """Whether the outputs are probabilities [n, C] of the labels, which can be calibrated."""
         return False
-
-    @property
-    def sentence_encoder(self) -> SentenceEncoder | None:
-        """How sentence-transformers is to read a saved model or adapter; None where it has no use for it."""
-        return None
 
     @property
     def new_tokens(self) -> tuple[str, ...]:

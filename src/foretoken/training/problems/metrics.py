@@ -14,7 +14,6 @@ from foretoken.data.problems import (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
-    RETRIEVAL,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.tasks.table import TASKS, problem_name
@@ -29,7 +28,6 @@ _DEFAULTS = {
     TOKEN_CLASSIFICATION: "f1",
     CANDIDATES: "accuracy",
     GENERATION: "loss",
-    RETRIEVAL: "ndcg_at_10",
     QUESTION_ANSWERING: "token_f1",
 }
 

@@ -105,20 +105,6 @@ class GenerationOptions:
 
 
 @dataclass(frozen=True)
-class RetrievalOptions:
-    """How queries are taught to find their passages."""
-
-    adapt: Literal["both", "queries"] = option(
-        "which texts the adapter reads: queries and passages; or queries alone, and the vectors of passages are those "
-        "of the pretrained model",
-        "both",
-    )
-    scale: float = option(
-        "of the cosine similarities in the loss, one over its temperature", 20.0, above=0, at_most=1e6
-    )
-
-
-@dataclass(frozen=True)
 class QuestionOptions:
     """How answers are looked for in long contexts."""
 
@@ -260,7 +246,6 @@ class Recipe:
         AUTO,
     )
     generation: GenerationOptions | None = option("how texts are generated; for data that have such texts", None)
-    retrieval: RetrievalOptions | None = option("how queries are trained; for data with queries and passages", None)
     question_answering: QuestionOptions | None = option(
         "how answers are looked for; for data with questions about contexts", None
     )

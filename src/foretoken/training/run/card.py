@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from foretoken import __version__
+from foretoken import __version__, left
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
@@ -23,7 +23,6 @@ from foretoken.training.recipe.recipe import (
     LengthenOptions,
     QuestionOptions,
     Recipe,
-    RetrievalOptions,
 )
 
 CARD = "foretoken.json"
@@ -39,7 +38,6 @@ class CardRecipe:
     chunks: ChunkOptions | None = option("how long documents are read in chunks", None)
     head: HeadOptions | None = option("the head in the place of transformers' own", None)
     generation: GenerationOptions | None = option("how texts are generated", None)
-    retrieval: RetrievalOptions | None = option("which texts the adapter reads", None)
     question_answering: QuestionOptions | None = option("how answers are looked for", None)
 
     def __post_init__(self) -> None:
@@ -69,7 +67,7 @@ class Card:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        if self.problem not in PROBLEMS:
+        if self.problem not in {**PROBLEMS, **left.PROBLEMS}:
             hint = did_you_mean(self.problem, PROBLEMS) or f"; expected {', '.join(PROBLEMS)}"
             raise ConfigError(f"problem: got {quoted(self.problem)}{hint}")
         if len(set(self.labels)) < len(self.labels):
@@ -89,7 +87,6 @@ class Card:
             pairs=self.pairs,
             chunks=self.recipe.chunks,
             generation=self.recipe.generation,
-            retrieval=self.recipe.retrieval,
             question_answering=self.recipe.question_answering,
             no_answer=self.no_answer,
             task=self.recipe.data.get("task"),
@@ -131,7 +128,7 @@ def read_card(folder: Path) -> Card:
     values, errors = read_object(path), Errors()
     try:
         card = _card(values, errors)
-        if not errors and card is not None:
+        if not errors and card is not None and card.problem in PROBLEMS:
             card.make_problem()  # may refuse what does not go together
     except ForetokenError as error:
         errors.append(str(error))

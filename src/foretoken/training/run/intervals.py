@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.metrics.retrieval import per_query
 from foretoken.metrics.statistics import CONFIDENCE
 
 Counts = NDArray[np.int64]
@@ -29,8 +28,7 @@ def bootstrap_intervals(
 
     It is of the 2.5 % and 97.5 % quantiles of ``samples`` draws of n rows with replacement. Classification has accuracy
     and macro F1, with two ``classes`` F1 of the second; questions with choices have accuracy; regression has the
-    squared error and Pearson's correlation; retrieval has all its metrics. Other problems, and fewer than two rows,
-    have none.
+    squared error and Pearson's correlation. Other problems, and fewer than two rows, have none.
 
     >>> found = bootstrap_intervals("classification", ["a", "a", "b", "b"] * 25, ["a", "a", "b", "a"] * 25)
     >>> low, high = found["accuracy"]
@@ -47,8 +45,6 @@ def bootstrap_intervals(
         drawn = {"accuracy": generator.binomial(len(right), right.mean(), size=samples) / len(right)}
     elif problem == "regression":
         drawn = _of_numbers(np.asarray(labels, float), np.asarray(predictions, float), samples, generator)
-    elif problem == "retrieval":
-        drawn = _of_queries(per_query(predictions, labels), samples, generator)
     else:
         return {}
     return {name: _interval(values) for name, values in drawn.items()}
@@ -100,15 +96,6 @@ def _of_numbers(
         squared[sample] = errors[rows].mean()
         correlated[sample] = _pearson(labels[rows], predictions[rows])
     return {"mse": squared} | ({"pearson": correlated} if np.isfinite(correlated).all() else {})
-
-
-def _of_queries(
-    values: Mapping[str, NDArray[np.float64]], samples: int, generator: np.random.Generator
-) -> dict[str, NDArray[np.float64]]:
-    """Return the means of every sample of the queries, the same queries for all metrics."""
-    count = len(next(iter(values.values())))
-    drawn = [generator.integers(count, size=count) for _ in range(samples)]
-    return {name: np.array([column[rows].mean() for rows in drawn]) for name, column in values.items()}
 
 
 def _pearson(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:

@@ -25,21 +25,17 @@ from foretoken.lengthening import resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
-from foretoken.sentence_encoders import SentenceEncoder
 from foretoken.training.model.adapter import attach, names_layers
 from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.problems.frozen_passages import with_passage_vectors
-from foretoken.training.problems.retrieval import Retrieval
 from foretoken.training.recipe.recipe import (
     AUTO,
     GenerationOptions,
     HeadOptions,
     QuestionOptions,
     Recipe,
-    RetrievalOptions,
 )
 from foretoken.training.run.fingerprint import of_data, of_model
 from foretoken.training.tokens.cache import Content, cached
@@ -52,7 +48,7 @@ from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_t
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
-_GROUPS = (GenerationOptions, QuestionOptions, RetrievalOptions, SentenceEncoder)  # among a problem's fields
+_GROUPS = (GenerationOptions, QuestionOptions)  # among a problem's fields
 _REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
 _SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
@@ -107,17 +103,6 @@ def prepare(recipe: Recipe) -> Prepared:
     _say(recipe, adapted, problem)
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
-    if isinstance(problem, Retrieval) and problem.options.adapt == "queries":
-        tables = with_passage_vectors(
-            problem,
-            adapted,
-            tokenizer,
-            tables,
-            batch_size=recipe.training.eval_batch_size,
-            precision=precision.precision if precision else recipe.training.precision,
-            name=data_name(recipe.data),
-            made_of={**fingerprint, **of_encoding(settings)},
-        )
     return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint, precision)
 
 
@@ -135,7 +120,6 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
         n_bins=recipe.ece_bins,
         chunks=recipe.chunks,
         generation=recipe.generation,
-        retrieval=recipe.retrieval,
         question_answering=recipe.question_answering,
         no_answer=data.problem == QUESTION_ANSWERING and not all(data.splits["train"]["answers"]),
         task=recipe.data.task,
@@ -175,21 +159,8 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(
             f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
         )
-    if isinstance(problem, Retrieval):
-        _check_adapter(str(recipe.method["name"]), problem)
     if recipe.calibration is not None and not problem.has_probabilities:
         raise ConfigError(f"calibration is for classification, got data for {problem.name}; leave it out")
-
-
-def _check_adapter(method: str, problem: Retrieval) -> None:
-    """Refuse methods that have no adapter where it takes one."""
-    if method == "head-only":
-        raise ConfigError("method head-only: texts are embedded without a head, so nothing would be trained")
-    if method == "full" and problem.options.adapt == "queries":
-        raise ConfigError(
-            "retrieval.adapt: queries needs an adapter, which rests while passages are read; method full changes the "
-            "model itself"
-        )
 
 
 def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from foretoken import __version__
+from foretoken import __version__, left
 from foretoken.errors import RunRecordError, SaveError, quoted
 from foretoken.files import JsonObject, write_json
 from foretoken.machine.products import library
-from foretoken.memory import malloc_is_tuned
 from foretoken.options import defaults, flatten, is_number, to_dict
 from foretoken.processes import is_main_process, num_processes
 from foretoken.training.recipe.recipe import Recipe
@@ -144,7 +143,7 @@ def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> l
     foretoken is free.
     """
     old, new = flatten(before), flatten(now)
-    known, free = defaults(Recipe), {*_FREE, *new.get("auto", ())}
+    known, free = dict.fromkeys(left.KEYS) | defaults(Recipe), {*_FREE, *new.get("auto", ())}
     free |= {key for key in {**old, **new} if key.partition(".")[0] in free}  # the options of a group
     return [
         f"{key}: {quoted(old.get(key, 'nothing'))} in the folder, {quoted(new.get(key, 'nothing'))} now"
@@ -190,7 +189,6 @@ def hardware() -> JsonObject:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "processes": num_processes(),
-        "malloc_tuned": malloc_is_tuned(),
         "float32_library": library(),
     }
 

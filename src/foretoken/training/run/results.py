@@ -159,8 +159,6 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: S
     with saved(folder, record, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
         prepared.tokenizer.save_pretrained(str(temporary))
-        if (encoder := prepared.problem.sentence_encoder) is not None:
-            replace(encoder, max_length=prepared.max_length).write(temporary, prepared.model.config.hidden_size)
 
 
 @contextmanager

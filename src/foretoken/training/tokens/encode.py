@@ -136,17 +136,10 @@ def chosen_max_length(wanted: int | None, config: PretrainedConfig, tokenizer: P
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of some documents, and what truncation cost.
-
-    Attributes:
-        lengths: tokens of every document, untruncated.
-        partly: numbers of those of which that is only a lower bound.
-    """
+    """Token ids of some documents, and what truncation cost."""
 
     input_ids: list[list[int]]
     truncation: Truncation
-    lengths: list[int]
-    partly: frozenset[int]
 
 
 def encode(
@@ -175,7 +168,7 @@ def encode(
         _refuse_without_tokens(batch, ids_kept)
         refuse_without_embedding(ids_kept, rules)
         kept.extend(ids_kept)
-    return Encoded(kept, count_lengths(lengths, max_length, len(begun.cut)), lengths, begun.cut)
+    return Encoded(kept, count_lengths(lengths, max_length, len(begun.cut)))
 
 
 def token_sequences(texts: Sequence[str], settings: EncodeSettings) -> list[list[int]]:

@@ -1,0 +1,128 @@
+"""Vectors of texts by an encoder, with an adapter or without, as `/v1/embeddings` of the server makes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peft import PeftModel
+from torch import Tensor, nn
+
+from foretoken.backbones.pooling import sentence_vectors
+from foretoken.errors import BackboneError, DataError, quoted
+from foretoken.files import PathLike, read_object
+from foretoken.inference.predictor import (
+    HEADLESS,
+    adapter_folder,
+    base_model_of,
+    load_for_inference,
+    refuse_unusable_texts,
+)
+from foretoken.inference.saved_weights import adapter_file, check_adapter
+from foretoken.quiet import quiet_transformers
+from foretoken.sentence_encoders import SentenceEncoder, is_sentence_encoder
+from foretoken.training.model.load import load_errors, load_tokenizer, load_weights
+from foretoken.training.run.card import CARD
+from foretoken.training.tokens.batches import by_length
+from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, describe, model_max_length, token_rules
+from foretoken.training.tokens.texts import encode_texts
+from foretoken.tuner import use_fast_attention
+from foretoken.tuner.dimensions import body_of, inner_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model that reads texts, how these become tokens, and what of the tokens' states their vectors are."""
+
+    body: nn.Module
+    settings: EncodeSettings
+    pool: str = "mean"
+
+    def vectors(self, documents: Sequence[Sequence[Any]]) -> list[Tensor]:
+        """Return the vector (D,) of each document, given its rows of tokens: one, or those of its chunks."""
+        collate = PaddingCollator(int(self.settings.tokenizer.pad_token_id))
+        batch = collate([row for rows in documents for row in rows])
+        device = next(self.body.parameters()).device
+        states = self.body(**{name: values.to(device) for name, values in batch.items()}).last_hidden_state
+        real, counts = batch["attention_mask"].to(device) != 0, [len(rows) for rows in documents]
+        return [
+            sentence_vectors(own.flatten(0, 1)[None], mask.flatten()[None], pool=self.pool)[0]
+            for own, mask in zip(states.float().split(counts), real.split(counts), strict=True)
+        ]
+
+
+@torch.inference_mode()
+def embed(source: PathLike, texts: Sequence[str], *, batch_size: int = 16) -> NDArray[np.float32]:
+    """Return the vectors (n, D) of texts, each of length 1.
+
+    They are the means of the tokens' last hidden states, or what the folder of a sentence encoder has in their place.
+    Of a text that is longer than what the model reads, or was trained to read, the beginning counts.
+
+    Args:
+        source: a run, adapter or model folder, or its name on the hub: of an encoder, with a head or without.
+        texts: what is embedded.
+        batch_size: texts per forward pass.
+
+    Raises:
+        AdapterError: the folder holds none of them, or its files are damaged.
+        BackboneError: the model has an encoder and a decoder, or cannot be loaded.
+        DataError: a text is empty, or there is none.
+
+    >>> embed("runs/mail", ["where is Rome?", " "])
+    Traceback (most recent call last):
+    ...
+    foretoken.errors.DataError: document 2 of 2 is empty; expected some text
+    """
+    if isinstance(texts, str) or not len(texts):
+        raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
+    refuse_unusable_texts(texts)
+    reader = load_reader(source)
+    columns, truncation = encode_texts(list(texts), None, reader.settings)
+    log.info(describe(truncation, reader.settings.max_length))
+    rows = columns.get("sequences") or [[{"input_ids": ids}] for ids in columns["input_ids"]]
+    found: dict[int, Tensor] = {}
+    for places in torch.tensor(by_length(columns["length"])).split(batch_size):
+        found |= dict(zip(places.tolist(), reader.vectors([rows[place] for place in places]), strict=True))
+    return torch.stack([found[place] for place in range(len(rows))]).cpu().numpy()
+
+
+def load_reader(source: PathLike) -> Reader:
+    """Return what reads texts in a run, adapter or model folder: without the head, where it has one."""
+    folder = adapter_folder(Path(source))
+    is_adapter = (folder / "adapter_config.json").is_file()
+    task_type = read_object(folder / "adapter_config.json").get("task_type") if is_adapter else None
+    has_card = (folder / CARD).is_file() and not is_sentence_encoder(folder)
+    if task_type != HEADLESS if is_adapter else has_card:
+        predictor = load_for_inference(folder)
+        return Reader(_one_stack(predictor.model), predictor.settings)
+    base = base_model_of(folder) if is_adapter else str(folder)
+    with load_errors(base, "model"), quiet_transformers():
+        model: Any = load_weights(base, HEADLESS)
+    if is_adapter:
+        with load_errors(str(folder), "adapter"):
+            model = PeftModel.from_pretrained(model, str(folder))
+            check_adapter(model, adapter_file(folder), random=())
+    use_fast_attention(model)
+    own = str(folder) if is_sentence_encoder(folder) else base  # what sentence-transformers saved beside an adapter
+    config, encoder, tokenizer = model.config, SentenceEncoder.of(own), load_tokenizer(own, model.config)
+    most = model_max_length(config, tokenizer)
+    settings = EncodeSettings(tokenizer, min(most, encoder.max_length or most), token_rules(config))
+    return Reader(_one_stack(model.to("cuda" if torch.cuda.is_available() else "cpu").eval()), settings, encoder.pool)
+
+
+def _one_stack(model: nn.Module) -> nn.Module:
+    body: Any = body_of(inner_of(model))
+    if body.config.is_encoder_decoder:
+        raise BackboneError(
+            f"texts are embedded by the last states of one stack, and {body.config.model_type} has an encoder and a "
+            "decoder; take an encoder, e.g. bert or mpnet"
+        )
+    return body
