@@ -246,21 +246,6 @@ def family_tasks() -> Iterator[str]:
     return table(("`model_type`", *TASKS), rows)
 
 
-def efficiency() -> Iterator[str]:
-    """Count every method's parameters on models of well-known shapes; no weights are made."""
-    from efficiency import rows  # beside this file
-
-    shown = (
-        (model, f"`{method}`", f"{count:,}" if count else reason, f"{100 * share:.3f} %" if count else "", _bytes(size))
-        for model, method, count, share, size, reason in rows()
-    )
-    return table(("model", "method", "parameters", "of the model", "adapter file"), shown)
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e6:,.2f} MB" if size else ""
-
-
 def metrics() -> Iterator[str]:
     """Return all metrics: which way is better, and the problems that have them."""
     from foretoken.metrics import METRICS, PROBLEMS, metric_names
@@ -420,29 +405,6 @@ def aot_grid() -> Iterator[str]:
     )
     header = ("candidate", *(f"time, {size}" for size in sizes), "tensors", f"during a pass, {sizes[-1]}")
     return table(header, rows)
-
-
-def retrieval() -> Iterator[str]:
-    """Return what `benchmarks/retrieval.py` measured on test: a row a method, the best of its rates of every seed."""
-    by_method: dict[str, list[dict[str, Any]]] = {}
-    for run in records_of("retrieval"):
-        by_method.setdefault(run["method"], []).append(run)
-    names = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100")
-    rows = (
-        (
-            method,
-            f"{found[0]['parameters']['trainable']:,}" if "parameters" in found[0] else "0",
-            str(len(found)),
-            *(spread([run["test"]["metrics"][name] for run in found]) for name in names),
-            "; ".join(_gain(run["ndcg_at_10_beside_frozen"]) for run in found if "ndcg_at_10_beside_frozen" in run),
-        )
-        for method, found in by_method.items()
-    )
-    return table(("method", "trained", "seeds", *(f"`{name}`" for name in names), "beside frozen, each seed"), rows)
-
-
-def _gain(found: dict[str, float]) -> str:
-    return f"{found['difference']:+.3f} ({found['lower']:+.3f} to {found['upper']:+.3f})"
 
 
 @functools.cache
@@ -635,7 +597,6 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "families": families,
     "support": support,
     "family-tasks": family_tasks,
-    "efficiency": efficiency,
     "metrics": metrics,
     "tasks": data_tasks,
     "study": study,
@@ -646,7 +607,6 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "ablation-paired": ablation_paired,
     "ablation-training": ablation_training,
     "aot-grid": aot_grid,
-    "retrieval": retrieval,
     "patched": patched,
 }
 
