@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from drawing import drawing
 
 FOLDER = Path(__file__).parent
@@ -386,22 +386,20 @@ def ablation_training(part: str) -> Iterator[str]:
 
 
 def aot_grid() -> Iterator[str]:
-    """Return what `foretoken bench aot --grid` measured: a row a candidate, two columns a size."""
-    from foretoken.bench.show.methods import working_memory
-    from foretoken.bench.show.numbers import overhead, percent
+    """Return what `python -m benchmarks aot` measured: a row a candidate, two columns a size."""
+    from benchmarks.suite.tables import overhead
 
-    file = RESULTS / "bench-aot-grid.json"
-    results = json.loads(file.read_text(encoding="utf-8"))["results"]
+    results = json.loads((RESULTS / "bench-aot-grid.json").read_text(encoding="utf-8"))["results"]
     sizes = [f"{part['settings']['batch']} x {part['settings']['n']}" for part in results]
-    names = list(results[0]["memory"])
+    first, last = results[0]["memory"], results[-1]["memory"]
     rows = (
         (
             name,
-            *(percent(overhead(part["timings"]["forward"], name) or 0.0) for part in results),
-            f"{results[0]['memory'][name]['adapter'] / 1e6:.1f} MB",
-            f"{(working_memory(results[-1]['memory'][name]) or 0) / 1e6:.0f} MB",
+            *(f"{100 * overhead(part['timings']['forward'][name]):+.1f} %" for part in results),
+            f"{first[name]['adapter'] / 1e6:.1f} MB",
+            f"{max(0, last[name]['peak'] - last[name]['before']) / 1e6:.0f} MB",
         )
-        for name in names
+        for name in first
     )
     header = ("candidate", *(f"time, {size}" for size in sizes), "tensors", f"during a pass, {sizes[-1]}")
     return table(header, rows)

@@ -41,7 +41,6 @@ VERBS = {
     "export": "write a model as a folder for onnxruntime, PyTorch alone or OpenVINO",
     "push": "put an adapter or a model on the Hugging Face hub",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
-    "bench": "measure time and memory beside transformers and peft",
     "env": "show what the machine has and what will be chosen on it",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",
@@ -51,7 +50,6 @@ EVERYWHERE = ("--debug", "--no-malloc")  # with any verb, at any place
 ANEW = "nothing was written, and the same command begins anew"
 AFTER_INTERRUPTION = {
     "train": "the same command goes on from the last checkpoint, or begins anew where there is none yet",
-    "bench": "what was measured so far is kept in its file",
 }
 log = logging.getLogger(__name__)
 OK, ERROR, INTERRUPTED = 0, 2, 130
