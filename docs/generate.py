@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from unittest.mock import patch
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1]))
 from drawing import drawing
 
 FOLDER = Path(__file__).parent
