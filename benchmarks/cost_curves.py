@@ -1,6 +1,6 @@
 """Time and memory against work: tokens, documents, prefix length, threads, and adapters of a batch.
 
-    python benchmarks/cost_curves.py [--axis tokens batch prefix threads adapters] [--rounds 2]
+    python -m benchmarks.cost_curves [--axis tokens batch prefix threads adapters] [--rounds 2]
 
 A training step of Longformer-base's shapes (two layers, float32) with five methods and none, and a batch of 64 short
 documents that have one to 64 adapters between them. Candidates take turns; medians of processor time, of the clock's
@@ -24,14 +24,10 @@ import matplotlib as mpl
 import torch
 from matplotlib.ticker import LogLocator, NullFormatter
 
-import foretoken
-from foretoken.bench.counts.memory import peak_of
-from foretoken.bench.machine import hardware
-from foretoken.bench.methods import build, case, with_prefix
-from foretoken.bench.mixed import documents as short_documents
-from foretoken.bench.mixed import in_bank, new_model, saved_adapters
-from foretoken.bench.models import SHAPES, documents, longformer, step
-from foretoken.bench.names import NONE
+from benchmarks.suite.machine import hardware, peak_of
+from benchmarks.suite.methods import build, case, with_prefix
+from benchmarks.suite.mixed import in_bank, new_model, saved_adapters, short_documents
+from benchmarks.suite.models import NONE, SHAPES, documents, model, step
 from foretoken.files import write_json
 from foretoken.report.figures.style import RC, WIDTH, grid, legend, marks, thousands
 from foretoken.report.figures.svg import to_png
@@ -57,7 +53,7 @@ Measured = Iterator[tuple[str, int, float, float | None]]
 
 def models(longest: int, cases: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the candidates on a model for documents of so many tokens."""
-    base = longformer(SHAPE, layers=LAYERS, max_length=longest + 200, dtype=torch.float32, device="cpu")
+    base = model("longformer", SHAPE, layers=LAYERS, max_length=longest + 200)
     with TemporaryDirectory() as folder:
         return {one["label"]: build(base, one, Path(folder) / one["label"]).train() for one in cases}
 
@@ -172,7 +168,6 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=FIGURE)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    foretoken.tune_malloc()
     values: dict[str, Any] = {"hardware": hardware(), "layers": LAYERS, "axes": {}}
     if options.output.is_file():
         values = json.loads(options.output.read_text(encoding="utf-8"))

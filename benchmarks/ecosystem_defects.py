@@ -1,6 +1,6 @@
 """The same cases through peft's own prefix methods and through foretoken's, side by side.
 
-    python benchmarks/ecosystem_defects.py [benchmarks/results/ecosystem_defects.md]
+    python -m benchmarks.ecosystem_defects [benchmarks/results/ecosystem_defects.md]
 
 Tiny random models; what is printed is what happened with the installed versions.
 """

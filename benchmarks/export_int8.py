@@ -2,7 +2,7 @@
 
     foretoken export runs/news --output whole
     foretoken export runs/news --int8 --output int8
-    python benchmarks/export_int8.py whole int8 test.csv
+    python -m benchmarks.export_int8 whole int8 test.csv
 
 Prints accuracy and macro-F1 of each, how many answers differ, the differences of probabilities, sizes, and
 medians of the seconds per document of both in turns. Needs onnxruntime, tokenizers and scikit-learn alone.

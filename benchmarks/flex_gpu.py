@@ -1,6 +1,6 @@
 """FlexAttention against transformers on a GPU: one Longformer attention, long documents, bf16.
 
-    python benchmarks/flex_gpu.py [--output benchmarks/results/flex_gpu] [--lengths 4096 8192 16384] [--batches 1 8 32]
+    python -m benchmarks.flex_gpu [--output benchmarks/results/flex_gpu] [--lengths 4096 8192 16384] [--batches 1 8 32]
 
 One self-attention of longformer-base's shape (12 heads of width 64, window 512, the first token global) with random
 weights, from hidden states to hidden states: as transformers computes it, and with the engine ``flex`` in the place of

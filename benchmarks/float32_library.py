@@ -1,6 +1,6 @@
 """float32 by oneDNN in place of MKL: forward passes and steps with a frozen model, the two in turn in one process.
 
-    python benchmarks/float32_library.py [--output benchmarks/results/float32_library] [--rounds 5] [--threads 1 2]
+    python -m benchmarks.float32_library [--output benchmarks/results/float32_library] [--rounds 5] [--threads 1 2]
 
 Prefix-propagation and LoRA on models of MiniLM's shapes and of Longformer-base's with four layers, random weights,
 without padding as `foretoken train` computes; and a single product. Processors that foretoken does not give to oneDNN
@@ -22,8 +22,8 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 
 import foretoken
-from foretoken.bench.machine import hardware
-from foretoken.bench.measure import Effort, compare
+from benchmarks.suite.machine import hardware
+from benchmarks.suite.measure import compare
 from foretoken.files import write_json, write_text
 from foretoken.machine.products import SWITCH, linear
 
@@ -58,7 +58,7 @@ def by(library: str, call: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-def passes(trained: Any, documents: int, tokens: int, effort: Effort) -> dict[str, Any]:
+def passes(trained: Any, documents: int, tokens: int, rounds: int) -> dict[str, Any]:
     ids = torch.randint(1000, 20000, (documents, tokens), generator=torch.Generator().manual_seed(0))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.zeros(documents).long()}
 
@@ -72,21 +72,20 @@ def passes(trained: Any, documents: int, tokens: int, effort: Effort) -> dict[st
 
     found: dict[str, Any] = {}
     for name, call in (("forward", forward), ("step", step)):
-        timings = compare({library: by(library, call) for library in LIBRARIES}, effort=effort)
-        found[name] = {library: timing.as_dict() for library, timing in timings.items()}
+        found[name] = compare({library: by(library, call) for library in LIBRARIES}, rounds=rounds)
     one, other = (by(library, forward)() for library in LIBRARIES)
     return found | {"logits_differ": float((one - other).abs().max() / one.abs().max())}
 
 
-def products(effort: Effort) -> dict[str, Any]:
+def products(rounds: int) -> dict[str, Any]:
     """Return what one product takes in both libraries."""
     rows, inner, outer = PRODUCT
     x, weight, bias = torch.randn(rows, inner), torch.randn(outer, inner), torch.randn(outer)
-    timings = compare({library: by(library, lambda: linear(x, weight, bias)) for library in LIBRARIES}, effort=effort)
-    return {"shape": PRODUCT, "timings": {library: timing.as_dict() for library, timing in timings.items()}}
+    calls = {library: by(library, lambda: linear(x, weight, bias)) for library in LIBRARIES}
+    return {"shape": PRODUCT, "timings": compare(calls, rounds=rounds)}
 
 
-def measure(threads: int, effort: Effort) -> dict[str, Any]:
+def measure(threads: int, rounds: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     found = []
     for kind, batches in BATCHES.items():
@@ -94,8 +93,8 @@ def measure(threads: int, effort: Effort) -> dict[str, Any]:
             trained = model(kind, method)
             for documents, tokens in batches:
                 row = {"model": kind, "method": method, "documents": documents, "tokens": tokens}
-                found.append(row | passes(trained, documents, tokens, effort))
-    return {"threads": threads, "product": products(effort), "passes": found}
+                found.append(row | passes(trained, documents, tokens, rounds))
+    return {"threads": threads, "product": products(rounds), "passes": found}
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -116,11 +115,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
-    foretoken.tune_malloc()
     facts = {"date": date.today().isoformat(), "hardware": hardware()}
     versions = {package.__name__: package.__version__ for package in (torch, transformers, foretoken)}
-    effort = Effort(rounds=options.rounds, seconds=60)
-    results = [measure(threads, effort) for threads in options.threads]
+    results = [measure(threads, options.rounds) for threads in options.threads]
     write_json(options.output.with_suffix(".json"), facts | {"versions": versions, "results": results})
     title = f"MKL and oneDNN, {facts['date']}, {hardware().get('cpu')}"
     write_text(options.output.with_suffix(".md"), f"{title}\n\n{table(results)}\n")

@@ -1,4 +1,4 @@
-"""How large an installation is: the core, and each extra with what it needs: `python benchmarks/install_size.py`.
+"""How large an installation is: the core, and each extra with what it needs: `python -m benchmarks.install_size`.
 
 The packages that are installed here are followed from foretoken's metadata through their own, and the bytes of their
 files are summed. Writes results/install_size.json. Before there were extras, every installation was that of `sweep`.

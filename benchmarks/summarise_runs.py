@@ -1,6 +1,6 @@
 """Write the records of finished runs down as one JSON and one Markdown table.
 
-    python benchmarks/summarise_runs.py runs benchmarks/results/NAME
+    python -m benchmarks.summarise_runs runs benchmarks/results/NAME
 
 Unfinished runs are listed, not dropped; a candidate of a sweep that was not selected has no test. Folders of this
 machine do not enter the result.

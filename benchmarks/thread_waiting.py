@@ -1,6 +1,6 @@
 """What waiting threads cost where processes have more threads than the machine has cores.
 
-    python benchmarks/thread_waiting.py [--output benchmarks/results/thread_waiting] [--processes 1 4] [--rounds 3]
+    python -m benchmarks.thread_waiting [--output benchmarks/results/thread_waiting] [--processes 1 4] [--rounds 3]
 
 Processes with two threads each start together and do the same small linear maps, as a training step has them, with
 OMP_WAIT_POLICY as it is (a thread that is done spins until the others are), PASSIVE (it sleeps), and with one thread.
@@ -67,7 +67,7 @@ def main() -> None:
     if options.work:
         work()
         return
-    from foretoken.bench.machine import hardware, versions
+    from benchmarks.suite.machine import hardware, versions
     from foretoken.files import write_json
 
     values: dict[str, Any] = {"hardware": hardware(), "versions": versions(), "load_average": os.getloadavg()[0]}

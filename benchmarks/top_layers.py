@@ -1,6 +1,6 @@
 """Seconds of a run's first epoch and of later ones, by how many layers its method acts at, with and without the cache.
 
-    FORETOKEN_DATA=... python benchmarks/top_layers.py [--output benchmarks/results/top_layers] [--rounds 3]
+    FORETOKEN_DATA=... python -m benchmarks.top_layers [--output benchmarks/results/top_layers] [--rounds 3]
 
 One process; the kinds of run take turns, and each begins with an empty cache of states. An epoch is its steps: what is
 measured after it does not count. The first one is given with what filling the cache took, validation and test
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--method", default="prefix-propagation")
     options = parser.parse_args()
-    from foretoken.bench.machine import hardware, versions
+    from benchmarks.suite.machine import hardware, versions
     from foretoken.files import write_json
 
     runs: dict[str, list[Any]] = {kind.name: [] for kind in kinds(options.method)}

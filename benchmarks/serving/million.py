@@ -1,7 +1,7 @@
 """Send a million short documents through `foretoken predict --ray` and kill workers: no row may be lost or doubled.
 
-    python benchmarks/serving/million.py [--rows 1000000] [--kills 5] [--output benchmarks/results/serve-million]
-    python benchmarks/serving/million.py --model minilm --rows 20000 --kills 0 --workers 1
+    python -m benchmarks.serving.million [--rows 1000000] [--kills 5] [--output benchmarks/results/serve-million]
+    python -m benchmarks.serving.million --model minilm --rows 20000 --kills 0 --workers 1
 
 Without `--model` it is a BERT of one small random layer: the time is that of reading, handing out, making the tokens
 and writing. Rows name one of two adapters, which `foretoken train` makes first. A worker is killed with SIGKILL each
@@ -28,8 +28,8 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import transformers
+from benchmarks.suite.machine import hardware, versions
 
-from foretoken.bench.machine import hardware, versions
 from foretoken.files import write_json
 from foretoken.lengthening import resolve_source
 

@@ -1,6 +1,6 @@
 """A server as one writes it in an afternoon: transformers, batches in the order of arrival, padded to the longest.
 
-    python benchmarks/serving/padded.py MODEL --port 8001
+    python -m benchmarks.serving.padded MODEL --port 8001
 
 It is what compare.py sets beside `foretoken serve`. Run it with Python of an environment with foretoken[serve].
 """

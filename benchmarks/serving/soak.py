@@ -1,6 +1,6 @@
 """Let a server answer at a constant rate of arrivals for a while, and see whether its memory grows.
 
-    python benchmarks/serving/soak.py RUN_OR_ADAPTER... --seconds 600 --rate 20
+    python -m benchmarks.serving.soak RUN_OR_ADAPTER... --seconds 600 --rate 20
 
 Requests have 1 to 4 documents of 8 to 400 words; one in twenty is broken or oversized, and some hang up. What the
 server's process holds is written down by watched.py. Straight lines through the last third of it say what an hour would
@@ -21,8 +21,8 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+from benchmarks.suite.machine import hardware, versions
 
-from foretoken.bench.machine import hardware, versions
 from foretoken.files import write_json
 
 HERE = Path(__file__).parent
@@ -64,7 +64,7 @@ async def soak(address, options):
             sent += 1
             await asyncio.sleep(max(0, sent / options.rate - now))
         await asyncio.gather(*tasks)
-        alive = (await client.get("/v2/health/ready")).status_code == 200
+        alive = (await client.get("/health/ready")).status_code == 200
     return {
         "seconds": options.seconds,
         "rate": options.rate,
@@ -106,7 +106,6 @@ def main():
                 samples = [one | {"seconds": round(one["seconds"] - shift, 1)} for one in samples]
                 found |= {"extrapolated_an_hour": grown(samples, options.seconds), "samples": samples}
                 found |= {"hardware": hardware(), "versions": versions(), "load": os.getloadavg()}
-                found["server_malloc"] = os.environ.get("FORETOKEN_MALLOC", "by the command")
                 write_json(options.output, found)
                 print(json.dumps({name: value for name, value in found.items() if name != "samples"}, indent=2))
             finally:

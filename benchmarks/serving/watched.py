@@ -1,6 +1,6 @@
 """`foretoken serve` with a thread that writes down what the process holds, for soak.py.
 
-    python benchmarks/serving/watched.py FILE SECONDS RUN_OR_ADAPTER... --port 0
+    python -m benchmarks.serving.watched FILE SECONDS RUN_OR_ADAPTER... --port 0
 
 Every so many seconds a line of JSON is added to FILE: resident megabytes, Python objects that are alive after a
 collection, blocks of Python's own allocator, threads, and of glibc's what is in use and what it has from the kernel.

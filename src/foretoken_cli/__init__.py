@@ -38,7 +38,6 @@ VERBS = {
     "export": "write a model as a folder for onnxruntime or PyTorch alone",
     "push": "put an adapter or a model on the Hugging Face hub",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
-    "bench": "measure time and memory beside transformers and peft",
     "env": "show what the machine has and what will be chosen on it",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",
@@ -47,7 +46,6 @@ VERBS = {
 ANEW = "nothing was written, and the same command begins anew"
 AFTER_INTERRUPTION = {
     "train": "the same command goes on from the last checkpoint, or begins anew where there is none yet",
-    "bench": "what was measured so far is kept in its file",
 }
 OK, ERROR, INTERRUPTED = 0, 2, 130
 OBJECTS = 10_000  # made between two collections of garbage, where Python has 700: imports make a million that stay

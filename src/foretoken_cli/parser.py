@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import UnionType
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
-    def add_options(self, options: type[Any], *, without: Collection[str] = ()) -> None:
+    def add_options(self, options: type[Any]) -> None:
         """Add an argument for every field of a dataclass: a positional one if it has no default, else a flag.
 
         Beside help and limits, the metadata of a field may say: ``positional``, for one that has a default; ``short``,
@@ -35,11 +35,10 @@ class Parser(argparse.ArgumentParser):
         types = types_of(options)
         groups: defaultdict[str, Any] = defaultdict(self.add_mutually_exclusive_group)  # by name
         for item in fields(options):
-            if item.name not in without:
-                group = item.metadata.get("one_of")
-                place = groups[group] if group else self
-                names, settings = _argument(item, types[item.name])
-                place.add_argument(*names, **settings)
+            group = item.metadata.get("one_of")
+            place = groups[group] if group else self
+            names, settings = _argument(item, types[item.name])
+            place.add_argument(*names, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise what `foretoken` prints in one line before it exits with 2."""

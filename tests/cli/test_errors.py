@@ -191,7 +191,7 @@ def test_debug_shows_the_traceback(cli):
     assert "Traceback" in cli("train", "nowhere.yaml", "--debug").err
 
 
-@pytest.mark.parametrize("verb", ["", *VERBS, "bench encoder"])
+@pytest.mark.parametrize("verb", ["", *VERBS])
 def test_help_needs_no_heavy_library(verb):
     command = [sys.executable, "-X", "importtime", "-m", "foretoken", *verb.split(), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

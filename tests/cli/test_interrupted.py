@@ -12,7 +12,6 @@ from foretoken_cli import INTERRUPTED, VERBS, main
 
 SAID = {
     "train": "goes on from the last checkpoint",
-    "bench": "what was measured so far is kept",
     "predict": "nothing was written, and the same command begins anew",
 }
 

@@ -197,7 +197,7 @@ def test_folders_with_other_things_are_never_replaced(verb, forked, run, tiny_fi
         assert kept.read_text() == "precious"
 
 
-def test_files_of_other_people_beside_figures_and_benchmarks_stay(forked, run, tmp_path):
+def test_files_of_other_people_beside_figures_stay(forked, run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "attention_mass.svg").write_text("<svg>mine</svg>")
@@ -205,16 +205,6 @@ def test_files_of_other_people_beside_figures_and_benchmarks_stay(forked, run, t
     (tmp_path / "figures" / "attention_mass.svg").unlink()
     for _ in range(2):
         assert assert_done_or_refused(forked("analyse", "run", "-o", "figures", cwd=tmp_path))
-    values = {"format": 1, "benchmark": "attention", "results": [], "started": "", "status": "finished"}
-    values |= {"hardware": {"cpu": "x", "cores": 2, "system": "x"}, "versions": {}}
-    (tmp_path / "bench.json").write_text(json.dumps(values))
-    (tmp_path / "report.md").write_text("my report")
-    words = ("bench", "report", "bench.json", "--output", ".")
-    assert "was not written by this command" in refused(forked(*words, cwd=tmp_path))
-    assert (tmp_path / "report.md").read_text() == "my report"
-    (tmp_path / "report.md").unlink()
-    for _ in range(2):
-        assert assert_done_or_refused(forked(*words, cwd=tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -274,8 +274,6 @@ def test_sweeps_beyond_use_are_refused_before_anything_is_made(changes, said, re
         (("analyse", "x", "--documents", "0"), "expected a whole number from 1 to 100,000"),
         (("lengthen", "a", "b", "--max-length", "1000000000"), "expected a whole number from 1 to 10,000,000"),
         (("sweep", "x", "--workers", "10000"), "expected a whole number from 1 to 256"),
-        (("bench", "padding", "--batch-size", "x"), "expected a whole number from 1 to 100,000"),
-        (("bench", "attention", "--threads", "100000"), "expected a whole number from 1 to 1,024"),
         (("methods", "a", "b"), "unrecognized arguments: b"),
         (("report", "x", "--out\x1b[2J"), r"unrecognized arguments: --out\x1b[2J"),
         (("tasks", "x" * 5000), "no task"),

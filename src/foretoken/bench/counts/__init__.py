@@ -1,1 +1,0 @@
-"""What a pass takes: operations and memory."""
