@@ -45,7 +45,8 @@ def table_of(values: Json) -> str:
     """Return what a benchmark measured, as Markdown."""
     rows = [[result["title"], *row] for result in values["results"] for row in rows_of(result)]
     hardware = values["hardware"]
-    caption = f"{values['started']}, {hardware['cpu']}, {hardware['cores']} cores, {hardware['threads']} threads."
+    threads = ", ".join(sorted({str(result["threads"]) for result in values["results"] if "threads" in result}))
+    caption = f"{values['started']}, {hardware['cpu']}, {hardware['cores']} cores, threads: {threads}."
     caption += " Times in seconds: medians, how many samples were clean, and beside the first candidate."
     header = ("part", "what", "value", "clean", "beside")
     return markdown(Table(values["benchmark"], header, tuple(tuple(words(*row)) for row in rows), caption, names=2))
