@@ -27,6 +27,7 @@ from drawing import drawing
 FOLDER = Path(__file__).parent
 README = FOLDER.parent / "README.md"
 RESULTS = FOLDER.parent / "benchmarks" / "results"
+RESEARCH = FOLDER.parent / "research"
 MARKED = re.compile(r"(<!-- generated: (?P<name>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = "88"
 HEADS = {
@@ -301,7 +302,7 @@ def data_tasks() -> Iterator[str]:
 
 
 def ablation(task: str, metric: str) -> Iterator[str]:
-    """Return what `benchmarks/ablation.py` measured on one task: a row a variant, in the order of the runs."""
+    """Return what `research/ablation.py` measured on one task: a row a variant, in the order of the runs."""
     runs = records_of("ablation")
     variants: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
@@ -409,8 +410,8 @@ def aot_grid() -> Iterator[str]:
 
 @functools.cache
 def records_of(name: str) -> list[dict[str, Any]]:
-    """Return the runs that a file of `benchmarks/results` records; read once for all pages."""
-    runs: list[dict[str, Any]] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["runs"]
+    """Return the runs that a file of `research/records` holds; read once for all pages."""
+    runs: list[dict[str, Any]] = json.loads((RESEARCH / "records" / f"{name}.json").read_text(encoding="utf-8"))["runs"]
     return runs
 
 
@@ -611,7 +612,7 @@ PARTS: dict[str, Callable[..., Iterator[str]]] = {
 
 def stale() -> Iterator[tuple[Path, str]]:
     """Yield the pages that are not as the code has them now, and how they should be."""
-    for page in (README, *sorted(FOLDER.rglob("*.md"))):
+    for page in (README, *sorted(FOLDER.rglob("*.md")), *sorted(RESEARCH.glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         if (fresh := generated(text)) != text:
             yield page, fresh

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("result.svg")
-STUDY = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "study.json"
+STUDY = Path(__file__).resolve().parents[1] / "research" / "records" / "study.json"
 STYLE = """
   text { font: 13px sans-serif; fill: #222 } .small { font-size: 11px; fill: #555 } .axis { stroke: #c3ccd6 }
   .own { fill: #e8590c; stroke: #e8590c } .other { fill: #5c7185; stroke: #5c7185 }

@@ -1,7 +1,7 @@
 """What bf16 and int8 cost in score: finished runs measured on their test documents in each precision.
 
     FORETOKEN_DATA=... foretoken train recipe.yaml --output runs
-    FORETOKEN_DATA=... python -m benchmarks.precision_score runs/NAME [runs/OTHER ...]
+    FORETOKEN_DATA=... python -m research.precision_score runs/NAME [runs/OTHER ...]
 
 For each run: the metric of its recipe, the expected calibration error, how many answers differ from float32's and the
 largest difference of a probability. int8 is left out where the processor has no units for it.
@@ -19,8 +19,8 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
-
 from benchmarks.suite.machine import hardware
+
 from foretoken.errors import ConfigError
 from foretoken.files import write_json
 from foretoken.inference.any_predictor import load_predictor, predict_table
@@ -29,7 +29,7 @@ from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.prepare import read_data
 from foretoken.training.run.record import read_record
 
-OUTPUT = Path(__file__).parent / "results" / "precision_score.json"
+OUTPUT = Path(__file__).parent / "records" / "precision_score.json"
 PRECISIONS = ("fp32", "bf16", "int8")
 
 

@@ -1,6 +1,6 @@
 """Does a prefix lose its pull over a long text where positions rotate? Measured on a small pretrained Llama.
 
-    python -m benchmarks.prefix_distance [--output benchmarks/results/prefix_distance] [--seeds 3] [--rates 0.03]
+    python -m research.prefix_distance [--output research/records/prefix_distance] [--seeds 3] [--rates 0.03]
 
 stories260K (Llama architecture, 5 layers, 8 heads of width 8, 512 positions, trained on TinyStories) learns to
 continue texts of another kind, SQuALITY's stories, through a prefix alone; with the prefix at position 0 and with

@@ -1,6 +1,6 @@
 """What `foretoken train --find-rate` finds, and how long it takes, by how many steps its rounds have.
 
-    FORETOKEN_DATA=... python -m benchmarks.rate_search [--task sst2 wnut17] [--method lora ...] [--output FILE]
+    FORETOKEN_DATA=... python -m research.rate_search [--task sst2 wnut17] [--method lora ...] [--output FILE]
 
 The settings are those of `ablation.py`, in bf16. The run that follows is trained at each rate that was found, and
 measured on validation, beside one at the method's own rate.
@@ -12,12 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ablation import TASKS
-from benchmarks.shared import run_missing, set_up, study_parser
 from foretoken.training.recipe.recipe import Recipe, build_recipe
 from foretoken.training.run import find_rate
 from foretoken.training.run.prepare import prepare
 from foretoken.training.run.train import train
+from research.ablation import TASKS
+from research.shared import run_missing, set_up, study_parser
 
 SCHEDULES = {
     "8 x 10, 4 x 20, 2 x 40": ((8, 10), (4, 20), (2, 40)),

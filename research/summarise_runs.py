@@ -1,6 +1,6 @@
 """Write the records of finished runs down as one JSON and one Markdown table.
 
-    python -m benchmarks.summarise_runs runs benchmarks/results/NAME
+    python -m research.summarise_runs runs research/records/NAME
 
 Unfinished runs are listed, not dropped; a candidate of a sweep that was not selected has no test. Folders of this
 machine do not enter the result.
