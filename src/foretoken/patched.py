@@ -244,9 +244,8 @@ PATCHED: tuple[Patch, ...] = (
     Patch(
         "torch.nn.Module.forward",
         "replaced",
-        "callers that pass hooks by (`model.forward(...)`) reach them all the same, frozen layers whose result is "
-        "known hand on what they are given, and bodies of models that are trained at once what one pass computes "
-        "for all (on the body, its layers and a model with another head, not the class)",
+        "callers that pass hooks by (`model.forward(...)`) reach them all the same, and frozen layers whose result is "
+        "known hand on what they are given (on the body, its layers and a model with another head, not the class)",
         UNLOAD,
     ),
     Patch(

@@ -46,7 +46,6 @@ from foretoken.training.tokens.cache import Content, cached
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.ingredients import of_encoding, of_source
 from foretoken.training.tokens.new_tokens import add_new_tokens
-from foretoken.training.trainer.joint import JointPass
 from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
@@ -70,7 +69,6 @@ class Prepared:
     base_model: str
     fingerprint: Mapping[str, str]
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
-    joint: JointPass | None = None  # where runs are trained at once
 
     @property
     def head(self) -> HeadOptions | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -67,7 +66,6 @@ from foretoken.training.run.results import (
     timings,
     write_predictions,
 )
-from foretoken.training.trainer.joint import JointPass
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
@@ -91,7 +89,6 @@ def train(
     find_rate: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     measure_test: bool = True,
-    join: Callable[[Prepared], JointPass] | None = None,
 ) -> JsonObject:
     """Run a recipe and return its record; a killed run goes on, a finished one is not repeated.
 
@@ -102,7 +99,6 @@ def train(
         find_rate: search for the learning rate first, in place of the recipe's.
         callbacks: told of every evaluation; :class:`~foretoken.training.run.record.Pruned` ends the run.
         measure_test: without it the test split is not looked at; see :func:`foretoken.inference.evaluate.measure_test`.
-        join: called before the first step; returns this run's side of the pass that it shares with others.
 
     Raises:
         RecipeError: the folder holds a run of another recipe.
@@ -141,8 +137,6 @@ def train(
             search = searched(before)
         elif before is not None and find_rate and _is_same_search(recipe, prepared, before):
             search = searched(before)
-        if join is not None:
-            prepared = replace(prepared, joint=join(prepared))
         with set_aside(folder) if restart and alone else nullcontext():
             return _train(recipe, prepared, checkpoint, search, callbacks, MEASURED if measure_test else MEASURED[:1])
 
@@ -197,8 +191,7 @@ def _train(
                 recipe = with_rate(recipe, search["chosen"])
                 record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
             with closing(ProgressBar(metric)) as bar:
-                bars = [] if prepared.joint else [bar]  # several would overwrite each other
-                watching = [*bars, HistoryCallback(record, metric), _DropAside(recipe.run_folder), *callbacks]
+                watching = [bar, HistoryCallback(record, metric), _DropAside(recipe.run_folder), *callbacks]
                 trainer = _fit(recipe, prepared, checkpoint, watching, measured)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
             scaling = scaling_of(recipe.calibration, predictions["validation"])
@@ -232,7 +225,6 @@ def _fit(
         checkpoints=_checkpoints(recipe),
         callbacks=[SayIdle(recipe, prepared), LogAtEvaluation(), StepTimes(), *callbacks],
     )
-    trainer.joint = prepared.joint
     _cache_states(recipe, prepared, trainer, ("train", *MEASURED[:1], *measured))
     if checkpoint is not None and is_over(checkpoint):
         _restore(trainer, checkpoint)
