@@ -45,7 +45,6 @@ VERBS = {
     "env": "show what the machine has and what will be chosen on it",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",
-    "cache": "show or clear the cache of tokenised data",
 }
 EVERYWHERE = ("--debug", "--no-malloc")  # with any verb, at any place
 ANEW = "nothing was written, and the same command begins anew"

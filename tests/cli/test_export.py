@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 import foretoken
 from foretoken.exporting.export import export
@@ -18,6 +19,8 @@ from foretoken.exporting.onnx_file import read_adapter, run_onnx, session_of, to
 from foretoken.inference.predictor import load_for_inference
 from foretoken.inference.retrieval import embed
 from foretoken.sentence_encoders import SentenceEncoder
+from foretoken.training.run import train
+from foretoken.training.run.prepare import prepare
 
 from support.saved import LABELS, model_of, save_adapter, save_base
 
@@ -191,3 +194,27 @@ def test_openvino_computes_what_the_model_does(adapter, tmp_path):
     pytest.importorskip("openvino")
     assert export(adapter, tmp_path / "out", to="openvino") <= 1e-4
     assert {"model.xml", "model.bin"} <= {file.name for file in (tmp_path / "out").iterdir()}
+
+
+def test_equal_runs_share_a_graph_whatever_their_tokenizers_were_asked(tiny, tmp_path, cli, monkeypatch):
+    base = tmp_path / "base"
+    shutil.copytree(tiny.model, base)
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    tokenizer.enable_truncation(12)  # as the files of sentence encoders do
+    tokenizer.enable_padding(length=12)
+    tokenizer.save(str(base / "tokenizer.json"))
+
+    def prepared(recipe):
+        made = prepare(recipe)
+        made.tokenizer(["a text"], truncation=True, max_length=3, padding="max_length")
+        return made
+
+    for name in ("one", "other"):
+        recipe = tiny.recipe(tmp_path / f"{name}.yaml", name=name, model=str(base), training={"epochs": 1})
+        assert cli("train", recipe).code == 0
+        monkeypatch.setattr(train, "prepare", prepared)
+    runs = [tmp_path / "runs" / name for name in ("one", "other")]
+    first, second = ((run / "adapter" / "tokenizer.json").read_bytes() for run in runs)
+    assert first == second
+    assert json.loads(first)["truncation"] is json.loads(first)["padding"] is None
+    assert cli("export", *runs, "--shared", "--output", tmp_path / "shared").code == 0

@@ -1,10 +1,9 @@
-"""Vectors of passages by the pretrained model: computed once per model and data, not once per epoch or run."""
+"""Vectors of passages by the pretrained model: computed once per run, not once per epoch."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ from datasets import Dataset, Features, List, Value
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.files import JsonObject
 from foretoken.training.problems.retrieval import Retrieval, Vectors
 from foretoken.training.tokens.batches import by_length
-from foretoken.training.tokens.cache import Content, cached
 
 log = logging.getLogger(__name__)
 Tokens = tuple[int, ...]
@@ -30,8 +27,6 @@ def with_passage_vectors(
     *,
     batch_size: int,
     precision: str,
-    name: str,
-    made_of: JsonObject,
 ) -> dict[str, Dataset]:
     """Return the tables with ``documents``, the vectors of passages and negatives, in the place of their tokens.
 
@@ -42,19 +37,12 @@ def with_passage_vectors(
         tables: the tokens of every split.
         batch_size: passages that are run together.
         precision: ``fp32``, or ``bf16`` for autocast.
-        name: of the data set, for `foretoken cache`.
-        made_of: what decides which tokens the tables have, and the weights of the model.
     """
-
-    def make() -> Content:
-        texts = list({tuple(ids) for table in tables.values() for row in table["sequences"] for ids in row[1:]})
-        vectors = _vectors(problem, model, tokenizer, texts, batch_size, precision)
-        log.info("the pretrained model has read %d passages, once for all epochs", len(texts))
-        places = {text: place for place, text in enumerate(texts)}
-        return Content({split: _replaced(table, vectors, places) for split, table in tables.items()}, {})
-
-    ingredients = {**made_of, "encoder": asdict(problem.encoder), "precision": precision}
-    return dict(cached(lambda: ingredients, make, kind="vectors", name=name).tables)
+    texts = list({tuple(ids) for table in tables.values() for row in table["sequences"] for ids in row[1:]})
+    vectors = _vectors(problem, model, tokenizer, texts, batch_size, precision)
+    log.info("the pretrained model has read %d passages, once for all epochs", len(texts))
+    places = {text: place for place, text in enumerate(texts)}
+    return {split: _replaced(table, vectors, places) for split, table in tables.items()}
 
 
 @torch.inference_mode()

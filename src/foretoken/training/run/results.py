@@ -19,6 +19,7 @@ from foretoken.files import JsonObject, atomic_directory, atomic_file, write_jso
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import negative_log_likelihood
 from foretoken.quiet import quiet_transformers
+from foretoken.training.model.load import save_tokenizer
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
@@ -158,7 +159,7 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: S
     folder = record.folder / SAVED[not isinstance(prepared.model, PeftModel)]
     with saved(folder, record, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
-        prepared.tokenizer.save_pretrained(str(temporary))
+        save_tokenizer(prepared.tokenizer, temporary)
         if (encoder := prepared.problem.sentence_encoder) is not None:
             replace(encoder, max_length=prepared.max_length).write(temporary, prepared.model.config.hidden_size)
 

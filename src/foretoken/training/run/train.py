@@ -44,7 +44,7 @@ from foretoken.training.run.folder import (
 )
 from foretoken.training.run.idle import SayIdle
 from foretoken.training.run.model_card import write_model_card
-from foretoken.training.run.prepare import MEASURED, Prepared, data_name, prepare, summary
+from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
 from foretoken.training.run.record import (
     FINISHED,
     RATE_SEARCH,
@@ -244,7 +244,6 @@ def _cache_states(recipe: Recipe, prepared: Prepared, trainer: RecipeTrainer, sp
         prepared.model,
         prepared.problem.collator(prepared.tokenizer, prepared.model),
         dtype=options.cache_states,
-        name=data_name(recipe.data),
         batch_size=options.eval_batch_size,
         precision=options.precision,
     )
