@@ -51,7 +51,7 @@ keys of a recipe:
 class TrainCommand:
     """The flags of `foretoken train`; the recipes stand before them, keys of the recipe among them."""
 
-    restart: bool = option("begin anew; an earlier run goes once the new one has begun", False)
+    restart: bool = option("begin anew; an earlier run's folder is renamed to NAME.1 (NAME.2, ...)", False)
     accept_changed: bool = option("go on though data, model or versions have changed since the kill", False)
     find_rate: bool = option("search for the learning rate first, in 240 steps on training documents", False)
 

@@ -33,13 +33,13 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import SaveError
-from foretoken.files import JsonObject
+from foretoken.files import JsonObject, remove
 from foretoken.training.model.load import is_head
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Inputs
 from foretoken.training.problems.metrics import greater_is_better
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
-from foretoken.training.run.checkpoints import best_in, remove_checkpoint, rotate, seal
+from foretoken.training.run.checkpoints import best_in, rotate, seal
 from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations, SmoothedLabels
@@ -379,7 +379,7 @@ class RecipeTrainer(Trainer):
                 seal(folder)
                 rotate(self.checkpoints, self.state.best_global_step)
         except (SaveError, OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own
-            remove_checkpoint(folder)
+            remove(folder)
             if isinstance(error, SaveError):
                 raise
             raise SaveError(f"cannot write {folder}: {' '.join(str(error).split())}") from error
