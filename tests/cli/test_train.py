@@ -122,11 +122,12 @@ def test_a_finished_run_is_not_repeated_but_its_table_is_shown(finished, cli):
     assert (finished / "run.json").read_bytes() == before
 
 
-def test_restart_throws_a_finished_run_away(tiny, tmp_path, cli, record):
+def test_restart_begins_anew_and_renames_a_finished_run(tiny, tmp_path, cli, record):
     recipe = tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1})
     cli("train", recipe)
     cli("train", recipe, "--restart", "--training.epochs=2")
     assert len(record(tmp_path / "runs" / "run")["epochs"]) == 2
+    assert len(record(tmp_path / "runs" / "run.1")["epochs"]) == 1
 
 
 def test_a_changed_recipe_is_refused_and_the_keys_are_named(finished, refused):

@@ -69,6 +69,16 @@ def test_of_many_damaged_runs_a_few_are_named(without_figures, tmp_path, capsys)
     assert line.endswith("and 997 more")
 
 
+def test_what_a_restart_has_renamed_is_read_where_it_is_named(tmp_path):
+    make_run(tmp_path / "runs" / "mail")
+    (tmp_path / "runs" / "mail").rename(tmp_path / "runs" / "mail.1")
+    make_run(tmp_path / "runs" / "mail")
+    make_run(tmp_path / "runs" / "mail.2")  # a name that its user has chosen
+    assert [run.name for run in find_runs([tmp_path / "runs"])] == ["mail", "mail.2"]
+    (named,) = find_runs([tmp_path / "runs" / "mail.1"])
+    assert named.folder.name == "mail.1"
+
+
 def test_links_in_a_circle_end(tmp_path):
     make_run(tmp_path / "runs" / "a")
     (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs")

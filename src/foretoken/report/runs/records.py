@@ -179,8 +179,8 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """Return every run in these folders and below, in the order of their paths; each folder once.
 
     A folder is a run when it holds a `run.json`, or something that only runs leave. A record that is missing
-    or cannot be read makes a run of status `unreadable`. An earlier run, whose folder a restart has renamed, is left out
-    unless it is named.
+    or cannot be read makes a run of status `unreadable`. An earlier run, whose folder a restart has renamed, is
+    left out unless it is named.
 
     Raises:
         DataError: a folder does not exist, or there is no run in any of them.
