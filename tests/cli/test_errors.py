@@ -79,24 +79,6 @@ def test_unusable_method_options(method, said, tiny, tmp_path, refused):
     assert said in refused("train", tiny.recipe(tmp_path / "r.yaml", method=method))
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "is empty"),
-        ("[1, 2]", "not a group of keys"),
-        ("a: [1", "not valid YAML"),
-        ("a: 1\na: 2", "twice"),
-    ],
-)
-def test_unusable_recipe_files(content, said, tmp_path, refused):
-    (tmp_path / "r.yaml").write_text(content)
-    assert said in refused("train", tmp_path / "r.yaml")
-
-
-def test_a_recipe_that_is_not_there(refused):
-    assert "no such recipe file" in refused("train", "nowhere.yaml")
-
-
 def test_a_model_that_is_not_there(tiny, tmp_path, refused):
     assert "nowhere" in refused("train", tiny.recipe(tmp_path / "r.yaml", model=str(tmp_path / "nowhere")))
 
@@ -118,14 +100,6 @@ def test_an_output_below_a_file_is_refused_before_anything_is_loaded(tiny, tmp_p
     (tmp_path / "file").write_text("")
     message = refused("train", tiny.recipe(tmp_path / "r.yaml", output=str(tmp_path / "file")))
     assert "cannot write" in message or "holds no run" in message
-
-
-def test_a_folder_of_something_else_is_not_overwritten(tiny, tmp_path, refused):
-    kept = tmp_path / "runs" / "run" / "thesis.txt"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("precious")
-    assert "holds no run" in refused("train", tiny.recipe(tmp_path / "r.yaml"), "--restart")
-    assert kept.read_text() == "precious"
 
 
 @pytest.mark.parametrize("target", ["peft.PeftModel.save_pretrained", "pyarrow.parquet.write_table"])
@@ -188,13 +162,3 @@ def test_help_needs_no_heavy_library(verb):
         "pyarrow",
         "numpy",
     }
-
-
-@pytest.mark.slow  # the generated parts of the documentation are compared with the same lists by default
-def test_methods_and_tasks_list_every_row(cli):
-    from foretoken.data.tasks.table import TASKS
-    from foretoken.methods import METHODS
-
-    assert all(name in cli("methods").out for name in METHODS)
-    assert "num_virtual_tokens" in cli("methods", "prefix-propagation").out
-    assert all(name in cli("tasks").out for name in TASKS)

@@ -23,26 +23,9 @@ JSON = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
 )
 VALUES = st.sampled_from([*TEXTS, *NUMBERS, *NAMES, *OTHERS]) | JSON
-SNIPPETS = (*":{}[],&*!|>'\"%@#?-`~\t\n\0\r\\", "\n  ", "&a [*a]", "!!python/object:os.system ", "<<: ", "1:30", "010", "---\n")
-    *":{}[],&*!|>'\"%@#?-`~\t\n\0\r\\",
-    "\n  ",
-    "&a [*a]",
-    "!!python/object:os.system ",
-    "<<: ",
-    "1:30",
-    "010",
-    "é",
-    "---\n",
-)
-
-FIXED = (
-    "output",
-    "name",
-    "model",
-    "lengthen.max_length",
-    *(f"data.{name}" for name in ("task", "path", "train", "test")),
-)
-FIXED += ("data.validation",)
+SNIPPETS = (*":{}[],&*!|>'\"%@#?-`~\t\n\0\r\\", "\n  ", "&a [*a]", "!!python/object:os.system ", "<<: ", "010", "---\n")
+FIXED = ("output", "name", "model", "lengthen.max_length")
+FIXED += ("data.task", "data.path", "data.train", "data.validation", "data.test")
 
 
 def known_options(options=Recipe, prefix=""):

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from foretoken.errors import RunBusyError
 from foretoken.files import (
-    JsonObject,
     make_folder,
     os_errors_as_save_error,
     readable_object,
@@ -77,7 +77,7 @@ def move_aside(folder: Path) -> None:
         _release(place, lock)
 
 
-def is_set_aside(folder: Path, record: JsonObject) -> bool:
+def is_set_aside(folder: Path, record: Mapping[str, Any]) -> bool:
     """Tell whether a restart has renamed the folder of a run: the record still has the name that it began with.
 
     >>> is_set_aside(Path("runs/mail.1"), {"name": "mail"}), is_set_aside(Path("runs/mail.1"), {"name": "mail.1"})
