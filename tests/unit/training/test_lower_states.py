@@ -151,23 +151,6 @@ def test_a_run_is_that_without_the_cache(made, tmp_path, method, kept, folder):
     assert len(figures(plain)) > 6
 
 
-def test_head_only_reads_nothing_but_the_cache(made, tmp_path, monkeypatch):
-    train(recipe_of(made, tmp_path, "one", "head-only", None, cache_states="float32"))
-    ran = []
-    monkeypatch.setattr(LowerStates, "_add", lambda self, batches: ran.append(len(batches)))
-    record = train(recipe_of(made, tmp_path, "two", "head-only", None, cache_states="float32", seed=3))
-    assert not ran
-    assert record["status"] == "finished"
-
-
-def test_methods_and_seeds_share_the_states(made, tmp_path, folder, caplog):
-    caplog.set_level(logging.INFO, logger="foretoken")
-    for method in ("prefix-propagation", "prefix-tuning", "lora", "bitfit"):
-        train(recipe_of(made, tmp_path, method, method, cache_states="float32", epochs=1, seed=len(method)))
-    assert len(entries(folder)) == 1
-    assert sum("layers run once" in record.message for record in caplog.records) == 1
-
-
 def test_what_has_no_effect_or_cannot_be_is_said(made, tmp_path, caplog, monkeypatch):
     train(recipe_of(made, tmp_path, "all", layers=None, cache_states="float32", epochs=1))
     assert "training.cache_states has no effect: no layer is below" in caplog.text

@@ -25,12 +25,6 @@ def test_keys_that_are_newer_than_a_record_have_their_defaults():
     assert differing_keys(before, now) == ["training.warmup_ratio: 'nothing' in the folder, 0.2 now"]
 
 
-def test_what_a_recipe_leaves_to_foretoken_may_have_another_value():
-    before, now = ({"training": {"learning_rate": rate}} for rate in (0.001, 0.01))
-    assert len(differing_keys(before, now)) == 1
-    assert not differing_keys(before, now | {"auto": ["training.learning_rate"]})
-
-
 def test_history_joins_loss_and_validation_of_a_step():
     log = [
         {"step": 5, "epoch": 1.0, "loss": 0.5, "learning_rate": 0.1, "grad_norm": 1.0},
