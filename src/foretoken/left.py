@@ -7,7 +7,7 @@ KEYS = {  # of recipes and sweep files, by their dotted names
     "prune": "leave it out; training.early_stopping_patience ends a run that gains nothing",
 }
 VERBS = {
-    "cache": "`rm -r ~/.cache/foretoken`, or what FORETOKEN_CACHE names, removes what can all be made again",
+    "cache": "delete ~/.cache/foretoken/data, or data in the folder of FORETOKEN_CACHE, at any time",
     "bench": "python -m benchmarks NAME, in a clone of foretoken's repository",
 }
 

@@ -141,6 +141,12 @@ def test_unknown_verbs_methods_and_missing_recipes(refused, cli):
     assert "needs a value" in refused("train", "nowhere.yaml", "--training.epochs")
 
 
+def test_what_left_is_named_with_what_took_its_place(tiny, tmp_path, refused):
+    recipe = tiny.recipe(tmp_path / "r.yaml", tasks={"spam": {"data": {"path": "mail.csv"}}})
+    assert "tasks: left foretoken: train one recipe per task" in refused("train", recipe)
+    assert refused("cache").startswith("cache: left foretoken: delete ")
+
+
 def test_debug_shows_the_traceback(cli):
     assert "Traceback" in cli("train", "nowhere.yaml", "--debug").err
 
