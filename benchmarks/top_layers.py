@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -52,21 +53,6 @@ def kinds(method: str) -> list[Kind]:
     ]
 
 
-def states() -> list[Any]:
-    """Return the entries of states in the cache, which holds the tokens of all runs too."""
-    from foretoken.training.tokens.cache import entries
-
-    return [entry for entry in entries(Path(os.environ["FORETOKEN_CACHE"])) if entry.kind == "states"]
-
-
-def clear_states() -> None:
-    """Let the next run compute the states anew."""
-    from foretoken.training.tokens.cache import remove_entry
-
-    for entry in states():
-        remove_entry(entry.path)
-
-
 def one_run(kind: Kind, options: argparse.Namespace, folder: str) -> dict[str, Any]:
     """Train and return the seconds of every epoch, and of filling the cache."""
     from transformers import TrainerCallback
@@ -104,13 +90,14 @@ def one_run(kind: Kind, options: argparse.Namespace, folder: str) -> dict[str, A
     data = {"task": "20newsgroups", "max_train": options.documents, "max_test": max(20, options.documents // 4)}
     data["max_validation"] = data["max_test"]
     values = {"model": "minilm", "max_length": 256, "data": data, "method": method, "training": training}
-    clear_states()
+    cache = Path(os.environ["FORETOKEN_CACHE"])
+    shutil.rmtree(cache, ignore_errors=True)  # let the run compute the states anew
     LowerStates.fill = timed  # type: ignore[method-assign]
     try:
         record = train(build_recipe(values | {"output": folder, "name": "run"}), callbacks=[Clock()])
     finally:
         LowerStates.fill = fill  # type: ignore[method-assign]
-    size = sum(entry.size for entry in states())
+    size = sum(file.stat().st_size for file in cache.rglob("*"))
     first = epochs[0] + filling
     return {"filling": filling, "first": first, "later": statistics.median(epochs[1:]), "bytes": size} | {
         "parameters": record["parameters"]["trainable"]

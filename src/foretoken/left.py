@@ -10,6 +10,7 @@ KEYS = PROBLEMS | {  # of recipes and sweep files, by their dotted names
 }
 VERBS = {
     "embed": "foretoken.embed in Python, or /v1/embeddings of `foretoken serve`",
+    "cache": "delete ~/.cache/foretoken/data, or data in the folder of FORETOKEN_CACHE, at any time",
     "bench": "python -m benchmarks NAME, in a clone of foretoken's repository",
 }
 FLAGS = {

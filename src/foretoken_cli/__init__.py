@@ -41,7 +41,6 @@ VERBS = {
     "env": "show what the machine has and what will be chosen on it",
     "methods": "list the methods and their options",
     "tasks": "list the built-in data sets",
-    "cache": "show or clear the cache of tokenised data",
 }
 ANEW = "nothing was written, and the same command begins anew"
 AFTER_INTERRUPTION = {

@@ -81,24 +81,6 @@ def test_unusable_method_options(method, said, tiny, tmp_path, refused):
     assert said in refused("train", tiny.recipe(tmp_path / "r.yaml", method=method))
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "is empty"),
-        ("[1, 2]", "not a group of keys"),
-        ("a: [1", "not valid YAML"),
-        ("a: 1\na: 2", "twice"),
-    ],
-)
-def test_unusable_recipe_files(content, said, tmp_path, refused):
-    (tmp_path / "r.yaml").write_text(content)
-    assert said in refused("train", tmp_path / "r.yaml")
-
-
-def test_a_recipe_that_is_not_there(refused):
-    assert "no such recipe file" in refused("train", "nowhere.yaml")
-
-
 def test_a_model_that_is_not_there(tiny, tmp_path, refused):
     assert "nowhere" in refused("train", tiny.recipe(tmp_path / "r.yaml", model=str(tmp_path / "nowhere")))
 
@@ -120,14 +102,6 @@ def test_an_output_below_a_file_is_refused_before_anything_is_loaded(tiny, tmp_p
     (tmp_path / "file").write_text("")
     message = refused("train", tiny.recipe(tmp_path / "r.yaml", output=str(tmp_path / "file")))
     assert "cannot write" in message or "holds no run" in message
-
-
-def test_a_folder_of_something_else_is_not_overwritten(tiny, tmp_path, refused):
-    kept = tmp_path / "runs" / "run" / "thesis.txt"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("precious")
-    assert "holds no run" in refused("train", tiny.recipe(tmp_path / "r.yaml"), "--restart")
-    assert kept.read_text() == "precious"
 
 
 @pytest.mark.parametrize("target", ["peft.PeftModel.save_pretrained", "pyarrow.parquet.write_table"])
@@ -172,9 +146,11 @@ def test_unknown_verbs_methods_and_missing_recipes(refused, cli):
 def test_what_left_is_refused_with_what_to_do(tiny, tmp_path, refused):
     assert "--no-malloc: left foretoken: leave it out" in refused("train", "r.yaml", "--no-malloc")
     assert "embed: left foretoken: foretoken.embed" in refused("embed", "runs/run")
-    recipe = {"data": {"path": str(tiny.data), "problem": "retrieval"}, "retrieval": {"adapt": "queries"}}
+    assert refused("cache").startswith("cache: left foretoken: delete ")
+    recipe = {"data": {"path": str(tiny.data), "problem": "retrieval"}, "retrieval": {"adapt": "queries"}, "tasks": {}}
     said = refused("train", tiny.recipe(tmp_path / "r.yaml", **recipe))
     assert "\n  retrieval: left foretoken: sentence-transformers" in said
+    assert "\n  tasks: left foretoken: train one recipe per task" in said
     assert "\n  data: problem: 'retrieval' left foretoken: sentence-transformers" in said
 
 
@@ -208,13 +184,3 @@ def test_help_needs_no_heavy_library(verb):
         "pyarrow",
         "numpy",
     }
-
-
-@pytest.mark.slow  # the generated parts of the documentation are compared with the same lists by default
-def test_methods_and_tasks_list_every_row(cli):
-    from foretoken.data.tasks.table import TASKS
-    from foretoken.methods import METHODS
-
-    assert all(name in cli("methods").out for name in METHODS)
-    assert "num_virtual_tokens" in cli("methods", "prefix-propagation").out
-    assert all(name in cli("tasks").out for name in TASKS)

@@ -10,12 +10,15 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 import foretoken
 from foretoken.exporting.export import export
 from foretoken.exporting.graph import adapter_tensors, make_graph
 from foretoken.exporting.onnx_file import read_adapter, run_onnx, session_of, to_int8, write_adapter
 from foretoken.inference.predictor import load_for_inference
+from foretoken.training.run import train
+from foretoken.training.run.prepare import prepare
 
 from support.saved import LABELS, model_of, save_adapter, save_base
 
@@ -165,3 +168,27 @@ def test_a_missing_package_is_named(adapter, refused, tmp_path, monkeypatch):
 
 def test_the_function_is_public():
     assert foretoken.export is export
+
+
+def test_equal_runs_share_a_graph_whatever_their_tokenizers_were_asked(tiny, tmp_path, cli, monkeypatch):
+    base = tmp_path / "base"
+    shutil.copytree(tiny.model, base)
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    tokenizer.enable_truncation(12)  # as the files of sentence encoders do
+    tokenizer.enable_padding(length=12)
+    tokenizer.save(str(base / "tokenizer.json"))
+
+    def prepared(recipe):
+        made = prepare(recipe)
+        made.tokenizer(["a text"], truncation=True, max_length=3, padding="max_length")
+        return made
+
+    for name in ("one", "other"):
+        recipe = tiny.recipe(tmp_path / f"{name}.yaml", name=name, model=str(base), training={"epochs": 1})
+        assert cli("train", recipe).code == 0
+        monkeypatch.setattr(train, "prepare", prepared)
+    runs = [tmp_path / "runs" / name for name in ("one", "other")]
+    first, second = ((run / "adapter" / "tokenizer.json").read_bytes() for run in runs)
+    assert first == second
+    assert json.loads(first)["truncation"] is json.loads(first)["padding"] is None
+    assert cli("export", *runs, "--shared", "--output", tmp_path / "shared").code == 0

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -58,7 +57,6 @@ def test_a_run_has_a_card_that_the_hub_reads(finished, record, tiny):
     assert "Licence of the data: not known" in card.text
     assert "| `r` | `4` |" in card.text
     assert str(tiny.root) not in str(card)
-    assert "README.md" in {Path(file).name for file in record(finished)["files"]}
 
 
 def test_push_and_predict_by_name(finished, cli, fake_hub, tiny, monkeypatch):

@@ -60,34 +60,19 @@ TENSORS = {"prefix": "foretoken.", "lora": "lora_A", "stack": "foretoken.", "ful
 DAMAGE = {
     "missing": (lambda tensor: None, "lacks|missing|no trained head"),
     "nan": (with_value(float("nan")), "not finite"),
-    "infinity": (with_value(float("-inf")), "not finite"),
     "int": (lambda tensor: tensor.to(torch.int32), "type|dtype"),
-    "bool": (lambda tensor: tensor > 0, "type|dtype"),
     "shape": (lambda tensor: tensor[:1], "but|size mismatch|mismatch"),
-    "no elements": (lambda tensor: tensor[:0], "but|size mismatch|mismatch"),
 }
 
 
 @pytest.mark.parametrize(("name", "kind"), some(METHODS, DAMAGE, every=6))
 def test_damaged_tensors(runs, name, kind, tmp_path, refused):
-    folder = copied(runs[name], tmp_path)
     change, message = DAMAGE[kind]
-    change_tensor(folder, TENSORS[name], change)
-    error = refused(folder)
-    assert any(part in error for part in message.split("|")), error
-
-
-@pytest.mark.parametrize(("name", "kind"), some(METHODS, DAMAGE, every=6))
-def test_damaged_heads(runs, name, kind, tmp_path, refused):
-    folder = copied(runs[name], tmp_path)
-    change_tensor(folder, "classifier.weight", DAMAGE[kind][0])
-    refused(folder)
-
-
-def test_the_lora_of_a_stack_is_looked_at(runs, tmp_path, refused):
-    folder = copied(runs["stack"], tmp_path)
-    change_tensor(folder, "lora_B", lambda tensor: None)
-    assert "lacks 1 of" in refused(folder)
+    for tensor in (TENSORS[name], "classifier.weight"):
+        folder = copied(runs[name], tmp_path / tensor)
+        change_tensor(folder, tensor, change)
+        error = refused(folder)
+        assert any(part in error for part in message.split("|")), error
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -118,29 +103,18 @@ def test_a_base_model_without_its_head_is_no_classifier(runs, tmp_path, refused)
 
 
 CARDS = {
-    "max_length": [-1, 0, "x", 10**12, 1e9, [], True, 10**4],
-    "problem": [[], "classificatio", 5, None, "regression", "token-classification"],
-    "labels": ["ham", ["ham", "ham"], [1, 2], None, {"a": 1}, ["ham", "spam", "x"], ["ham"], ["ham", "\ud800"]],
-    "recipe": [None, [], "x", {"data": []}, {"data": {"text_column": 5}}, {"data": {"task": {}}}],
-    "scaling": [
-        "x",
-        {},
-        [],
-        {"kind": "temperature"},
-        {"kind": "temperature", "temperature": 0},
-        {"kind": "temperature", "temperature": 10**400},
-        {"kind": "vector", "weight": [1], "bias": [1]},
-        {"kind": "vector", "weight": [1, 1, 1], "bias": [1, 1, 1]},
-        {"kind": "vector", "weight": ["x" * 1000, 1], "bias": [1, 2]},
-        {"kind": []},
-    ],
-    "pairs": ["x", 5, None],
+    "max_length": [-1, "x", 10**12, 10**4],
+    "problem": [[], "classificatio", "token-classification"],
+    "labels": [["ham", "ham"], None, ["ham", "spam", "x"], ["ham", "\ud800"]],
+    "recipe": [None, {"data": []}, {"data": {"task": {}}}],
+    "scaling": [{}, {"kind": "temperature", "temperature": 10**400}, {"kind": "vector", "weight": [1], "bias": [1]}],
+    "pairs": ["x", None],
 }
 
 
 @pytest.mark.parametrize(
     ("name", "card"),
-    some(["prefix", "full"], [{key: value} for key, values in CARDS.items() for value in values], every=10),
+    some(["prefix"], [{key: value} for key, values in CARDS.items() for value in values], every=3),
 )
 def test_a_damaged_card(runs, name, card, tmp_path, refused):
     folder = copied(runs[name], tmp_path)
@@ -148,9 +122,7 @@ def test_a_damaged_card(runs, name, card, tmp_path, refused):
     refused(folder)
 
 
-@pytest.mark.parametrize(
-    "chunks", [[], "x", {"pool": "sum"}, {"overlap": -1}, {"overlap": 10**9}, {"at_most": 0}, {"new": 1}]
-)
+@pytest.mark.parametrize("chunks", [[], {"overlap": 10**9}, {"new": 1}])
 def test_damaged_chunks_of_a_card(runs, chunks, tmp_path, refused):
     folder = copied(runs["prefix"], tmp_path)
     recipe = json.loads((folder / "foretoken.json").read_text())["recipe"]
@@ -167,47 +139,25 @@ def test_a_card_of_a_later_version_may_say_more(runs, tmp_path, forked):
 
 FIELDS = [
     ("prefix", {"num_virtual_tokens": -1}),
-    ("prefix", {"num_virtual_tokens": "8"}),
     ("prefix", {"num_virtual_tokens": 10**9}),
-    ("prefix", {"num_virtual_tokens": 10**40}),
     ("prefix", {"peft_type": "NOTHING"}),
-    ("prefix", {"peft_type": []}),
-    ("prefix", {"peft_type": "LORA"}),
-    ("prefix", {"backbone": []}),
     ("prefix", {"backbone": {"num_layers": 3}}),
     ("prefix", {"base_model_name_or_path": 5}),
-    ("prefix", {"base_model_name_or_path": None}),
     ("prefix", {"task_type": "CAUSAL_LM"}),
-    ("prefix", {"task_type": {}}),
-    ("prefix", {"prefix_projection": True}),
     ("prefix", {"trainable_token_indices": [10**9]}),
-    ("prefix", {"modules_to_save": 5}),
-    ("lora", {"r": -1}),
     ("lora", {"r": 10**9}),
-    ("lora", {"r": "x"}),
     ("lora", {"rank_pattern": {"query": 10**9}}),
-    ("lora", {"rank_pattern": []}),
     ("lora", {"target_modules": ENDLESS}),
-    ("lora", {"exclude_modules": ENDLESS}),
     ("lora", {"rank_pattern": {ENDLESS: 2}}),
-    ("lora", {"target_modules": ["query"]}),
-    ("lora", {"target_modules": 5}),
-    ("lora", {"modules_to_save": [ENDLESS]}),
-    ("lora", {"lora_dropout": 5}),
-    ("lora", {"lora_alpha": "x"}),
     ("lora", {"lora_alpha": float("nan")}),
     ("lora", {"megatron_config": {"a": 1}, "megatron_core": "antigravity"}),
     ("lora", {"layer_replication": [[0, 10**9]]}),
-    ("lora", {"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 10**9}),
     ("stack", {"configs": []}),
-    ("stack", {"configs": [{"peft_type": "LORA", "r": 10**9}]}),
     ("stack", {"configs": [{"peft_type": "LORA", "target_modules": ENDLESS}]}),
-    ("stack", {"configs": {"a": 1}}),
-    ("stack", {"configs": [5]}),
 ]
 
 
-@pytest.mark.parametrize("name_and_fields", some(FIELDS, every=6))
+@pytest.mark.parametrize("name_and_fields", some(FIELDS, every=3))
 def test_a_damaged_adapter_config(runs, name_and_fields, tmp_path, refused):
     name, fields = name_and_fields
     folder = copied(runs[name], tmp_path)
@@ -218,35 +168,20 @@ def test_a_damaged_adapter_config(runs, name_and_fields, tmp_path, refused):
 
 
 MODEL_FIELDS = [
-    {"num_attention_heads": 0},
     {"num_attention_heads": 3},
-    {"num_attention_heads": "x"},
-    {"num_hidden_layers": -1},
     {"num_hidden_layers": 1},
     {"num_hidden_layers": 10**9},
     {"hidden_size": 10**6},
-    {"hidden_size": 17},
-    {"vocab_size": 10**8},
     {"vocab_size": []},
-    {"max_position_embeddings": 10**8},
-    {"intermediate_size": 10**12},
-    {"model_type": "nothing"},
     {"model_type": "gpt2"},
     {"model_type": []},
-    {"hidden_act": "nothing"},
-    {"hidden_dropout_prob": 5},
     {"layer_norm_eps": "x"},
-    {"pad_token_id": 10**9},
-    {"id2label": {"0": "a"}},
     {"id2label": []},
-    {"id2label": {str(number): str(number) for number in range(5)}},
-    {"torch_dtype": "nothing", "dtype": "nothing"},
     {"quantization_config": {"quant_method": "nothing"}},
-    {"architectures": 5, "is_decoder": "x", "num_hidden_layers": 0},
 ]
 
 
-@pytest.mark.parametrize(("name", "fields"), some(["prefix", "lora", "full"], MODEL_FIELDS, every=10))
+@pytest.mark.parametrize(("name", "fields"), some(["prefix", "full"], MODEL_FIELDS, every=4))
 def test_a_damaged_model_config(runs, name, fields, tmp_path, forked):
     folder = copied(runs[name], tmp_path)
     edit((folder if name == "full" else tmp_path / "base") / "config.json", **fields)
@@ -258,7 +193,7 @@ def test_a_damaged_model_config(runs, name, fields, tmp_path, forked):
     ("file", "text"),
     some(
         ["foretoken.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json"],
-        ["", "{", "[]", "5", "null", '{"a": ' * 20_000, "\0", "[" * 200_000],
+        ["", "[]", "[" * 200_000],
         every=10,
     ),
 )
@@ -268,19 +203,11 @@ def test_damaged_json(runs, file, text, tmp_path, refused):
     refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), some(["prefix", "full"], ["", "{", "[]", "null", '{"a": ' * 20_000], every=8)
-)
+@pytest.mark.parametrize(("name", "text"), some(["prefix", "full"], ["", "[]", '{"a": ' * 20_000], every=3))
 def test_damaged_json_of_a_model(runs, name, text, tmp_path, refused):
     folder = copied(runs[name], tmp_path)
     ((folder if name == "full" else tmp_path / "base") / "config.json").write_text(text)
     refused(folder)
-
-
-def test_a_tokenizer_without_words(runs, tmp_path, refused):
-    folder = copied(runs["prefix"], tmp_path)
-    (folder / "tokenizer.json").unlink()
-    assert "tokenizer" in refused(folder)
 
 
 @pytest.mark.parametrize("name", some(["prefix", "lora", "full"], every=3))
@@ -330,12 +257,6 @@ def test_lone_surrogates_in_texts(runs, place, tmp_path, refused):
         assert "document 2 of 2: column 'text' holds half of a surrogate pair" in error
     else:
         refused(folder, "--input", "-", stdin="good\nbad \udcff text\n")
-
-
-def test_lone_surrogates_in_a_file(runs, tmp_path, forked):
-    (tmp_path / "texts.jsonl").write_text('{"text": "bad \\ud800 text"}\n')
-    ended = forked("predict", copied(runs["prefix"], tmp_path), "--input", tmp_path / "texts.jsonl")
-    assert_done_or_refused(ended)
 
 
 CODE = "from pathlib import Path\nPath({trace!r}).touch()\nclass Own: pass\n"

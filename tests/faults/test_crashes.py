@@ -14,12 +14,11 @@ from support.postgres import binaries, postgres
 KILLS = ("kill-before", "kill-after", "short")
 SIGNALS = ("int", "term")
 DISKS = ("full", "readonly", "eio")
-CASES = ("train", "restart", "whole-model", "lengthen", "longformer", "fuse", "predict", "sweep")
+CASES = ("train", "whole-model", "lengthen", "longformer", "fuse", "predict", "sweep")
 # how many calls of a case are disturbed: in the default suite, and in the slow one
-DEFAULT = {"train": 5, "restart": 3, "longformer": 1, "fuse": 1, "predict": 1, "sweep": 2}
+DEFAULT = {"train": 5, "longformer": 1, "fuse": 1, "predict": 1, "sweep": 2}
 SLOW = {
     "train": 70,
-    "restart": 50,
     "whole-model": 20,
     "lengthen": 10,
     "longformer": 30,
@@ -51,13 +50,6 @@ def cases(tiny_files, crashes, tmp_path_factory):
     def train(folder, **changes):
         tiny_files.recipe(folder, training=training, **changes)
 
-    def finished(folder):
-        """A finished run of another recipe, with a file of the user's."""
-        shutil.copytree(made / "runs", folder / "runs")
-        (folder / "runs" / "run" / "notes.txt").write_text("mine")
-        (folder / "runs" / "run" / "adapter" / "plot.svg").write_text("mine")
-        train(folder)
-
     def lengthened(folder):
         tiny_files.recipe(folder, lengthen={"max_length": 128, "attention_window": 8}, training={"max_steps": 2})
 
@@ -82,7 +74,6 @@ def cases(tiny_files, crashes, tmp_path_factory):
     lengths = ("--max-length", "128", "--attention-window", "8")
     found = {
         "train": Case("train", ("train", "recipe.yaml"), train),
-        "restart": Case("restart", ("train", "recipe.yaml", "--restart"), finished),
         "whole-model": Case("whole-model", ("train", "recipe.yaml"), lambda folder: train(folder, method="full")),
         "lengthen": Case("lengthen", ("lengthen", str(tiny_files.model), "long", *lengths), nothing),
         "longformer": Case("longformer", ("train", "recipe.yaml"), lengthened),
@@ -114,11 +105,11 @@ def numbered(counts):
 
 
 def test_what_is_compared(crashes, cases):
-    """The library sees the writes of Python, torch and safetensors; a user's own files are among what is left."""
-    trained = crashes.undisturbed(cases("restart"))
+    """The library sees the writes of Python, torch and safetensors."""
+    trained = crashes.undisturbed(cases("train"))
     for written in ("trainer_state.json", "optimizer.pt", "predictions.parquet", "run.json", "checksums.json"):
         assert any(call.endswith(f"/{written}") for call in trained.calls), written
-    assert {"notes.txt", "adapter/plot.svg", "adapter/adapter_model.safetensors", "run.json"} <= {
+    assert {"adapter/adapter_model.safetensors", "run.json"} <= {
         name.removeprefix("runs/run/") for name in trained.left
     }
     assert not any(".foretoken" in name or "checkpoint" in name for name in trained.left)

@@ -69,13 +69,6 @@ def test_predictions_are_exact_and_harmless(run, forked, tmp_path):
         assert sorted(json.loads(line)["probabilities"]) == sorted(text.strip() for text in HOSTILE)
 
 
-def test_measures_are_harmless(run, forked, tmp_path):
-    folder, data, _ = run
-    ended = forked("evaluate", folder, data, cwd=tmp_path)
-    assert assert_done_or_refused(ended)
-    assert_harmless_lines(ended)
-
-
 def report(forked, folder, tmp_path):
     ended = forked("report", folder, "-o", "report", cwd=tmp_path, seconds=120, more_mb=0)
     assert assert_done_or_refused(ended)

@@ -30,29 +30,14 @@ def refused(ended):
     return ended.error[0]
 
 
-def results(run, data, folder):
-    """Return the words of every verb that prints results, and does so quickly."""
-    made = make_run(folder / "runs" / "made")
-    return {
-        "predict": ("predict", run, *TEXTS),
-        "evaluate": ("evaluate", run, data),
-        "report": ("report", made, "-o", folder / "report"),
-        "methods": ("methods",),
-        "options": ("methods", "lora"),
-        "tasks": ("tasks",),
-        "task": ("tasks", "cola"),
-        "help": ("--help",),
-        "verb's help": ("predict", "--help"),
-        "version": ("--version",),
-    }
-
-
-@pytest.mark.parametrize(
-    "verb", ["predict", "evaluate", "report", "methods", "options", "tasks", "task", "help", "verb's help", "version"]
-)
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "report", "methods", "--help"])
 def test_a_full_disk_behind_stdout_is_an_error(verb, forked, run, tiny_files, tmp_path):
-    ended = forked(*results(run, tiny_files.data, tmp_path)[verb], cwd=tmp_path, stdout="/dev/full")
-    said = refused(ended)
+    words = {
+        "predict": (run, *TEXTS),
+        "evaluate": (run, tiny_files.data),
+        "report": (make_run(tmp_path / "runs" / "made"), "-o", tmp_path / "report"),
+    }
+    said = refused(forked(verb, *words.get(verb, ()), cwd=tmp_path, stdout="/dev/full"))
     assert said.startswith("cannot write stdout: No space left on device")
 
 
@@ -110,7 +95,7 @@ def test_a_pipe_is_written_into(forked, run, tmp_path):
     assert [json.loads(line)["id"] for line in lines] == ["1", "2"]
 
 
-INPUTS = ("the file", "a link", "a hard link", "another way to it")
+INPUTS = ("the file", "a link", "a hard link")
 
 
 def named(kind, file):
@@ -121,7 +106,7 @@ def named(kind, file):
     if kind == "a hard link":
         os.link(file, file.parent / "hard")
         return file.parent / "hard"
-    return file.parent / ".." / file.parent.name / file.name if kind == "another way to it" else file
+    return file.parent / ".." / file.parent.name / file.name
 
 
 @pytest.mark.covering
@@ -139,7 +124,7 @@ def test_the_input_is_never_the_output(verb, kind, overwrite, forked, run, tmp_p
 
 @pytest.mark.parametrize(
     "place",
-    ["run.json", "predictions.parquet", "adapter/adapter_config.json", "adapter", "new.jsonl", "adapter/run.json"],
+    ["run.json", "adapter/adapter_config.json", "adapter", "adapter/run.json"],
 )
 def test_nothing_is_written_into_the_run(place, forked, run, tiny_files, tmp_path):
     def content():

@@ -9,7 +9,6 @@ import yaml
 from support.faults.forked import SCREENFUL, assert_done_or_refused
 
 LAUGHS = "a0: &a0 [x, x]\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))
-CHAIN = "a0: &a0 [x]\n" + "\n".join(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 80))
 QUICK = 15  # seconds; each takes a tenth of one, the largest files five on a busy machine
 TOO_DEEP, TOO_MANY = "more than 50 lists and groups within each other", "more than 1,000,000 characters and values"
 
@@ -48,17 +47,10 @@ def done(forked, tiny_files, tmp_path):
     ("text", "said"),
     [
         pytest.param("model: " + "[" * 100_000, TOO_DEEP, id="nested flow"),
-        pytest.param("{a: " * 2000, TOO_DEEP, id="nested groups"),
-        pytest.param("- " * 2000, TOO_DEEP, id="nested blocks"),
         pytest.param(LAUGHS, TOO_MANY, id="aliases of aliases"),
-        pytest.param(CHAIN, TOO_DEEP, id="a chain of aliases"),
         pytest.param("a: &a [*a]", "an alias stands for nothing that has ended before it", id="recursive alias"),
         pytest.param("# " + "x" * 1_100_000, "longer than 1,000,000 characters", id="a large file"),
-        pytest.param("a: &a " + "x" * 2000 + "\nb: [" + "*a, " * 1000 + "]", TOO_MANY, id="long aliases"),
         pytest.param("model: " + "9" * 10_000, "a number of 10,000 digits", id="digits"),
-        pytest.param("training: {weight_decay: " + "9" * 400 + "}", "a number of 400 digits", id="fewer digits"),
-        pytest.param("%YAML " + "9" * 5000 + ".1\n---\nmodel: x", "not valid YAML", id="digits of a version"),
-        pytest.param('model: "\\UFFFFFFFF"', "not valid YAML", id="a character that there is none of"),
         pytest.param("model: !!python/object/apply:os.getcwd []", "expected a value without one", id="code"),
         pytest.param("{[model]: x}", "a key is a list, a group or an alias", id="a list for a key"),
         pytest.param("", "the recipe is empty", id="empty"),
@@ -82,30 +74,15 @@ def test_values_of_overrides_have_the_same_limits(refused):
     ("changes", "said"),
     [
         ({"model": "a\0b"}, r"model: got 'a\x00b', which holds the character '\x00'"),
-        ({"model": "a\x1b[31mb"}, r"model: got 'a\x1b[31mb', which holds"),
         ({"model": "x" * 300}, "which is longer than a path or a name in it can be"),
         ({"data": {"path": "x\0"}}, r"data.path: got 'x\x00'"),
-        ({"data": {"path": "y/" * 3000}}, "data.path: got 'y/y/"),
-        ({"data": {"train": "\x07.csv"}}, r"data.train: got '\x07.csv'"),
         ({"method": {"name": "lora", "target_modules": ["\x00"]}}, "method.target_modules[0]"),
         ({"ece_bins": 10**9}, "ece_bins: got 1000000000, expected at most 10,000"),
-        ({"lengthen": {"max_length": 10**9}}, "lengthen.max_length: got 1000000000, expected at most 10,000,000"),
         ({"training": {"num_threads": 10**6}}, "training.num_threads: got 1000000, expected at most 1,024"),
         ({"training": {"batch_size": 10**9}}, "expected at most 100,000"),
-        ({"training": {"eval_batch_size": 10**9}}, "expected at most 100,000"),
-        ({"training": {"gradient_accumulation_steps": 10**9}}, "expected at most 100,000"),
-        ({"training": {"tokens_per_batch": 10**18}}, "expected at most 100,000,000"),
         ({"generation": {"max_new_tokens": 10**9}}, "expected at most 100,000"),
-        ({"generation": {"num_beams": 10**9}}, "expected at most 1,000"),
         ({"training": {"epochs": 1e29}}, "training.epochs: got 1e+29, expected a number between -2^63 and 2^63"),
-        ({"training": {"epochs": 10**8}}, "expected at most 1,000,000"),
-        ({"training": {"max_steps": 10**30}}, "expected a number between -2^63 and 2^63"),
-        ({"training": {"learning_rate": 1e10}}, "training.learning_rate: got 10000000000.0, expected at most 1,000"),
         ({"training": {"learning_rate": float("nan")}}, "training.learning_rate: got nan, expected a number between"),
-        ({"training": {"weight_decay": float("inf")}}, "training.weight_decay: got inf, expected a number between"),
-        ({"training": {"attention_dropout": 1.0}}, "training.attention_dropout: got 1.0, expected below 1"),
-        ({"method": {"name": "lora", "lora_dropout": 1.0}}, "method.lora_dropout: got 1.0, expected a number from 0"),
-        ({"method": {"name": "prefix-tuning", "init_std": float("inf")}}, "method.init_std: got inf"),
         ({"method": {"name": "stack", "configs": [{"name": "lora", "lora_dropout": 1}]}}, "method.configs[0].lora_dr"),
         ({"training": {"learning_rate": "1:30"}}, "got '1:30' (a text), expected `auto` or a number"),
         ({"data": {"path": "mail.csv", "test_fraction": float("nan")}}, "test_fraction: got nan, expected a number"),
@@ -119,11 +96,6 @@ def test_values_beyond_use_are_refused_by_their_key(changes, said, refused):
     head, *errors = refused(**changes)
     assert head.startswith("recipe.yaml: ")
     assert any(said in error for error in errors), errors
-
-
-def test_a_share_of_no_document_is_refused(refused, tiny_files):
-    (error,) = refused(data={"path": str(tiny_files.data), "test_fraction": 1e-9})
-    assert error.startswith("test_fraction=1e-09 of 40 documents is less than one; ask for at least 0.025")
 
 
 def test_sizes_are_counted_against_memory_before_anything_is_made(forked, tiny_files, tmp_path):
@@ -173,22 +145,12 @@ def test_many_errors_are_a_screenful_of_short_lines(refused):
     assert errors[-1] == "  ... and 980 more"
 
 
-@pytest.mark.slow
-def test_a_list_of_unknown_keys_takes_no_minutes(refused):
-    head, *_ = refused(training={f"k{n}": 1 for n in range(20_000)})
-    assert head == "recipe.yaml: 20,000 errors"
-
-
 IDLE = {
     "training.epochs": {"training": {"epochs": 3}},
     "training.batch_size": {"training": {"batch_size": 4, "tokens_per_batch": 100}},
-    "training.eval_batch_size": {"training": {"eval_batch_size": 4, "eval_tokens_per_batch": 100}},
-    "training.warmup_ratio": {"training": {"warmup_ratio": 0.5, "lr_scheduler": "constant"}},
     "training.early_stopping_patience": {"training": {"early_stopping_patience": 3}},
-    "training.eval_every": {"training": {"eval_every": 100}},
     "training.activation_offload": {"training": {"activation_offload": True}},
     "training.attention_engine": {"training": {"attention_engine": "block"}},
-    "chunks.overlap": {"max_length": 16, "chunks": {"overlap": 2, "at_most": 1}},
     "chunks.pool": {"max_length": 16, "chunks": {"pool": "max", "at_most": 1}},
     "method.encoder_hidden_size": {"method": {"name": "prefix-tuning", "encoder_hidden_size": 8}},
     "method.position_free": {"method": {"name": "prefix-tuning", "position_free": True}},
@@ -267,16 +229,10 @@ def test_sweeps_beyond_use_are_refused_before_anything_is_made(changes, said, re
     [
         (("predict", "x", "--batch-size", "1e9"), "--batch-size: got '1e9', expected a whole number from 1 to 100,000"),
         (("predict", "x", "--tokens-per-batch", "9" * 5000), "expected a whole number from 1 to 100,000,000"),
-        (("predict",), "the following arguments are required: folder"),
         (("predict", "x", "--precision", "fp8"), "invalid choice: 'fp8'"),
         (("evaluate", "x", "y", "--ece-bins", "1000000000"), "expected a whole number from 1 to 10,000"),
-        (("evaluate", "x", "y", "--ece-bins", "-1"), "expected a whole number from 1 to 10,000"),
-        (("analyse", "x", "--documents", "0"), "expected a whole number from 1 to 100,000"),
-        (("lengthen", "a", "b", "--max-length", "1000000000"), "expected a whole number from 1 to 10,000,000"),
         (("sweep", "x", "--workers", "10000"), "expected a whole number from 1 to 256"),
-        (("methods", "a", "b"), "unrecognized arguments: b"),
         (("report", "x", "--out\x1b[2J"), r"unrecognized arguments: --out\x1b[2J"),
-        (("tasks", "x" * 5000), "no task"),
         (("x" * 5000,), "no verb"),
         (("train", "a.yaml", "--restart=3"), "ignored explicit argument"),
         (("fuse", "a", "b", "--dtype", "int8"), "invalid choice: 'int8'"),

@@ -99,13 +99,6 @@ def test_a_sweep_file_made_wrong_is_planned_or_refused(data, forked, tiny_files,
 
 
 @pytest.mark.slow
-@settings(max_examples=600, **QUICK)
-@given(data=st.data())
-def test_many_recipes_made_wrong_run_or_are_refused(data, forked, tiny_files, fresh):
-    check_recipe(data, forked, tiny_files, fresh)
-
-
-@pytest.mark.slow
 @settings(max_examples=300, **QUICK)
 @given(data=st.data())
 def test_many_sweep_files_made_wrong_are_planned_or_refused(data, forked, tiny_files, fresh):

@@ -43,14 +43,17 @@ def write_tokenizer(predictor: Predictor, path: Path) -> None:
 
 
 def backend_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return a copy of the tokenizer of the tokenizers library that transformers' tokenizer wraps."""
+    """Return a copy of the tokenizer of the tokenizers library that transformers' wraps: it cuts and pads nothing."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(fast, Tokenizer):
         raise AdapterError(
             f"{type(tokenizer).__name__} is no tokenizer of the tokenizers library, and tokenizer.json cannot be "
             "written; use a model with a fast tokenizer"
         )
-    return Tokenizer.from_str(fast.to_str())
+    copy = Tokenizer.from_str(fast.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
 
 
 def config_of(predictor: Predictor, **more: Any) -> JsonObject:

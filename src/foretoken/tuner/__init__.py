@@ -12,7 +12,6 @@ from foretoken.errors import ConfigError
 from foretoken.methods import METHODS, Method
 from foretoken.methods.base import ForetokenConfig, MethodName
 from foretoken.tuner.auxiliary import auxiliary_loss_of
-from foretoken.tuner.bank.joint import ApartBody, JointBody
 from foretoken.tuner.checkpoints.loading import wrap_loading
 from foretoken.tuner.forward.lower_layers import LowerLayers, can_leave_layers_out, first_trained_layer
 from foretoken.tuner.forward.sites import NAME
@@ -29,8 +28,6 @@ PEFT_TABLES: tuple[dict[Any, Any], ...] = (
 )
 __all__ = [
     "HEAD_KEY",
-    "ApartBody",
-    "JointBody",
     "LowerLayers",
     "auxiliary_loss_of",
     "can_leave_layers_out",

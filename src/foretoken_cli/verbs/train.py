@@ -6,16 +6,12 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from foretoken.errors import ConfigError, ForetokenError
+from foretoken.errors import ForetokenError
 from foretoken.options import Values, option
 from foretoken.processes import is_main_process
 from foretoken_cli.console import fail, say, table
 from foretoken_cli.parser import parse_known
-
-if TYPE_CHECKING:
-    from foretoken.training.recipe.tasks import TasksRecipe
 
 _SHOWN = {
     "classification": ("accuracy", "f1_macro", "ece"),
@@ -51,7 +47,7 @@ keys of a recipe:
 class TrainCommand:
     """The flags of `foretoken train`; the recipes stand before them, keys of the recipe among them."""
 
-    restart: bool = option("begin anew; an earlier run goes once the new one has begun", False)
+    restart: bool = option("begin anew; an earlier run's folder is renamed to NAME.1 (NAME.2, ...)", False)
     accept_changed: bool = option("go on though data, model or versions have changed since the kill", False)
     find_rate: bool = option("search for the learning rate first, in 240 steps on training documents", False)
 
@@ -109,11 +105,7 @@ def _run_all(
 
 def _run_one(path: str | None, overrides: Sequence[str], options: TrainCommand) -> list[tuple[str, Values]]:
     from foretoken.training.recipe.recipe import load_recipe
-    from foretoken.training.recipe.tasks import load_tasks
 
-    tasks = load_tasks(path, overrides)
-    if tasks is not None:
-        return _run_tasks(tasks, options)
     recipe = load_recipe(path, overrides)
     if recipe.data.folds is not None and recipe.data.fold is None:
         from foretoken.training.run.folds import pooled_files, train_folds
@@ -130,15 +122,6 @@ def _run_one(path: str | None, overrides: Sequence[str], options: TrainCommand) 
         if options.find_rate and is_main_process():
             _draw_search(recipe.run_folder)
     return [(str(recipe.run_folder), record)]
-
-
-def _run_tasks(tasks: TasksRecipe, options: TrainCommand) -> list[tuple[str, Values]]:
-    from foretoken.training.run.tasks import train_tasks
-
-    if options.find_rate:
-        raise ConfigError("--find-rate is for a single run; search for the learning rate of each task alone")
-    records = train_tasks(tasks, restart=options.restart, accept_changed=options.accept_changed)
-    return [(str(tasks.recipes[task].run_folder), {**record, "task": task}) for task, record in records.items()]
 
 
 def _draw_search(folder: Path) -> None:
@@ -202,7 +185,6 @@ def _metrics(done: Sequence[Values]) -> list[str]:
 def _rows(record: Values, names: Sequence[str]) -> list[list[str]]:
     """Return the row of a run; of folds, that of all their documents together, and the mean over them."""
     method = record["recipe"]["method"]["name"]
-    method = f"{record['task']}: {method}" if "task" in record else method
     if "over_folds" not in record:
         return [_row(record, method, record["test"], names)]
     means = {name: values["mean"] for name, values in record["over_folds"]["test"].items()}

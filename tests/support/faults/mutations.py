@@ -9,23 +9,7 @@ from hypothesis import strategies as st
 
 from foretoken.training.recipe.recipe import Recipe
 
-TEXTS = (
-    "",
-    " ",
-    ".",
-    "..",
-    "../..",
-    "a\nb",
-    "\x00",
-    "a\x1b[31mb",
-    "\u202e",
-    "\ud800",
-    "x" * 400,
-    "yes",
-    "~",
-    "%s",
-    "{x}",
-)
+TEXTS = ("", " ", "..", "../..", "a\nb", "\x00", "a\x1b[31mb", "\u202e", "\ud800", "x" * 400, "yes", "~", "%s", "{x}")
 NUMBERS = (-1, 0, 1, 2, 10**9, 10**30, -(10**400), 0.5, 1.0, -0.0, 1e-9, 1e10, 1e308, float("nan"), float("inf"))
 NAMES = ("lora", "stack", "full", "auto", "model", "mean", "temperature", "epoch", "cosine", "bf16", "text", "label")
 DEEP = [[]]
@@ -39,32 +23,9 @@ JSON = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
 )
 VALUES = st.sampled_from([*TEXTS, *NUMBERS, *NAMES, *OTHERS]) | JSON
-SNIPPETS = (
-    *":{}[],&*!|>'\"%@#?-`~\t\n\0\r\\",
-    "\n  ",
-    "&a [*a]",
-    "!!python/object:os.system ",
-    "<<: ",
-    "1:30",
-    "010",
-    "é",
-    "\ufeff",
-    "- ",
-    "---\n",
-)
-
-
-FIXED = (
-    "output",
-    "name",
-    "model",
-    "data.task",
-    "data.path",
-    "data.train",
-    "data.test",
-    "data.validation",
-    "lengthen.max_length",
-)
+SNIPPETS = (*":{}[],&*!|>'\"%@#?-`~\t\n\0\r\\", "\n  ", "&a [*a]", "!!python/object:os.system ", "<<: ", "010", "---\n")
+FIXED = ("output", "name", "model", "lengthen.max_length")
+FIXED += ("data.task", "data.path", "data.train", "data.validation", "data.test")
 
 
 def known_options(options=Recipe, prefix=""):

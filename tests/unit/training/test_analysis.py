@@ -1,8 +1,6 @@
 """The attention mass of a prefix against the softmax share that naive float64 models compute by hand."""
 
-import json
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -19,8 +17,8 @@ from foretoken import (
 from foretoken.attention import choose as settings
 from foretoken.backbones.base import ADAPTER
 from foretoken.errors import AdapterError
-from foretoken.inference.analysis import analyse, spread
-from foretoken.inference.observe import SCORE_EDGES, observing
+from foretoken.inference.analysis import analyse
+from foretoken.inference.observe import observing
 from foretoken.methods.inducer_tuning import InducerColumns
 from foretoken.tuner.attention.adapter import TunedAttention
 
@@ -139,17 +137,6 @@ def test_mass_is_the_share_of_the_softmax(family, method):
     assert all((one.selected is not None) == method.startswith("selective") for one in seen)
 
 
-def test_histogram_holds_every_score():
-    (one, *_), queries = observed(adapted("bert", CONFIGS["selective-prefix-tuning"])), sum(LENGTHS)
-    counts = one.selected.counts
-    assert counts.sum() == queries * P * NUM_HEADS
-    assert len(counts) == len(SCORE_EDGES) - 1
-    middles = [(low + high) / 2 for low, high in pairwise(SCORE_EDGES)]
-    from_bins = sum(int(count) / (1 + math.exp(-ALPHA * middle)) for count, middle in zip(counts, middles, strict=True))
-    mean = float(one.selected.gates.sum()) / one.selected.entries / NUM_HEADS
-    assert from_bins / int(counts.sum()) == pytest.approx(mean, abs=0.03)
-
-
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("family", ["bert", "longformer", "llama"])
 def test_observing_changes_nothing(family, packing):
@@ -229,20 +216,3 @@ def test_method_without_a_prefix_is_refused():
     model = get_peft_model(transformer("bert"), LoraConfig(target_modules=["query"])).eval()
     with pytest.raises(AdapterError, match=r"no prefix and no columns into the attention.*prefix-tuning"):
         analyse(model, each())
-
-
-def test_analysis_is_json():
-    found = analyse(adapted("bert", CONFIGS["selective-prefix-tuning"]), each())
-    assert json.loads(json.dumps(found)) == found
-    assert found["documents"] == 2
-    assert found["attentions"] == ["layer 0", "layer 1", "layer 2"]
-    selective = found["selective"]
-    assert selective["alpha"] == ALPHA
-    assert len(selective["gates"]) == 3
-    assert len(selective["score_counts"]) == len(selective["score_edges"]) - 1
-    assert sum(selective["score_counts"]) == 3 * NUM_HEADS * sum(LENGTHS) * P
-
-
-@pytest.mark.parametrize(("count", "expected"), [(1, [0]), (3, [0, 2, 4]), (9, [0, 1, 2, 3, 4, 5])])
-def test_spread(count, expected):
-    assert spread(6, count) == expected

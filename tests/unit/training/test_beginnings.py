@@ -10,7 +10,7 @@ from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens import beginnings as module
 from foretoken.training.tokens.beginnings import beginnings
 from foretoken.training.tokens.chunks import spans
-from foretoken.training.tokens.encode import EncodeSettings, TokenRules, describe, encode
+from foretoken.training.tokens.encode import EncodeSettings, TokenRules, encode
 from foretoken.training.tokens.texts import encode_texts
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]"]
@@ -113,20 +113,6 @@ def test_pairs_and_chunks_keep_what_they_would(tokenizer, monkeypatch):
         assert (counts.partly, chunk_counts.partly) == ((0, 0) if long > 300 else (2, 1))
     assert found[0] == found[1]
     assert len(found[0][1][0]) == len(spans(1000, 14, 2, 3)) == 3
-
-
-def test_a_lower_bound_is_called_one(tokenizer, monkeypatch):
-    monkeypatch.setattr(module, "LONG", 300)
-    counts = encode(["the cat sat " * 500, "a cat"], tokenizer, max_length=16).truncation
-    assert 32 < counts.longest < 1500
-    assert describe(counts, 16) == (
-        f"2 documents, longest at least {counts.longest} tokens, 1 of 2 truncated to 16 tokens"
-    )
-
-
-def test_a_text_of_few_tokens_is_never_cut(tokenizer, monkeypatch):
-    monkeypatch.setattr(module, "LONG", 30)
-    assert beginnings(["the cat " + " " * 5000 + " sat"], tokenizer, 1000).cut == frozenset()
 
 
 def test_texts_are_tokenised_in_batches_of_bounded_size(tokenizer, monkeypatch):

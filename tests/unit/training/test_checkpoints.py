@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from foretoken.errors import SaveError
-from foretoken.training.run.checkpoints import best_of, is_over, last_whole, rotate, seal
+from foretoken.training.run.checkpoints import best_of, is_over, last_whole, remove_checkpoints, rotate, seal
 
 FILES = ["trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.safetensors"]
 
@@ -94,14 +94,14 @@ def test_without_its_best_weights_a_run_does_not_go_on(damage, checkpoint, tmp_p
         last_whole(tmp_path)
 
 
-def test_the_two_newest_and_the_best_are_kept_and_a_users_file_stays(checkpoint, tmp_path):
-    run = tmp_path
-    (run / "checkpoints").mkdir()
+def test_the_two_newest_and_the_best_are_kept_and_nothing_else_is_deleted(checkpoint, tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
     for step in (2, 4, 6, 8):
-        seal(checkpoint(step).rename(run / "checkpoints" / f"checkpoint-{step}"))
-    (run / "checkpoints" / "checkpoint-4" / "notes.txt").write_text("mine")
-    rotate(run / "checkpoints", best_step=2)
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"checkpoint-{n}" for n in (2, 4, 6, 8)]
-    assert [path.name for path in (run / "checkpoints" / "checkpoint-4").iterdir()] == ["notes.txt"]
-    rotate(run / "checkpoints", best_step=8)
-    assert not (run / "checkpoints" / "checkpoint-2").exists()
+        seal(checkpoint(step).rename(folder / f"checkpoint-{step}"))
+    (folder / "notes.txt").write_text("mine")
+    (folder / "checkpoint-best").mkdir()
+    rotate(folder, best_step=2)
+    assert sorted(path.name for path in folder.glob("checkpoint-?")) == [f"checkpoint-{n}" for n in (2, 6, 8)]
+    remove_checkpoints(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-best", "notes.txt"]

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from sklearn.metrics import accuracy_score
 
 from foretoken.data.examples import ChoiceExample
@@ -65,17 +64,6 @@ def _score(model, tokenizer, text, choice):
     return model(**{name: given[name] for name in kept}).logits[0, 0].item()
 
 
-def test_the_gradient_reaches_every_choice_and_no_padding():
-    problem, model, how = chooser()
-    rows, _ = encoded(problem, ROWS, how)
-    batch = problem.collator(how.tokenizer, model)(rows)
-    assert batch["pair"].tolist() == [[0, 1, 2, -100], [3, 4, -100, -100], [5, 6, 7, 8]]
-    loss, _ = problem.forward(model, batch)
-    loss.backward()
-    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
-    assert model.classifier.weight.grad.abs().sum() > 0
-
-
 def test_long_pairs_lose_tokens_of_the_longer_text_and_rows_are_counted():
     problem, _, how = chooser(max_length=16)
     rows, truncation = encoded(problem, ROWS, how)
@@ -107,14 +95,6 @@ def test_outputs_of_unequal_width_are_measured_as_rows():
     assert columns["prediction"] == best == [1, 1, 3]
     assert columns["label"] == [1, 0, 3]
     assert [sum(row) for row in columns["probabilities"]] == pytest.approx([1, 1, 1])
-
-
-def test_answers_name_the_choice():
-    problem = make_problem(MULTIPLE_CHOICE, [])
-    rows = Dataset.from_dict({"id": ["1"], "text": ["x"], "choices": [["yes", "no"]]})
-    assert problem.to_json([np.array([0.25, 0.75])], rows) == [
-        {"choice": "no", "number": 1, "probability": 0.75, "probabilities": [0.25, 0.75]}
-    ]
 
 
 def test_bare_texts_and_chunks_are_refused():

@@ -263,21 +263,3 @@ class TestTexts:
     def test_options_of_generation_belong_to_generation(self):
         with pytest.raises(ConfigError, match="generation is for data with texts"):
             make_problem("classification", ["a", "b"], generation=GenerationOptions())
-
-
-@pytest.mark.parametrize(
-    "family", ["gpt2", pytest.param("bart", marks=pytest.mark.slow), pytest.param("t5", marks=pytest.mark.slow)]
-)
-def test_learns_to_copy(family):
-    model, problem, reading = posed(family)
-    rows = copies(8)
-    inputs = batch(model, problem, reading, rows)
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    model.train()
-    for _ in range(150):
-        loss, _ = problem.forward(model, inputs)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    texts, _ = problem.decode(problem.predict(model.eval(), inputs).numpy(), None)
-    assert texts == [row["source"] for row in rows]

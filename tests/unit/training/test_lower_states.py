@@ -1,6 +1,7 @@
 """The layers below the first trained one run once: cached states in training, validation and test."""
 
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from datasets import Dataset
 from peft import get_peft_model
 
-from foretoken.errors import RecipeError
+from foretoken.errors import ConfigError, RecipeError
 from foretoken.options import flatten
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
@@ -64,8 +65,8 @@ def figures(record):
     return kept + [value for value in flatten(measured).values() if isinstance(value, float)]
 
 
-def entries(folder, kind="states"):
-    return [path for path in folder.glob("*") if path.is_dir() and cache.read_entry(path)["kind"] == kind]
+def entries(folder):
+    return [path for path in folder.glob("*") if path.is_dir()]
 
 
 @pytest.mark.covering
@@ -150,23 +151,6 @@ def test_a_run_is_that_without_the_cache(made, tmp_path, method, kept, folder):
     assert len(figures(plain)) > 6
 
 
-def test_head_only_reads_nothing_but_the_cache(made, tmp_path, monkeypatch):
-    train(recipe_of(made, tmp_path, "one", "head-only", None, cache_states="float32"))
-    ran = []
-    monkeypatch.setattr(LowerStates, "_add", lambda self, batches: ran.append(len(batches)))
-    record = train(recipe_of(made, tmp_path, "two", "head-only", None, cache_states="float32", seed=3))
-    assert not ran
-    assert record["status"] == "finished"
-
-
-def test_methods_and_seeds_share_the_states(made, tmp_path, folder, caplog):
-    caplog.set_level(logging.INFO, logger="foretoken")
-    for method in ("prefix-propagation", "prefix-tuning", "lora", "bitfit"):
-        train(recipe_of(made, tmp_path, method, method, cache_states="float32", epochs=1, seed=len(method)))
-    assert len(entries(folder)) == 1
-    assert sum("layers run once" in record.message for record in caplog.records) == 1
-
-
 def test_what_has_no_effect_or_cannot_be_is_said(made, tmp_path, caplog, monkeypatch):
     train(recipe_of(made, tmp_path, "all", layers=None, cache_states="float32", epochs=1))
     assert "training.cache_states has no effect: no layer is below" in caplog.text
@@ -186,7 +170,7 @@ def table_of(rows):
 
 def opened(dtype="float32", **changes):
     model = tiny.shaken(get_peft_model(tiny.model("bert"), ROWS["prefix-tuning"](task_type="SEQ_CLS", layers="last-1")))
-    given = {"dtype": dtype, "name": "mail", "batch_size": 2, "precision": "fp32"} | changes
+    given = {"dtype": dtype, "batch_size": 2, "precision": "fp32"} | changes
     return LowerStates.open(model, PaddingCollator(0), **given)
 
 
@@ -250,7 +234,7 @@ def test_damaged_states_are_not_used(damage, folder, caplog):
 
 
 def store_of(key):
-    return StateStore.open(key, dtype="float32", name="docs", width=4)
+    return StateStore.open(key, dtype="float32", width=4)
 
 
 def test_what_another_process_is_writing_is_left_alone(caplog):
@@ -282,13 +266,9 @@ def test_an_entry_that_another_process_removes_is_no_damage(monkeypatch, caplog)
 def test_another_model_other_layers_or_type_are_other_states():
     keys = {opened().store.key, opened("float16").store.key, opened(precision="bf16").store.key}
     model = get_peft_model(tiny.model("bert"), ROWS["prefix-tuning"](task_type="SEQ_CLS", layers="last-2"))
-    keys.add(
-        LowerStates.open(model, PaddingCollator(0), dtype="float32", name="", batch_size=2, precision="fp32").store.key
-    )
+    keys.add(LowerStates.open(model, PaddingCollator(0), dtype="float32", batch_size=2, precision="fp32").store.key)
     other = get_peft_model(tiny.model("bert", seed=2), ROWS["prefix-tuning"](task_type="SEQ_CLS", layers="last-1"))
-    keys.add(
-        LowerStates.open(other, PaddingCollator(0), dtype="float32", name="", batch_size=2, precision="fp32").store.key
-    )
+    keys.add(LowerStates.open(other, PaddingCollator(0), dtype="float32", batch_size=2, precision="fp32").store.key)
     assert len(keys) == 5
     assert opened().store.key in keys  # the head's and the adapter's random weights do not matter
 
@@ -303,11 +283,34 @@ def test_keys_are_of_the_tokens_and_what_is_given_with_them():
     assert keys_of(collate([{"input_ids": [5, 6], "token_type_ids": [0, 1]}])) != typed
 
 
-def test_foretoken_cache_shows_and_clears_the_states(capsys):
-    from foretoken_cli import main
+def test_the_least_recently_used_states_go_beyond_the_limit(folder, monkeypatch):
+    for number in range(3):
+        store_of(f"{number}").add([(b"a" * 16, torch.ones(30, 4))])
+    size = sum(file.stat().st_size for file in folder.rglob("*.*"))
+    for path in entries(folder):
+        number = int(cache.read_entry(path)["store"])
+        os.utime(path / cache.ENTRY, (number, number))
+    assert store_of("0").places  # reading it is a use
+    monkeypatch.setenv("FORETOKEN_CACHE_LIMIT", str(size))
+    store_of("3").add([(b"a" * 16, torch.ones(30, 4))])
+    assert [bool(store_of(f"{number}").places) for number in range(4)] == [True, False, True, True]
+    monkeypatch.setenv("FORETOKEN_CACHE_LIMIT", "much")
+    with pytest.raises(ConfigError, match="FORETOKEN_CACHE_LIMIT: got 'much', expected a size"):
+        store_of("4").add([(b"a" * 16, torch.ones(30, 4))])
 
-    opened().fill([table_of([[5, 6, 7]])])
-    assert main(["cache"]) == 0
-    assert "states" in capsys.readouterr().out
-    assert main(["cache", "--clear"]) == 0
-    assert StateStore.open(opened().store.key, dtype="float32", name="", width=32).places == {}
+
+def test_a_folder_that_cannot_be_written_or_is_full_is_said_once(tmp_path, folder, monkeypatch, caplog):
+    def made():
+        yield b"a" * 16, torch.ones(3, 4)
+        raise OSError(28, "No space left on device")
+
+    store_of("one").add(made())
+    assert list(folder.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "file" / "below"))
+    for _ in range(2):
+        store_of("one").add([(b"a" * 16, torch.ones(3, 4))])
+    assert [message.partition("(")[2] for message in caplog.messages] == [
+        "No space left on device); set FORETOKEN_CACHE to another folder, or to 0",
+        "Not a directory); set FORETOKEN_CACHE to another folder, or to 0",
+    ]

@@ -14,8 +14,8 @@ from transformers import (
     LongformerModel,
 )
 
-from foretoken.errors import BackboneError, ConfigError
-from foretoken.training.model.adapter import attach, method_errors, option_types
+from foretoken.errors import BackboneError
+from foretoken.training.model.adapter import attach
 from foretoken.training.model.load import count_parameters, is_head, load_model, load_tokenizer, suitable_head
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import HeadOptions, build_recipe
@@ -92,11 +92,6 @@ def test_the_head_has_its_own_learning_rate(method, bert, tmp_path):
     assert {rate for name, rate in trained.items() if not is_head(name, model)} == {0.001}
 
 
-def test_without_one_it_has_the_same(bert, tmp_path):
-    trainer, _ = trainer_for(bert, tmp_path, "lora", learning_rate=0.001, head_learning_rate=None)
-    assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {0.001}
-
-
 @pytest.mark.parametrize(("ratio", "warmup"), [(0.0, 0), (0.25, 25), (1.0, 100)])
 def test_warmup_is_a_share_of_the_steps(ratio, warmup, bert, tmp_path):
     trainer, _ = trainer_for(bert, tmp_path, "lora", warmup_ratio=ratio)
@@ -119,12 +114,6 @@ def test_cut_short_weights_are_one_backbone_error(tmp_path):
         load_classifier(str(tmp_path), ["no", "yes"])
 
 
-def test_a_method_that_peft_cannot_place_names_itself(tmp_path):
-    model = load_classifier_of_longformer(tmp_path)
-    with pytest.raises(ConfigError, match=r"method lora: No modules were targeted"):
-        attach(model, {"name": "lora", "target_modules": ["nonesuch"]})
-
-
 def test_lora_finds_the_projections_of_longformer_by_itself(tmp_path):
     """peft has no default targets for this family."""
     adapted = attach(load_classifier_of_longformer(tmp_path), {"name": "lora"})
@@ -138,14 +127,6 @@ def test_lora_finds_the_projections_of_longformer_by_itself(tmp_path):
 def load_classifier_of_longformer(folder):
     LongformerModel(LongformerConfig(**SIZES, attention_window=4)).save_pretrained(folder)
     return load_classifier(str(folder), ["no", "yes"])
-
-
-def test_what_peft_fills_in_itself_is_no_option():
-    assert "r" in option_types("lora")
-    assert not option_types("full")
-    assert not {"task_type", "peft_type", "base_model_name_or_path"} & option_types("lora").keys()
-    assert "backbone" not in option_types("prefix-propagation")
-    assert "method.task_type: no such key" in method_errors({"name": "lora", "task_type": "SEQ_CLS"})[0]
 
 
 @pytest.mark.parametrize("method", ["full", "lora", "prefix-tuning"])

@@ -17,7 +17,7 @@ from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.metrics.answers import span_metrics
 from foretoken.training.model.adapter import attach
 from foretoken.training.problems import make_problem
-from foretoken.training.problems.question_answering import Answer, Truth
+from foretoken.training.problems.question_answering import Truth
 from foretoken.training.recipe.recipe import QuestionOptions
 from foretoken.training.tokens.questions import tokens_of
 
@@ -222,17 +222,6 @@ def test_answers_are_among_the_mentions_where_there_are_any():
         assert (row[0], row[1]) in {span for span, score in rated.items() if score > row[2] - 1e-4}
 
 
-def test_training_gives_gradients_and_predicts_nothing():
-    problem, model, how = asker(max_length=32)
-    model = attach(model, {"name": "prefix-tuning", "num_virtual_tokens": 3}, problem.task_type).train()
-    rows, _ = encoded(problem, tables(*questions(seed=5)), how)
-    loss, found = problem.forward(model, batch_of(problem, model, rows, how))
-    loss.backward()
-    assert found.shape == (4, 4)
-    assert not found.any()
-    assert all(one.grad is not None for one in model.parameters() if one.requires_grad)
-
-
 @pytest.mark.parametrize(("no_answer", "threshold", "text"), [(True, 0.0, ""), (True, 2.0, "cat"), (False, 0.0, "cat")])
 def test_no_answer_is_predicted_by_the_threshold_where_there_may_be_none(no_answer, threshold, text):
     problem = make_problem(
@@ -252,18 +241,6 @@ def test_no_answer_is_predicted_by_the_threshold_where_there_may_be_none(no_answ
     (line,) = problem.to_json(outputs, {"context": ["a cat sat"]})
     span = {"start": 2, "end": 5} if text else {"start": None, "end": None}
     assert line == {"answer": text, **span, "score": 1.0} | ({"no_answer_score": 2.5} if no_answer else {})
-
-
-def test_the_labels_of_a_table_are_its_answers():
-    problem, _, how = asker()
-    given = list(questions(answers=2))
-    rows, _ = encoded(problem, tables(*given), how)
-    truths = problem.labels_of({name: [row[name] for row in rows] for name in ("context", "answers")})
-    assert truths == problem.labels_of(tables(*given))
-    assert truths[1].answers == [given[1].context[begin:end] for begin, end in given[1].answers]
-    outputs = [Answer(0, 0, 0.0, 0.0) for _ in truths]
-    assert problem.measure(outputs, truths)["no_answer_exact_match"] == 1.0
-    assert set(problem.measure(outputs, truths)) == {"exact_match", "token_f1", *problem.more_metrics}
 
 
 def test_white_space_is_no_part_of_an_answer():

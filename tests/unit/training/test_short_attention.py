@@ -62,17 +62,6 @@ def test_what_is_not_slow_is_left_alone(keys, dtype, grad, autocast):
     assert torch.equal(ours, plain)
 
 
-def test_dropout_is_left_to_its_own_kernel():
-    inputs = made(5, 9)
-    with torch.autocast("cpu", torch.bfloat16):
-        torch.manual_seed(0)
-        plain = scaled_dot_product_attention(*inputs, dropout_p=0.5)
-        torch.manual_seed(0)
-        with Float32Attention():
-            ours = scaled_dot_product_attention(*inputs, dropout_p=0.5)
-    assert torch.equal(ours, plain)
-
-
 @pytest.mark.parametrize(
     ("options", "device", "entered"),
     [

@@ -4,7 +4,6 @@ import itertools
 import math
 import random
 
-import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -170,16 +169,6 @@ def test_a_long_document_is_read_in_windows_and_every_word_once(family):
             assert logits[0, word].numpy() == pytest.approx(alone.numpy(), abs=1e-5)
 
 
-def test_documents_of_any_length_are_the_same_together_and_alone():
-    problem, model, how = tagger("bert", 16)
-    rows, _ = encoded(problem, tables(*sentences(6, longest=30)), how)
-    with torch.no_grad():
-        _, together = problem.forward(model, batch_of(problem, model, rows, how))
-        for number, row in enumerate(rows):
-            _, alone = problem.forward(model, batch_of(problem, model, [row], how))
-            assert together[number, : alone.shape[1]].numpy() == pytest.approx(alone[0].numpy(), abs=1e-5)
-
-
 def test_a_word_longer_than_a_window_keeps_its_first_token():
     problem, _, how = tagger("bert", 8)
     row = TaggedExample("0", ("ab", "x" * 50, "cd"), ("O", "B-PER", "O"), "here")
@@ -204,28 +193,6 @@ def test_a_word_without_tokens_is_outside_and_has_no_loss_but_is_measured():
     (outputs, labels), (outputs_without, _) = found[0][2], found[1][2]
     assert labels == [["B-PER", "I-PER", "O"]]
     assert outputs == [[outputs_without[0][0], "O", outputs_without[0][1]]]
-
-
-def test_a_batch_of_nothing_but_words_without_tokens_has_no_loss():
-    problem, model, how = tagger()
-    rows, _ = encoded(problem, tables(TaggedExample("0", ("\u200b",), ("B-PER",), "here")), how)
-    batch = batch_of(problem, model, rows, how)
-    loss, logits = problem.forward(model, batch)
-    loss.backward()
-    assert (loss.item(), problem.items(batch)) == (0, 1)
-    assert problem.decode(logits.detach().numpy(), None)[0] == [["O"]]
-
-
-def test_decode_drops_what_the_trainer_fills_in():
-    problem = make_problem(TOKEN_CLASSIFICATION, TAGS)
-    logits = np.full((2, 3, 3), -100.0)
-    logits[0, :1] = [0.0, 2.0, 1.0]
-    logits[1] = np.eye(3)
-    outputs, labels = problem.decode(logits, np.array([[2, -100, -100], [0, 0, 1]]))
-    assert outputs == [["B-PER"], ["O", "B-PER", "I-PER"]]
-    assert labels == [["I-PER"], ["O", "O", "B-PER"]]
-    assert problem.columns(outputs, labels) == {"label": labels, "prediction": outputs}
-    assert problem.measure(outputs, labels)["accuracy"] == 0.25
 
 
 def test_texts_are_split_at_blanks_and_answered_with_entities():

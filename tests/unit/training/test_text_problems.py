@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import foretoken
-from foretoken.errors import ConfigError
 from foretoken.training.model.engine import use_attention
 from foretoken.training.problems import PROBLEMS, make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
@@ -120,14 +119,6 @@ def test_at_most_so_many_chunks_and_what_is_cut_off_is_counted(tokenizer):
     columns, cut = problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
     assert [len(rows) for rows in columns["sequences"]] == [2, 2]
     assert cut.truncated == 1
-
-
-def test_chunks_smaller_than_their_overlap_are_refused(tokenizer):
-    chunks = ChunkOptions(overlap=4)
-    problem = make_problem("classification", ["a", "b"], chunks=chunks)
-    split = Dataset.from_dict({"text": [text(1)], "label": [0]})
-    with pytest.raises(ConfigError, match=r"overlap is 4, but a chunk holds 4 tokens"):
-        problem.encode(split, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
 
 
 def test_regression_is_the_mean_squared_error_with_and_without_chunks(tokenizer):

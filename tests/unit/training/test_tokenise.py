@@ -37,15 +37,6 @@ def test_truncation_is_counted_and_keeps_the_special_tokens(tokenizer):
     assert encoded.truncation.longest == 20_002
 
 
-def test_a_document_of_exactly_the_length_is_not_truncated(tokenizer):
-    assert encode(["a b a"], tokenizer, max_length=5).truncation.truncated == 0
-    assert encode(["a b a"], tokenizer, max_length=4).truncation.truncated == 1
-
-
-def test_no_documents_at_all(tokenizer):
-    assert encode([], tokenizer, max_length=5).input_ids == []
-
-
 def test_padding_is_on_the_right_and_the_mask_says_where():
     batch = PaddingCollator(9)([{"input_ids": [1, 2, 3], "labels": 0}, {"input_ids": [4], "labels": 1}])
     assert batch["input_ids"].tolist() == [[1, 2, 3], [4, 9, 9]]
@@ -53,19 +44,10 @@ def test_padding_is_on_the_right_and_the_mask_says_where():
     assert batch["labels"].tolist() == [0, 1]
 
 
-def test_batches_without_labels_have_none():
-    assert "labels" not in PaddingCollator(0)([{"input_ids": [1]}])
-
-
 def test_the_models_maximum_minus_the_positions_that_are_kept_for_padding(tokenizer):
     assert model_max_length(BertConfig(max_position_embeddings=512), tokenizer) == 512
     assert model_max_length(RobertaConfig(max_position_embeddings=514, pad_token_id=1), tokenizer) == 512
     assert model_max_length(GPT2Config(n_positions=1024), tokenizer) == 1024
-
-
-def test_the_tokenizers_maximum_counts_too(tokenizer):
-    tokenizer.model_max_length = 128
-    assert model_max_length(BertConfig(max_position_embeddings=512), tokenizer) == 128
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -13,7 +13,7 @@ from foretoken.errors import DataError, printable, quoted
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
 from foretoken.report.tables.scores import PART
-from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, RECORD, SAVED
+from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, RECORD, SAVED, is_set_aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,7 +179,8 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """Return every run in these folders and below, in the order of their paths; each folder once.
 
     A folder is a run when it holds a `run.json`, or something that only runs leave. A record that is missing
-    or cannot be read makes a run of status `unreadable`.
+    or cannot be read makes a run of status `unreadable`. An earlier run, whose folder a restart has renamed, is
+    left out unless it is named.
 
     Raises:
         DataError: a folder does not exist, or there is no run in any of them.
@@ -189,9 +190,10 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
         if not os.path.isdir(root):  # noqa: PTH112 - a name that no file system takes is no error of its own here
             raise DataError(f"{root}: no such folder; expected one that holds runs (made by foretoken train or sweep)")
     found = {folder.resolve(): folder for root in roots for folder in _run_folders(root)}
-    if not found:
-        raise DataError(f"{', '.join(map(str, roots))}: no run in it; a run is a folder with a {RECORD}")
     runs = [Run(folder, _read(folder)) for folder in sorted(found.values())]
+    runs = [run for run in runs if run.folder in roots or not is_set_aside(run.folder, run.values)]
+    if not runs:
+        raise DataError(f"{', '.join(map(str, roots))}: no run in it; a run is a folder with a {RECORD}")
     labels = labels_of([run.recipe for run in runs], [run.is_finished for run in runs])
     return [Run(run.folder, run.values, label) for run, label in zip(runs, labels, strict=True)]
 

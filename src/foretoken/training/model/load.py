@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from peft import PeftModel
 from safetensors import safe_open
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -119,6 +120,14 @@ def load_tokenizer(source: str, config: PretrainedConfig | None = None) -> PreTr
             f"and the model has {embeddings} embeddings; {_SET_PADDING}"
         )
     return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Save a tokenizer that neither truncates nor pads by itself, whatever its file said or its last call was."""
+    if isinstance(backend := getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
+        backend.no_truncation()
+        backend.no_padding()
+    tokenizer.save_pretrained(str(folder))
 
 
 def load_model(

@@ -16,7 +16,7 @@ from foretoken.training.model.load import ParameterCount
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import card_values
-from foretoken.training.run.folder import PREDICTIONS, SAVED, drop_aside
+from foretoken.training.run.folder import PREDICTIONS, SAVED
 from foretoken.training.run.prepare import problem_of, read_data
 from foretoken.training.run.record import RunRecord
 from foretoken.training.run.results import (
@@ -71,7 +71,7 @@ def train_baseline(recipe: Recipe, measured: Sequence[str]) -> JsonObject:
         scaling = scaling_of(recipe.calibration, predictions["validation"])
         if is_main_process():
             card = card_values(problem, recipe, scaling, max_length=None, base_model=None)
-            with saved(record.folder / SAVED[1], record, card) as folder:
+            with saved(record.folder / SAVED[1], card) as folder:
                 model.save(folder)
             write_predictions(record.folder / PREDICTIONS, predictions)
         found = measures(predictions, scaling)
@@ -83,8 +83,6 @@ def train_baseline(recipe: Recipe, measured: Sequence[str]) -> JsonObject:
             "tokens_per_second": None,
         }
         record.update(best=best, steps=0, epochs=[], **found, timings=timings, memory=memory.measured())
-    if is_main_process():
-        drop_aside(record.folder)
     return record.values
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import pickle
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from foretoken.errors import SaveError
-from foretoken.files import JsonObject, file_digest, readable_object, write_json
-from foretoken.training.run.folder import remove_own_below
+from foretoken.files import JsonObject, file_digest, readable_object, remove, write_json
 
 log = logging.getLogger(__name__)
 STATE = "trainer_state.json"
@@ -110,12 +110,15 @@ def rotate(folder: Path, best_step: int | None) -> None:
     """Delete all checkpoints but the newest ones and the best."""
     for checkpoint in newest_first(folder)[KEPT:]:
         if _step(checkpoint) != best_step:
-            remove_checkpoint(checkpoint)
+            remove(checkpoint)
 
 
-def remove_checkpoint(checkpoint: Path) -> None:
-    """Delete a checkpoint; a file that the Trainer did not write stays."""
-    remove_own_below(checkpoint, checkpoint.parent.parent)
+def remove_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints in a folder, and the folder where there was nothing else."""
+    for checkpoint in newest_first(folder):
+        remove(checkpoint)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _step(checkpoint: Path) -> int:

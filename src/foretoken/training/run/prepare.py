@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from foretoken.data.documents import SPLITS
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, GENERATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
@@ -30,25 +29,15 @@ from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.recipe.recipe import (
-    AUTO,
-    GenerationOptions,
-    HeadOptions,
-    QuestionOptions,
-    Recipe,
-)
+from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe
 from foretoken.training.run.fingerprint import of_data, of_model
-from foretoken.training.tokens.cache import Content, cached
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
-from foretoken.training.tokens.ingredients import of_encoding, of_source
 from foretoken.training.tokens.new_tokens import add_new_tokens
-from foretoken.training.trainer.joint import JointPass
 from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
 
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
-_GROUPS = (GenerationOptions, QuestionOptions)  # among a problem's fields
 _REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
 _SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
@@ -66,7 +55,6 @@ class Prepared:
     base_model: str
     fingerprint: Mapping[str, str]
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
-    joint: JointPass | None = None  # where runs are trained at once
 
     @property
     def head(self) -> HeadOptions | None:
@@ -91,14 +79,13 @@ def prepare(recipe: Recipe) -> Prepared:
     )
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
-    contents = dict(fingerprint)
     fingerprint |= of_model(model, tokenizer)  # before the one is adapted and the other used
     max_length = problem.max_length(recipe.max_length, model.config, tokenizer)
     problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
     settings = EncodeSettings(tokenizer, max_length, token_rules(model.config), recipe.chunks)
-    tables, truncations = _tokens(data.splits, problem, settings, contents, data_name(recipe.data))
+    tables, truncations = _tokenised(data.splits, problem, settings)
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
     _say(recipe, adapted, problem)
     precision = _set_precision(recipe, adapted)
@@ -171,53 +158,14 @@ def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
 
 
 def read_data(options: DataOptions) -> tuple[Loaded, dict[str, str]]:
-    """Return the data of a run and their fingerprint, from the cache if the same files were read before.
+    """Return the data of a run and their fingerprint.
 
     Raises:
         DataError: the data are not usable.
         ConfigError: an option does not fit the data.
     """
-
-    def make() -> Content:
-        data = load_data(options)
-        facts = {name: getattr(data, name) for name in ("problem", "labels", "grouped")}
-        return Content(dict(data.splits), {"data": facts, "fingerprint": of_data(data.splits)})
-
-    content = cached(lambda: of_source(options), make, kind="documents", name=data_name(options))
-    splits = DatasetDict({name: content.tables[name] for name in SPLITS})
-    return Loaded(splits=splits, **content.facts["data"]), dict(content.facts["fingerprint"])
-
-
-def data_name(options: DataOptions) -> str:
-    """Return what `foretoken cache` calls the data."""
-    return str(options.task or options.path or options.train)
-
-
-def _tokens(
-    splits: Mapping[str, Dataset],
-    problem: Problem,
-    settings: EncodeSettings,
-    contents: Mapping[str, str],
-    name: str,
-) -> tuple[dict[str, Dataset], dict[str, Truncation]]:
-    """Return the tokens of every split and what was cut, from the cache if the same texts were tokenised before."""
-
-    def ingredients() -> dict[str, Any]:
-        return {"contents": dict(contents), "problem": _options_of(problem), **of_encoding(settings)}
-
-    def make() -> Content:
-        tables, truncations = _tokenised(splits, problem, settings)
-        return Content(tables, {name: asdict(counts) for name, counts in truncations.items()})
-
-    content = cached(ingredients, make, kind="tokens", name=name)
-    return dict(content.tables), {name: Truncation.of(counts) for name, counts in content.facts.items()}
-
-
-def _options_of(problem: Problem) -> dict[str, Any]:
-    """Return a problem's name and fields, without the tokenizer of the model that it is posed to."""
-    values = {item.name: getattr(problem, item.name) for item in fields(problem) if item.name != "tokenizer"}
-    plain = {name: asdict(value) if isinstance(value, _GROUPS) else value for name, value in values.items()}
-    return {"name": problem.name, **plain}
+    data = load_data(options)
+    return data, of_data(data.splits)
 
 
 def _tokenised(

@@ -19,10 +19,11 @@ from foretoken.files import JsonObject, atomic_directory, atomic_file, write_jso
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import negative_log_likelihood
 from foretoken.quiet import quiet_transformers
+from foretoken.training.model.load import save_tokenizer
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
-from foretoken.training.run.folder import SAVED, foreign_files
+from foretoken.training.run.folder import SAVED
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.run.record import RunRecord
 from foretoken.training.tokens.new_tokens import rows_alone
@@ -156,32 +157,25 @@ def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: S
         prepared.problem, recipe, scaling, max_length=prepared.max_length, base_model=prepared.base_model
     )
     folder = record.folder / SAVED[not isinstance(prepared.model, PeftModel)]
-    with saved(folder, record, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
+    with saved(folder, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
-        prepared.tokenizer.save_pretrained(str(temporary))
+        save_tokenizer(prepared.tokenizer, temporary)
 
 
 @contextmanager
-def saved(folder: Path, record: RunRecord, card: JsonObject) -> Iterator[Path]:
+def saved(folder: Path, card: JsonObject) -> Iterator[Path]:
     """Give a folder to write a trained model into, which takes its place in the run's when the block is over.
 
-    The record lists the files before they are in place, so that there are none that nobody knows of.
+    Where a killed run had saved one already, what its user has put beside the files is taken along.
     """
     with atomic_directory(folder) as temporary:
         yield temporary
         write_json(temporary / CARD, card)
-        written = sorted(path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file())
-        record.update(files=[f"{folder.name}/{path.as_posix()}" for path in written])
-        _keep_foreign(folder, temporary, record.folder)
-
-
-def _keep_foreign(folder: Path, new: Path, run: Path) -> None:
-    """Take along what the user has put beside the files of an earlier save, which the new folder replaces."""
-    for path in foreign_files(run, folder):
-        place = new / path.relative_to(folder)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.exists():
-            shutil.copy2(path, place, follow_symlinks=False)
+        for path in folder.rglob("*"):
+            place = temporary / path.relative_to(folder)
+            if not path.is_dir() and not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, place, follow_symlinks=False)
 
 
 def timings(trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> dict[str, float | None]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 
-from foretoken.errors import ConfigError, RecipeError, SaveError
+from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, check_writable
 from foretoken.metrics.scaling import Scaling
 from foretoken.processes import is_main_process, num_processes
@@ -29,29 +28,17 @@ from foretoken.training.recipe.recipe import (
     with_rate,
 )
 from foretoken.training.run.baseline import train_baseline
-from foretoken.training.run.checkpoints import STATE, best_of, is_over, last_whole, newest_first
+from foretoken.training.run.checkpoints import STATE, best_of, is_over, remove_checkpoints
 from foretoken.training.run.find_rate import find_rate as search_rate
 from foretoken.training.run.fingerprint import differing, refuse_changes
-from foretoken.training.run.folder import (
-    CHECKPOINTS,
-    PREDICTIONS,
-    RECORD,
-    drop_aside,
-    held,
-    is_tidy,
-    is_vacant,
-    remove_own_below,
-    set_aside,
-)
+from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, held, is_tidy, move_aside
 from foretoken.training.run.idle import SayIdle
 from foretoken.training.run.model_card import write_model_card
-from foretoken.training.run.prepare import MEASURED, Prepared, data_name, prepare, summary
+from foretoken.training.run.prepare import MEASURED, Prepared, prepare, summary
 from foretoken.training.run.record import (
-    FINISHED,
     RATE_SEARCH,
     HistoryCallback,
     RunRecord,
-    checked_record,
     differing_keys,
     history,
     recipe_to_json,
@@ -67,7 +54,7 @@ from foretoken.training.run.results import (
     timings,
     write_predictions,
 )
-from foretoken.training.trainer.joint import JointPass
+from foretoken.training.run.state import Finished, Fresh, Resume, state_of
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import PeakMemory
 from foretoken.training.trainer.memory import describe as describe_memory
@@ -91,18 +78,16 @@ def train(
     find_rate: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     measure_test: bool = True,
-    join: Callable[[Prepared], JointPass] | None = None,
 ) -> JsonObject:
     """Run a recipe and return its record; a killed run goes on, a finished one is not repeated.
 
     Args:
         recipe: what to run.
-        restart: begin anew; what an earlier run of the same name left is deleted once the new one has taken a step.
+        restart: begin anew; the folder of an earlier run is renamed to NAME.1, or the first number that is free.
         accept_changed: go on though data, model or versions are not those that the run began with.
         find_rate: search for the learning rate first, in place of the recipe's.
         callbacks: told of every evaluation; :class:`~foretoken.training.run.record.Pruned` ends the run.
         measure_test: without it the test split is not looked at; see :func:`foretoken.inference.evaluate.measure_test`.
-        join: called before the first step; returns this run's side of the pass that it shares with others.
 
     Raises:
         RecipeError: the folder holds a run of another recipe.
@@ -115,36 +100,23 @@ def train(
     recipe = _with_free_rate(checked(recipe)) if find_rate else checked(recipe)
     check_processes(recipe.training, processes=num_processes(), gpus=torch.cuda.device_count())
     folder, alone = recipe.run_folder, is_main_process()
-    if not restart and is_tidy(folder) and _is_finished(recipe, before := checked_record(folder), find_rate):
-        return before or {}
+    measured = MEASURED if measure_test else MEASURED[:1]
+    if not restart and is_tidy(folder) and isinstance(state := state_of(recipe, find_rate=find_rate), Finished):
+        return state.record  # without the lock: its disk may be read alone
     check_writable(folder)
+    if restart and alone:
+        move_aside(folder)
     with held(folder) if alone else nullcontext(), quiet_transformers():
-        before = None if restart else checked_record(folder)
-        if _is_finished(recipe, before, find_rate):
-            _remove_checkpoints(recipe)  # killed while it did this itself
-            return before or {}
-        if not is_vacant(folder) and not (folder / RECORD).is_file():
-            raise SaveError(f"{folder} exists and holds no run; choose another `name` or `output`")
+        state = state_of(recipe, find_rate=find_rate) if alone or not restart else Fresh()
+        if isinstance(state, Finished):  # killed while it removed its checkpoints
+            _remove_checkpoints(recipe)
+            return state.record
         if is_baseline(recipe.method):
-            with set_aside(folder) if restart and alone else nullcontext():
-                return train_baseline(recipe, MEASURED if measure_test else MEASURED[:1])
-        checkpoint = None if before is None else _going_on(recipe, before, find_rate)
-        if before is not None and checkpoint is not None:
-            recipe = as_begun(recipe, before["recipe"])
-        prepared = prepare(recipe)
-        recipe = with_head(recipe, prepared.head)
-        if prepared.precision is not None:
-            recipe = with_precision(recipe, prepared.precision.precision)
-        search: JsonObject | None = {} if find_rate else None
-        if before is not None and checkpoint is not None:
-            refuse_changes(folder, before.get("fingerprint"), _fingerprint(prepared), accept=accept_changed)
-            search = searched(before)
-        elif before is not None and find_rate and _is_same_search(recipe, prepared, before):
-            search = searched(before)
-        if join is not None:
-            prepared = replace(prepared, joint=join(prepared))
-        with set_aside(folder) if restart and alone else nullcontext():
-            return _train(recipe, prepared, checkpoint, search, callbacks, MEASURED if measure_test else MEASURED[:1])
+            return train_baseline(recipe, measured)
+        recipe, prepared = _prepared(recipe, state, accept_changed=accept_changed)
+        search = _search_of(recipe, prepared, state, find_rate=find_rate)
+        checkpoint = state.checkpoint if isinstance(state, Resume) else None
+        return _train(recipe, prepared, checkpoint, search, callbacks, measured)
 
 
 def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> None:
@@ -175,6 +147,30 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
         )
 
 
+def _prepared(recipe: Recipe, state: Fresh | Resume, *, accept_changed: bool) -> tuple[Recipe, Prepared]:
+    """Return the recipe with what it left open, and what a run needs; one that goes on, as it began."""
+    if isinstance(state, Resume):
+        recipe = as_begun(recipe, state.record["recipe"])
+    prepared = prepare(recipe)
+    recipe = with_head(recipe, prepared.head)
+    if prepared.precision is not None:
+        recipe = with_precision(recipe, prepared.precision.precision)
+    if isinstance(state, Resume):
+        known = state.record.get("fingerprint")
+        refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
+    return recipe, prepared
+
+
+def _search_of(recipe: Recipe, prepared: Prepared, state: Fresh | Resume, *, find_rate: bool) -> JsonObject | None:
+    """Return the search for the learning rate: that of the record, an empty one to be made, or None for none."""
+    if isinstance(state, Resume):
+        return searched(state.record)
+    if not find_rate:
+        return None
+    is_made = state.record is not None and _is_same_search(recipe, prepared, state.record)
+    return searched(state.record) if state.record is not None and is_made else {}
+
+
 def _train(
     recipe: Recipe,
     prepared: Prepared,
@@ -197,8 +193,7 @@ def _train(
                 recipe = with_rate(recipe, search["chosen"])
                 record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
             with closing(ProgressBar(metric)) as bar:
-                bars = [] if prepared.joint else [bar]  # several would overwrite each other
-                watching = [*bars, HistoryCallback(record, metric), _DropAside(recipe.run_folder), *callbacks]
+                watching = [bar, HistoryCallback(record, metric), *callbacks]
                 trainer = _fit(recipe, prepared, checkpoint, watching, measured)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
             scaling = scaling_of(recipe.calibration, predictions["validation"])
@@ -232,7 +227,6 @@ def _fit(
         checkpoints=_checkpoints(recipe),
         callbacks=[SayIdle(recipe, prepared), LogAtEvaluation(), StepTimes(), *callbacks],
     )
-    trainer.joint = prepared.joint
     _cache_states(recipe, prepared, trainer, ("train", *MEASURED[:1], *measured))
     if checkpoint is not None and is_over(checkpoint):
         _restore(trainer, checkpoint)
@@ -252,7 +246,6 @@ def _cache_states(recipe: Recipe, prepared: Prepared, trainer: RecipeTrainer, sp
         prepared.model,
         prepared.problem.collator(prepared.tokenizer, prepared.model),
         dtype=options.cache_states,
-        name=data_name(recipe.data),
         batch_size=options.eval_batch_size,
         precision=options.precision,
     )
@@ -267,18 +260,6 @@ def _restore(trainer: RecipeTrainer, checkpoint: Path) -> None:
     trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
     trainer._load_callback_state()
     trainer.load_weights(best_of(checkpoint) or checkpoint)
-
-
-class _DropAside(TrainerCallback):
-    """Delete what an earlier run left, as soon as the new one has taken a step."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Delete it; later steps find nothing."""
-        if is_main_process():
-            drop_aside(self.folder)
 
 
 def _with_free_rate(recipe: Recipe) -> Recipe:
@@ -299,43 +280,6 @@ def _is_same_search(recipe: Recipe, prepared: Prepared, before: JsonObject) -> b
     )
 
 
-def _is_finished(recipe: Recipe, before: JsonObject | None, find_rate: bool) -> bool:
-    """Tell whether the record in the run's folder is that of a finished run of this recipe, and say so.
-
-    Raises:
-        RecipeError: the finished run is of another recipe.
-    """
-    if before is None or before["status"] != FINISHED:
-        return False
-    _refuse_other_recipe(recipe, before, find_rate)
-    log.info("%s is finished and is not repeated; --restart begins anew", recipe.run_folder)
-    return True
-
-
-def _going_on(recipe: Recipe, before: JsonObject, find_rate: bool) -> Path | None:
-    """Return the checkpoint that an unfinished run of this recipe goes on from; None where it begins anew.
-
-    Raises:
-        SaveError: the best weights so far are gone.
-        RecipeError: the run is of another recipe.
-    """
-    checkpoint = last_whole(_checkpoints(recipe))
-    if checkpoint is not None:
-        _refuse_other_recipe(recipe, before, find_rate)
-    elif newest_first(_checkpoints(recipe)):
-        log.warning("%s has no checkpoint that can be used; training begins anew", recipe.run_folder)
-    return checkpoint
-
-
-def _refuse_other_recipe(recipe: Recipe, before: JsonObject, find_rate: bool) -> None:
-    found = differing_keys(before["recipe"], recipe_to_json(recipe))
-    if find_rate and searched(before) is None:
-        found.append("training.learning_rate: of the recipe in the folder, --find-rate now")
-    if found:
-        head = f"{recipe.run_folder} holds a run of another recipe; choose another `name`"
-        raise RecipeError(f"{head}, or --restart to throw it away", found)
-
-
 def _fingerprint(prepared: Prepared) -> dict[str, str]:
     known = versions()
     return {**prepared.fingerprint, **{name: known[name] for name in _COMPARED}}
@@ -347,7 +291,7 @@ def _checkpoints(recipe: Recipe) -> Path:
 
 def _remove_checkpoints(recipe: Recipe) -> None:
     if is_main_process():
-        remove_own_below(_checkpoints(recipe), recipe.run_folder)
+        remove_checkpoints(_checkpoints(recipe))
 
 
 def _outcome(

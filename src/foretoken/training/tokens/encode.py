@@ -46,11 +46,6 @@ class Truncation:
     partly: int = 0
     dropped: int = 0
 
-    @classmethod
-    def of(cls, counts: Mapping[str, Any]) -> Truncation:
-        """Return the counts that were written as JSON."""
-        return cls(**{**counts, "length_quantiles": tuple(counts["length_quantiles"])})
-
 
 def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) -> Truncation:
     """Return the counts for documents of these untruncated lengths; what is beyond the limit is cut off.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,11 +28,10 @@ from torch import Tensor
 
 from foretoken.files import JsonObject, cache_folder, file_digest
 from foretoken.training.tokens.cache import (
-    ENTRY,
     FOLDER,
     code_digest,
     entry_folders,
-    keep_below,
+    mark_used,
     read_entry,
     remove_damaged,
     size_limit,
@@ -91,26 +89,24 @@ class StateStore:
         root: the folder of the cache.
         key: of all that the states depend on beside the tokens.
         dtype: ``float32`` or ``float16``.
-        name: of the data set, for `foretoken cache`.
         computed: what type the states had when they were computed.
     """
 
     root: Path
     key: str
     dtype: str
-    name: str
     width: int
     computed: str | None = None
     places: dict[Key, Place] = field(default_factory=dict)
     read: set[Path] = field(default_factory=set)
 
     @classmethod
-    def open(cls, key: str, *, dtype: str, name: str, width: int) -> StateStore | None:
+    def open(cls, key: str, *, dtype: str, width: int) -> StateStore | None:
         """Return the store of a key with what it has; None where nothing is cached."""
         root = cache_folder()
         if root is None:
             return None
-        store = cls(root, key, dtype, name, width)
+        store = cls(root, key, dtype, width)
         store.refresh()
         return store
 
@@ -141,7 +137,7 @@ class StateStore:
             try:
                 self._take(path, read_entry(path))
             except _DAMAGE as error:
-                remove_damaged(path, "states", error)
+                remove_damaged(path, error)
 
     def _take(self, path: Path, entry: JsonObject) -> None:
         if entry.get("kind") != KIND or entry["store"] != self.key:
@@ -157,8 +153,7 @@ class StateStore:
             place = Place(states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
             self.places[record["key"].tobytes()] = place
         self.computed = entry["computed"]
-        with suppress(OSError):
-            os.utime(path / ENTRY)
+        mark_used(path)
 
     def fits(self, tokens: int) -> str | None:
         """Return why the states of so many more tokens have no place; None where they have."""
@@ -182,10 +177,7 @@ class StateStore:
             np.save(folder / INDEX, np.array(records, dtype=_RECORD), allow_pickle=False)
             return {"files": {INDEX: file_digest(folder / INDEX)}, "computed": rounding.computed}
 
-        values: JsonObject = {"kind": KIND, "name": self.name, "store": self.key, "messages": []}
-        path = self.root / FOLDER / hashlib.sha256(os.urandom(32)).hexdigest()
-        write_entry(path, values, fill)
-        keep_below(size_limit(), self.root)
+        write_entry(self.root, {"kind": KIND, "store": self.key}, fill)
         self.refresh()
         return rounding
 

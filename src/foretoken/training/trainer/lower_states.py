@@ -58,7 +58,7 @@ class LowerStates:
 
     @classmethod
     def open(
-        cls, model: nn.Module, collator: Collator, *, dtype: str, name: str, batch_size: int, precision: str
+        cls, model: nn.Module, collator: Collator, *, dtype: str, batch_size: int, precision: str
     ) -> LowerStates | None:
         """Return the states of a model's lower layers as far as they are on disk; None where nothing is cached."""
         layers = LowerLayers(model).make_optional()
@@ -71,7 +71,7 @@ class LowerStates:
             "precision": precision,
             "dtype": dtype,
         }
-        store = StateStore.open(store_key(ingredients), dtype=dtype, name=name, width=config.hidden_size)
+        store = StateStore.open(store_key(ingredients), dtype=dtype, width=config.hidden_size)
         if store is not None:
             return cls(layers, store, collator, batch_size, precision)
         layers.remove()

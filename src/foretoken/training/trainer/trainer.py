@@ -33,17 +33,16 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import SaveError
-from foretoken.files import JsonObject
+from foretoken.files import JsonObject, remove
 from foretoken.training.model.load import is_head
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Inputs
 from foretoken.training.problems.metrics import greater_is_better
 from foretoken.training.recipe.recipe import Recipe, TrainingOptions
-from foretoken.training.run.checkpoints import best_in, remove_checkpoint, rotate, seal
+from foretoken.training.run.checkpoints import best_in, rotate, seal
 from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations, SmoothedLabels
-from foretoken.training.trainer.joint import JointPass
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.auxiliary import AuxiliaryLossCallback
@@ -190,7 +189,6 @@ class RecipeTrainer(Trainer):
         self.step_items = 0
         self.train_loss, self.eval_loss = WeightedMean(), WeightedMean()
         self.lower_states: LowerStates | None = None
-        self.joint: JointPass | None = None
 
     def leave_lower_layers_out(self, states: LowerStates) -> None:
         """Read from now on what the layers below the first trained one compute."""
@@ -275,12 +273,8 @@ class RecipeTrainer(Trainer):
         """Return the problem's loss, a mean over the batch's items, and its logits where they are asked for."""
         given = inputs if self.lower_states is None else self.lower_states.use(inputs)
         smoothing = self.options.label_smoothing if model.training else 0.0
-        joint = self.joint if model.training else None
-        shared = contextlib.nullcontext() if joint is None else joint.forward(self.compute_loss_context_manager)
-        with SmoothedLabels(smoothing) if smoothing else contextlib.nullcontext(), shared:
+        with SmoothedLabels(smoothing) if smoothing else contextlib.nullcontext():
             loss, logits = self.problem.forward(model, given)
-        if joint is not None and loss is not None:
-            loss = joint.with_auxiliary(loss)
         return (loss, {"loss": loss, "logits": logits}) if return_outputs else loss
 
     def training_step(self, model: nn.Module, inputs: Inputs, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -289,8 +283,6 @@ class RecipeTrainer(Trainer):
         share = items * self.args.world_size / self.step_items
         self.current_gradient_accumulation_steps: Any = 1 / share  # what the Trainer divides the loss by
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.joint is not None:
-            self.joint.backward()
         self.train_loss.add(loss / share, weight=items)
         return loss
 
@@ -387,7 +379,7 @@ class RecipeTrainer(Trainer):
                 seal(folder)
                 rotate(self.checkpoints, self.state.best_global_step)
         except (SaveError, OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own
-            remove_checkpoint(folder)
+            remove(folder)
             if isinstance(error, SaveError):
                 raise
             raise SaveError(f"cannot write {folder}: {' '.join(str(error).split())}") from error
