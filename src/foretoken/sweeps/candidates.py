@@ -6,7 +6,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretoken.errors import ConfigError
@@ -19,19 +19,18 @@ from foretoken.sweeps.space import Params, number_in_stages, size_of, stage_grid
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.samplers import BaseSampler
-    from optuna.trial import FrozenTrial, TrialState
+    from optuna.trial import FrozenTrial
 
     from foretoken.sweeps.config import SearchOptions
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a candidate: its score, None while it runs; `seen` are the evaluations of a pruned run."""
+    """The result of a candidate: its score, None while it runs."""
 
     params: Values
     score: float | None = None
     lost: bool = False
-    seen: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,23 +121,15 @@ def _as_trial(variant: Variant, outcome: Outcome) -> FrozenTrial | None:
     coded = {name: values.encode(outcome.params.get(name)) for name, values in variant.space.items()}
     if any(value is None for value in coded.values()):
         return None
-    state = _state(outcome)
+    running = TrialState.RUNNING if outcome.score is None else TrialState.COMPLETE
+    state = TrialState.FAIL if outcome.lost else running
     distributions = {name: values.distribution for name, values in variant.space.items()}
     return create_trial(
         state=state,
         value=outcome.score if state is TrialState.COMPLETE else None,
         params=coded,
         distributions=distributions,
-        intermediate_values={int(step): value for step, value in outcome.seen.items()},
     )
-
-
-def _state(outcome: Outcome) -> TrialState:
-    from optuna.trial import TrialState
-
-    if outcome.lost:
-        return TrialState.PRUNED if outcome.seen else TrialState.FAIL
-    return TrialState.RUNNING if outcome.score is None else TrialState.COMPLETE
 
 
 def _seed(variant: Variant, search: SearchOptions, number: int) -> int:

@@ -70,14 +70,13 @@ def test_tpe_goes_where_the_scores_are_good(searched):
         assert sum(0.01 < rate < 0.1 for rate in late) >= 8  # one quarter of the range: 4 by chance
 
 
-def test_tpe_takes_what_runs_what_failed_and_what_was_pruned(searched):
+def test_tpe_takes_what_runs_and_what_failed(searched):
     variant, search = searched(strategy="tpe", trials=50, space=SPACE)
     params = propose(variant, search, [], maximise=True)
     known = [
         Outcome(params, 0.5),
         Outcome(params),
         Outcome(params, lost=True),
-        Outcome(params, lost=True, seen={"1": 0.1}),
         Outcome({"training.batch_size": 4}, 0.1),  # of an earlier version of the file, with another space
         Outcome(params | {"training.batch_size": 64}, 0.1),
     ]
