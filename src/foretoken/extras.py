@@ -21,7 +21,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "torchmetrics",
         "yaml",
     ),
-    "sweep": ("optuna", "psutil", "psycopg", "sqlalchemy"),
+    "sweep": ("optuna",),
     "serve": ("fastapi", "h11", "httpx", "prometheus_client", "pydantic", "uvicorn"),
     "traces": ("opentelemetry",),
     "export": ("onnx", "onnxruntime", "onnxscript"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -56,20 +57,29 @@ def ray_workers(address: str, size: int | None, folder: Path, set_up: SetUp) -> 
     import ray
     from ray.exceptions import RayError
 
-    was_connected = ray.is_initialized()
     marker = folder / temporary_name()
     make_folder(folder)
     try:
-        if not was_connected:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        _connect(address)
         marker.touch()
         yield RayWorkers(size, marker, set_up)
     except (RayError, ConnectionError) as error:
         raise ConfigError(f"--ray: the cluster at {address} cannot be used: {one_line(str(error))[:200]}") from error
     finally:
         marker.unlink(missing_ok=True)
-        if not was_connected:
-            ray.shutdown()
+        ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:  # Ray itself takes minutes to say that nobody is there
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise ConnectionError(str(error)) from error
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
 
 
 def _shares(size: int | None) -> tuple[int, dict[str, float]]:
