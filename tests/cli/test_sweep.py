@@ -155,15 +155,17 @@ def test_a_killed_sweep_goes_on_with_the_same_run(sweep_file, tmp_path, cli):
 
 
 @pytest.mark.slow
-def test_ctrl_c_gives_the_run_back_and_says_how_to_go_on(sweep_file, tmp_path):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_ends_every_process_and_says_how_to_go_on(workers, sweep_file, tmp_path):
     path = sweep_file(tmp_path, search={"space": {}}, seeds=[0])
     folder, log = tmp_path / "sweeps" / "sweep", tmp_path / "log"
-    process = start(path, log, "--training.epochs", "2000")
+    process = start(path, log, "--workers", workers, "--training.epochs", "2000")
     wait_for(lambda: list(folder.glob("lora/*/checkpoints/*/trainer_state.json")), process)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert "the same command goes on" in log.read_text()
     assert record(folder)["counts"] == {"waiting": 2}
+    assert not list(folder.glob("*/*/.foretoken-*"))  # nobody holds a run
 
 
 @pytest.mark.slow

@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from foretoken.sweeps.runs import SCORED, Ending, Job, RunRow
 from foretoken.sweeps.status import VariantStatus, in_turn, is_over
 from foretoken.sweeps.sweep import Sweep
-from foretoken.sweeps.workers import Workers, unpack
+from foretoken.sweeps.workers import InThisProcess, Processes, unpack
 from foretoken.training.run.checkpoints import last_step
 from foretoken.training.run.folder import CHECKPOINTS
+
+if TYPE_CHECKING:
+    from foretoken.sweeps.ray_workers import RayWorkers
 
 log = logging.getLogger(__name__)
 MOST_DEATHS = 4  # of processes, in one run that gets no further: it is the run that kills them
@@ -29,7 +33,7 @@ class Dispatcher:
     """
 
     sweep: Sweep
-    workers: Workers
+    workers: InThisProcess | Processes | RayWorkers
     publish: Callable[[Sequence[VariantStatus]], object]
     accept_changed: bool = False
     _under_way: dict[Future[Ending], tuple[str, Job]] = field(default_factory=dict)

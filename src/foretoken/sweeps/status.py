@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict
 
-from foretoken.sweeps.candidates import Outcome, Pool
 from foretoken.sweeps.plan import Repeat, SweepPlan, Variant
 from foretoken.sweeps.runs import BROKEN, FAILED, MEASURED, SCORED, UNMEASURED, WAITING, RunRow
 from foretoken.sweeps.space import Params, stage_grid, stages_of
@@ -60,11 +59,6 @@ class Candidate:
         """Mean validation metric over the seeds and folds of the search; None until every run has one."""
         complete = not self.is_lost and len(self.scores) == len(self.variant.search_repeats)
         return statistics.fmean(self.scores) if complete else None
-
-    @property
-    def outcome(self) -> Outcome:
-        """What optuna learns from it."""
-        return Outcome(self.params, self.score, lost=self.is_lost)
 
     @property
     def needed(self) -> list[RunRow]:
@@ -143,21 +137,21 @@ class VariantStatus:
 
 
 def variant_statuses(
-    plan: SweepPlan, pools: Mapping[str, Pool], row: Row, maximise: Mapping[str, bool]
+    plan: SweepPlan, pools: Mapping[str, tuple[Sequence[Params], int]], row: Row, maximise: Mapping[str, bool]
 ) -> list[VariantStatus]:
     """Return the status of every variant.
 
     Args:
         plan: of the sweep.
-        pools: the candidates so far, by variant.
+        pools: the candidates so far, and their number at the end, by variant.
         row: returns what is known of a run.
         maximise: whether a greater value is better, by metric.
     """
     found = []
     for item in plan.variants:
-        pool = pools[item.name]
-        candidates = [_candidate(item, params, row) for params in pool.candidates]
-        status = VariantStatus(item, candidates, pool.size, maximise[item.metric])
+        known, size = pools[item.name]
+        candidates = [_candidate(item, params, row) for params in known]
+        status = VariantStatus(item, candidates, size, maximise[item.metric])
         later = stages_of(item.space, plan.config.search.stages)[1:]
         found.append(_with_later_stages(status, later, row))
     return found

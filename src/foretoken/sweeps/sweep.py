@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 
 from foretoken.errors import RecipeError, RunBusyError
 from foretoken.files import readable_object, write_json
 from foretoken.options import Values
 from foretoken.outputs import SWEEP_RECORD
-from foretoken.sweeps.candidates import planned, pools, propose
+from foretoken.sweeps.candidates import planned, propose
 from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
 from foretoken.sweeps.runs import BROKEN, FAILED, RUNNING, TRAINED, UNMEASURED, WAITING, RunRow, read_run
 from foretoken.sweeps.space import Params
@@ -24,7 +26,6 @@ from foretoken.training.run.record import differing_keys, recipe_to_json
 log = logging.getLogger(__name__)
 CANDIDATES = "candidates.json"  # in the sweep's folder: what optuna proposed, by variant
 DATABASE = "sweep.db"  # of earlier versions
-Stamp = tuple[int, int, int] | None
 
 
 class Sweep:
@@ -42,10 +43,10 @@ class Sweep:
         self.failed: dict[str, str] = {}
         self.latest: list[VariantStatus] = []
         self.maximise = {item.metric: greater_is_better(item.metric) for item in plan.variants}
-        self._fixed = {item.name: planned(item, plan.config.search) for item in plan.variants}
+        self._planned = {item.name: planned(item, plan.config.search) for item in plan.variants}
         self._tried_again: set[str] = set()
         self._recipes: dict[str, Callable[[], Recipe]] = {}
-        self._rows: dict[str, tuple[Stamp, RunRow]] = {}
+        self._read = cache(self._read_anew)
         if (self.folder / DATABASE).exists():
             log.info("%s is no longer read, and may be deleted: the folders say what is done", self.folder / DATABASE)
 
@@ -55,8 +56,12 @@ class Sweep:
         Raises:
             RecipeError: a run has been trained by another recipe.
         """
-        found = pools(self.plan, self._fixed, self._proposed())
-        self.latest = variant_statuses(self.plan, found, self._row, self.maximise)
+        proposed = self._proposed()
+        pools = {
+            name: (proposed.get(name, []) if pool.candidates is None else pool.candidates, pool.size)
+            for name, pool in self._planned.items()
+        }
+        self.latest = variant_statuses(self.plan, pools, self._row, self.maximise)
         return self.latest
 
     def recipe(self, run: str) -> Recipe:
@@ -77,26 +82,22 @@ class Sweep:
     def propose(self) -> bool:
         """Add a candidate to the first variant that needs one; tell whether any does."""
         for item in self.latest:
-            if self._fixed[item.variant.name] is None and len(item.candidates) < item.expected:
+            if self._planned[item.variant.name].candidates is None and len(item.candidates) < item.expected:
                 self._propose(item)
                 return True
         return False
 
     def _propose(self, item: VariantStatus) -> None:
-        known, search = [candidate.outcome for candidate in item.candidates], self.plan.config.search
-        try:
-            with held(self.folder):  # of two commands one adds it
-                proposed = self._proposed()
-                own = proposed.setdefault(item.variant.name, [])
-                if len(own) == len(known):
-                    own.append(propose(item.variant, search, known, maximise=item.maximise))
-                    write_json(self.folder / CANDIDATES, proposed)
-        except RunBusyError:
-            return
+        with suppress(RunBusyError), held(self.folder):  # of two commands one adds it
+            proposed = self._proposed()
+            own = proposed.setdefault(item.variant.name, [])
+            if len(own) == len(item.candidates):
+                own.append(propose(item.variant, self.plan.config.search, item.candidates, maximise=item.maximise))
+                write_json(self.folder / CANDIDATES, proposed)
 
     def _proposed(self) -> dict[str, list[Params]]:
         """Return what optuna proposed; earlier versions have it in the record alone."""
-        if all(found is not None for found in self._fixed.values()):
+        if all(pool.candidates is not None for pool in self._planned.values()):
             return {}
         found = readable_object(self.folder / CANDIDATES)
         if found is None:
@@ -107,15 +108,10 @@ class Sweep:
     def _row(self, variant: Variant, params: Params, repeat: Repeat) -> RunRow:
         """Return what is known of a run; its record is read when it has changed."""
         name = run_name(variant, params, *repeat)
-        if name not in self._recipes:
-            self._recipes[name] = cache(partial(self.plan.recipe, variant, params, *repeat))
-        stamp = self._stamp(name)
-        known = self._rows.get(name)
-        if known is None or known[0] != stamp:
-            known = self._rows[name] = stamp, self._read(name, variant.metric)
-        return self._in_this_command(known[1])
+        self._recipes.setdefault(name, partial(self.plan.recipe, variant, params, *repeat))
+        return self._in_this_command(self._read(name, variant.metric, _stamp(self.folder / name / RECORD)))
 
-    def _read(self, name: str, metric: str) -> RunRow:
+    def _read_anew(self, name: str, metric: str, _: object) -> RunRow:
         row, recipe = read_run(name, self.folder / name, metric)
         differing = [] if recipe is None else differing_keys(recipe, recipe_to_json(self.recipe(name)))
         if differing:
@@ -132,12 +128,13 @@ class Sweep:
         is_starting = row.run in self.under_way and row.state == WAITING
         return replace(row, state=RUNNING) if is_starting else row
 
-    def _stamp(self, name: str) -> Stamp:
-        try:
-            found = (self.folder / name / RECORD).stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Return what differs when a file has been written anew."""
+    with suppress(OSError):
+        found = file.stat()
+        return found.st_mtime_ns, found.st_ino
+    return None
 
 
 def _params(variant: Values) -> list[object]:

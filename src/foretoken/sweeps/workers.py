@@ -11,7 +11,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from foretoken.files import atomic_file, check_writable, make_folder
 from foretoken.machine.processor import cpu_cores
@@ -21,24 +20,14 @@ from foretoken.training.run.folder import CHECKPOINTS, RECORD
 SetUp = Callable[[], object]  # called in every process first; it can be pickled
 
 
-class Workers(Protocol):
-    """Where runs are done: `size` at a time.
+class InThisProcess:
+    """Does each run at once.
 
     Attributes:
+        size: how many runs are done at a time, by this kind of workers and the others.
         lost: what the future of a run raises whose process has died.
         deaths: how many processes have died then.
     """
-
-    size: int
-    lost: tuple[type[Exception], ...]
-    deaths: int
-
-    def submit(self, job: Job) -> Future[Ending]:
-        """Start a run."""
-
-
-class InThisProcess:
-    """Does each run at once."""
 
     size, deaths = 1, 1
     lost: tuple[type[Exception], ...] = ()
@@ -58,18 +47,19 @@ class Processes:
 
     def __init__(self, size: int, logs: Path, set_up: SetUp) -> None:
         self.size, self.logs, self.set_up = size, logs, set_up
+        self._shares = [share(number, size) for number in range(size)]
         self._pools = [self._pool(number) for number in range(size)]
         self._latest: list[Future[Ending] | None] = [None] * size
 
     def submit(self, job: Job) -> Future[Ending]:
         """Start a run in a process that is free."""
         number = next(number for number, future in enumerate(self._latest) if future is None or future.done())
-        with _environment(share(number, self.size)):  # a new process takes it over
-            try:
-                future = self._pools[number].submit(job.do)
-            except BrokenProcessPool:
-                self._pools[number] = self._pool(number)
-                future = self._pools[number].submit(job.do)
+        os.environ.update(self._shares[number])  # a new process takes them over
+        try:
+            future = self._pools[number].submit(job.do)
+        except BrokenProcessPool:
+            self._pools[number] = self._pool(number)
+            future = self._pools[number].submit(job.do)
         self._latest[number] = future
         return future
 
@@ -88,7 +78,7 @@ def processes(size: int, logs: Path, set_up: SetUp) -> Iterator[Processes]:
     """Start processes, which write to files in `logs`; they end with the block, interrupted where it raises."""
     check_writable(logs)
     make_folder(logs)
-    pool = Processes(size, logs, set_up)
+    pool, before = Processes(size, logs, set_up), dict(os.environ)
     try:
         yield pool
     except BaseException:
@@ -98,6 +88,8 @@ def processes(size: int, logs: Path, set_up: SetUp) -> Iterator[Processes]:
         raise
     finally:
         pool.close()
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def share(number: int, size: int) -> Mapping[str, str]:
@@ -144,15 +136,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            os.environ.pop(name)
-        os.environ.update(before)

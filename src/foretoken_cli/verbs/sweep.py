@@ -16,9 +16,10 @@ from foretoken_cli.parser import parse_known
 
 if TYPE_CHECKING:
     from foretoken.sweeps.plan import SweepPlan
+    from foretoken.sweeps.ray_workers import RayWorkers
     from foretoken.sweeps.status import VariantStatus
     from foretoken.sweeps.sweep import Sweep
-    from foretoken.sweeps.workers import Workers
+    from foretoken.sweeps.workers import InThisProcess, Processes
 
 log = logging.getLogger(__name__)
 MOST_WORKERS = 256  # each is a process with PyTorch in it
@@ -115,7 +116,7 @@ def _work(sweep: Sweep, options: SweepCommand) -> None:
         raise
 
 
-def _workers(plan: SweepPlan, options: SweepCommand) -> AbstractContextManager[Workers]:
+def _workers(plan: SweepPlan, options: SweepCommand) -> AbstractContextManager[InThisProcess | Processes | RayWorkers]:
     from foretoken.sweeps.workers import InThisProcess, processes
 
     if options.ray is not None:
@@ -154,10 +155,10 @@ def _say_failures(sweep: Sweep) -> bool:
 
 
 def _print_plan(plan: SweepPlan) -> None:
-    from foretoken.sweeps.candidates import number_of_candidates
+    from foretoken.sweeps.candidates import planned
     from foretoken.sweeps.tables import PLANNED, planned_rows
 
-    sizes = {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants}
+    sizes = {item.name: planned(item, plan.config.search).size for item in plan.variants}
     rows = planned_rows(plan, sizes)
     table(PLANNED, rows)
     search, after = (sum(int(row[column]) for row in rows) for column in (3, 4))

@@ -3,7 +3,7 @@
 import pytest
 
 from foretoken.errors import DataError, RecipeError
-from foretoken.sweeps.candidates import number_of_candidates
+from foretoken.sweeps.candidates import planned
 from foretoken.sweeps.plan import load_plan
 from foretoken.sweeps.smoke.runs import covering
 from foretoken.sweeps.status import is_over
@@ -37,7 +37,7 @@ def test_the_second_stage_starts_from_the_best_of_the_first(sweep, runs, work):
     assert len(runs.trained) == len(set(runs.trained)) == 2 * 6
     assert sorted(runs.measured) == [f"bitfit/{name}" for name in runs_of(found.selected)]
     (variant,) = one.plan.variants
-    assert number_of_candidates(variant, one.plan.config.search) == found.expected == 6
+    assert planned(variant, one.plan.config.search).size == found.expected == 6
 
 
 def runs_of(candidate):
