@@ -21,7 +21,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "torchmetrics",
         "yaml",
     ),
-    "sweep": ("optuna", "psutil", "psycopg", "sqlalchemy"),
+    "sweep": ("optuna",),
     "serve": ("fastapi", "h11", "prometheus_client", "pydantic", "uvicorn"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "ray": ("ray",),

@@ -6,11 +6,9 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from transformers import TrainerCallback
 
 from foretoken.inference.evaluate import measure_test
 from foretoken.training.recipe.recipe import load_recipe
-from foretoken.training.run.record import Pruned
 from foretoken.training.run.train import train
 
 from support.tiny_run import documents, write_csv
@@ -31,19 +29,6 @@ def test_the_test_split_is_measured_later_as_it_is_at_once(tiny, tmp_path, recor
     assert tables[0]["id"].to_pylist() == tables[1]["id"].to_pylist()
     assert tables[0].schema.names == tables[1].schema.names
     assert measure_test(later) == after
-
-
-def test_a_callback_may_prune_a_run(tiny, tmp_path, record):
-    class Hopeless(TrainerCallback):
-        def on_evaluate(self, args, state, control, **_):
-            raise Pruned("below the median")
-
-    recipe = load_recipe(tiny.recipe(tmp_path / "r.yaml"))
-    with pytest.raises(Pruned):
-        train(recipe, callbacks=[Hopeless()])
-    values = record(recipe.run_folder)
-    assert (values["status"], values["error"]) == ("pruned", "below the median")
-    assert len(values["epochs"]) == 1
 
 
 def test_predict_applies_the_scaling_that_training_fitted(tiny, tmp_path, cli, record):

@@ -1,15 +1,11 @@
 """Killed at any write, or with a full disk there, a command that is given again ends as if nothing had happened."""
 
 import shutil
-from contextlib import ExitStack
-from functools import cache
 
-import psycopg
 import pytest
 import yaml
 
 from support.faults.crashes import Case
-from support.postgres import binaries, postgres
 
 KILLS = ("kill-before", "kill-after", "short")
 SIGNALS = ("int", "term")
@@ -26,21 +22,12 @@ SLOW = {
     "predict": 5,
     "sweep": 40,
     "sweep-workers": 12,
-    "sweep-postgres": 12,
 }
 
 
 @pytest.fixture(scope="module")
 def cases(tiny_files, crashes, tmp_path_factory):
-    """Return a case by its name; each starts from files that were made once, and PostgreSQL where it is asked for."""
-    stack = ExitStack()
-
-    @cache
-    def server():
-        if binaries() is None:
-            pytest.skip("needs PostgreSQL")
-        return stack.enter_context(postgres())
-
+    """Return a case by its name; each starts from files that were made once."""
     made = tmp_path_factory.mktemp("made")
     training = {"max_steps": 6, "eval_every": 2}
     projected = {"name": "prefix-tuning", "num_virtual_tokens": 2, "prefix_projection": True, "encoder_hidden_size": 4}
@@ -64,12 +51,6 @@ def cases(tiny_files, crashes, tmp_path_factory):
         values = {"recipe": base, "output": "sweeps", "compare": {"method": ["lora", "prefix-tuning"]}, "seeds": [0]}
         (folder / "sweep.yaml").write_text(yaml.safe_dump(values))
 
-    def emptied(folder):
-        """A sweep whose database knows nothing of an earlier one."""
-        with psycopg.connect(server().url()) as connection:
-            connection.execute("DROP TABLE IF EXISTS foretoken_runs, foretoken_candidates")
-        sweep(folder)
-
     workers = ("sweep", "sweep.yaml", "--workers", "2")
     lengths = ("--max-length", "128", "--attention-window", "8")
     found = {
@@ -83,13 +64,7 @@ def cases(tiny_files, crashes, tmp_path_factory):
         "sweep-workers": Case("sweep-workers", workers, sweep, in_workers=True),
     }
 
-    def case(name):
-        if name == "sweep-postgres" and name not in found:
-            found[name] = Case(name, (*workers, "--storage", server().url()), emptied, in_workers=True)
-        return found[name]
-
-    yield case
-    stack.close()
+    return found.__getitem__
 
 
 def disturb(crashes, case, modes, number, of):

@@ -34,8 +34,6 @@ SWEEP = {
     "seeds": [0, 1],
     "seeds_for": "selected",
     "metric": "accuracy",
-    "prune": {"pruner": "median", "after": 1},
-    "storage": {"url": "sqlite:///x.db", "heartbeat": 1.0, "takeover_after": 5.0},
 }
 RANDOM = SWEEP | {"search": {"strategy": "random", "trials": 3, "space": {"training.seed": {"low": 1, "high": 9}}}}
 counter = itertools.count()

@@ -1,12 +1,12 @@
-"""Sweeps on machines that are taken away again and again, and on databases that are not what they should be."""
+"""Sweeps on machines that are taken away again and again, and with files that are not what they should be."""
 
 import json
 import os
 import random
 import signal
-import sqlite3
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 import yaml
@@ -32,14 +32,10 @@ def sweep_file(tiny_files, tmp_path):
     return write
 
 
-def states(folder):
-    with sqlite3.connect(folder / "sweep.db") as database:
-        return dict(database.execute("SELECT run, state FROM foretoken_runs"))
-
-
-def change(folder, statement):
-    with sqlite3.connect(folder / "sweep.db") as database:
-        database.execute(statement)
+def records(folder):
+    return {
+        path.parent.relative_to(folder).as_posix(): json.loads(path.read_text()) for path in folder.glob("*/*/run.json")
+    }
 
 
 def results(folder):
@@ -63,9 +59,10 @@ def progress(folder):
 
 def worker(folder):
     """Return the process that has a run; None where none has."""
-    with sqlite3.connect(folder / "sweep.db") as database:
-        owners = database.execute("SELECT owner FROM foretoken_runs WHERE state IN ('running', 'measuring')").fetchall()
-    return int(owners[0][0].split("/")[1]) if owners else None
+    for path in folder.glob("*/*/.foretoken-holder.json"):
+        with suppress(OSError, ValueError):
+            return json.loads(path.read_text())["process"]
+    return None
 
 
 def sweep_and_kill(forked, path, folder, cwd, delay):
@@ -91,16 +88,16 @@ def test_a_sweep_that_is_killed_again_and_again_ends_as_one_that_is_not(forked, 
     killed = [sweep_and_kill(forked, path, folder, tmp_path, chance.uniform(0, 0.3)) for _ in range(25)]
     assert sum(killed) >= 20, "the runs are too short for this test"
     assert assert_done_or_refused(forked("sweep", path, cwd=tmp_path, seconds=300))
-    assert set(states(folder).values()) == {"measured"}
+    assert all("test" in record for record in records(folder).values())
     assert results(folder) == results(tmp_path / "sweeps" / "calm")
 
 
 def half_trained(forked, path, folder, cwd):
-    """Kill a sweep when its first run has a checkpoint, and let the run table say that the run failed."""
+    """Kill a sweep when its first run has a checkpoint, and let the run's record say that it failed."""
     assert sweep_and_kill(forked, path, folder, cwd, delay=0)
     assert checkpoints(folder)
-    (run,) = [name for name, state in states(folder).items() if state == "running"]
-    change(folder, f"UPDATE foretoken_runs SET state='failed', error='died', takeovers=3 WHERE run='{run}'")
+    ((run, record),) = records(folder).items()
+    (folder / run / "run.json").write_text(json.dumps(record | {"status": "failed", "error": "died"}))
     return run
 
 
@@ -115,78 +112,24 @@ def test_failed_runs_that_are_tried_again_go_on_from_their_checkpoints(workers, 
     assert assert_done_or_refused(ended)
     said = ended.err + "".join(log.read_text() for log in folder.glob("workers/*.log"))
     assert said.count("going on from checkpoint-") == 1
-    assert states(folder) == dict.fromkeys(states(folder), "measured")
-    assert json.loads((folder / run / "run.json").read_text())["steps"] == 60
+    assert all("test" in record for record in records(folder).values())
+    assert records(folder)[run]["steps"] == 60
 
 
-def database_file(kind, path):
-    """Make a database that no sweep can use."""
-    path.parent.mkdir(parents=True)
-    if kind == "a folder":
-        path.mkdir()
-    elif kind == "text":
-        path.write_text("hello " * 1000)
-    elif kind == "other tables":
-        with sqlite3.connect(path) as database:
-            database.execute("CREATE TABLE foretoken_runs (name TEXT)")
-    elif kind == "a view":
-        with sqlite3.connect(path) as database:
-            database.execute("CREATE VIEW foretoken_runs AS SELECT 1 AS sweep, 2 AS run, 3 AS step")
-    elif kind == "in a file":
-        path.parent.rmdir()
-        path.parent.write_text("")
-
-
-@pytest.mark.parametrize("kind", ["a folder", "text", "other tables", "a view", "in a file"])
-def test_a_database_that_cannot_be_one_is_refused_in_one_line(kind, forked, sweep_file, tmp_path):
-    database_file(kind, tmp_path / "place" / "x.db")
-    ended = forked("sweep", sweep_file(), "--storage", f"sqlite:///{tmp_path}/place/x.db", cwd=tmp_path)
-    assert not assert_done_or_refused(ended, lines=1)
-    assert "x.db" in ended.error[0] or "place" in ended.error[0]
-
-
-def test_a_database_in_memory_is_refused(forked, sweep_file, tmp_path):
-    for url in ("sqlite://", "sqlite:///:memory:"):
-        ended = forked("sweep", sweep_file(), "--storage", url, cwd=tmp_path)
-        assert not assert_done_or_refused(ended, lines=1)
-        assert "a database in memory" in ended.error[0]
-
-
-def test_a_database_that_another_program_locks_is_waited_for_and_then_given_up(forked, sweep_file, tmp_path):
-    path = sweep_file(storage={"url": f"sqlite:///{tmp_path}/x.db", "give_up_after": 1})
-    with sqlite3.connect(tmp_path / "x.db", isolation_level=None) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        ended = forked("sweep", path, cwd=tmp_path)
-    assert not assert_done_or_refused(ended, lines=1)
-    assert "has been down for" in ended.error[0]
-    assert "locked" in ended.error[0]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")
-def test_a_database_that_cannot_be_written_is_said(forked, sweep_file, tmp_path):
-    (tmp_path / "x.db").touch(0o400)
-    ended = forked("sweep", sweep_file(), "--storage", f"sqlite:///{tmp_path}/x.db", cwd=tmp_path)
-    assert not assert_done_or_refused(ended, lines=1)
-    assert "readonly" in ended.error[0]
-
-
-def test_a_finished_sweep_with_a_damaged_record_or_database(forked, sweep_file, tmp_path):
+def test_a_finished_sweep_with_a_damaged_record_and_a_database_of_before(forked, sweep_file, tmp_path):
     training = {"num_threads": 1, "max_steps": 2}
     recipe = yaml.safe_load(sweep_file().read_text())["recipe"] | {"training": training}
     path, folder = sweep_file(recipe=recipe), tmp_path / "sweeps" / "sweep"
     assert assert_done_or_refused(forked("sweep", path, cwd=tmp_path))
-    whole = (folder / "sweep.json").read_bytes()
+    whole, before = (folder / "sweep.json").read_bytes(), records(folder)
     (folder / "sweep.json").write_bytes(whole[:200])  # ours, cut short: written anew
-    assert assert_done_or_refused(forked("sweep", path, cwd=tmp_path))
+    (folder / "sweep.db").write_bytes(b"SQLite format 3")
+    ended = forked("sweep", path, cwd=tmp_path)
+    assert assert_done_or_refused(ended)
+    assert "sweep.db is no longer read, and may be deleted" in ended.err
     assert json.loads((folder / "sweep.json").read_bytes()) == json.loads(whole)
+    assert records(folder) == before
     (folder / "sweep.json").write_text('{"mine": 1}')
     ended = forked("sweep", path, cwd=tmp_path)
     assert not assert_done_or_refused(ended, lines=1)
     assert (folder / "sweep.json").read_text() == '{"mine": 1}'
-    (folder / "sweep.json").unlink()
-    content = (folder / "sweep.db").read_bytes()
-    (folder / "sweep.db").write_bytes(content[: len(content) // 2])
-    ended = forked("sweep", path, cwd=tmp_path)
-    assert not assert_done_or_refused(ended, lines=1)
-    assert "sweep.db cannot be used" in ended.error[0]
-    assert (folder / "sweep.db").read_bytes() == content[: len(content) // 2]

@@ -4,89 +4,56 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from foretoken.errors import ConfigError
-from foretoken.options import Values
 from foretoken.sweeps.config import MOST_TRIALS
 from foretoken.sweeps.naming import candidate_name
-from foretoken.sweeps.plan import SweepPlan, Variant
+from foretoken.sweeps.plan import Variant
 from foretoken.sweeps.space import Params, number_in_stages, size_of, stage_grid, stages_of
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.samplers import BaseSampler
-    from optuna.trial import FrozenTrial, TrialState
+    from optuna.trial import FrozenTrial
 
     from foretoken.sweeps.config import SearchOptions
+    from foretoken.sweeps.status import Candidate
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of a candidate: its score, None while it runs; `seen` are the evaluations of a pruned run."""
+class Pool(NamedTuple):
+    """The candidates that are known beforehand (None: each depends on those before), and their number at the end."""
 
-    params: Values
-    score: float | None = None
-    lost: bool = False
-    seen: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The candidates of a variant so far, and their number at the end."""
-
-    candidates: Sequence[Params]
+    candidates: list[Params] | None
     size: int
 
 
-def planned(variant: Variant, search: SearchOptions) -> list[Params] | None:
-    """Return the candidates of a grid (of its first stage) or random search, the same everywhere; None for tpe."""
+def planned(variant: Variant, search: SearchOptions) -> Pool:
+    """Return the candidates of a grid (of its first stage) or random search, the same everywhere."""
     if not variant.space:
-        return [{}]
+        return Pool([{}], 1)
     if search.strategy == "tpe":
-        return None
+        return Pool(None, search.trials or 0)
     if search.strategy == "random":
-        return _random(variant, search)
-    return stage_grid(variant.space, stages_of(variant.space, search.stages)[0])
+        found = _random(variant, search)
+        return Pool(found, len(found))
+    first = stage_grid(variant.space, stages_of(variant.space, search.stages)[0])
+    return Pool(first, len(first) if search.stages is None else number_in_stages(variant.space, search.stages))
 
 
-def propose(variant: Variant, search: SearchOptions, known: Sequence[Outcome], *, maximise: bool) -> Params:
+def propose(variant: Variant, search: SearchOptions, known: Sequence[Candidate], *, maximise: bool) -> Params:
     """Return the candidate that optuna's TPE proposes after the known ones."""
     from optuna.samplers import TPESampler
 
     with quiet_optuna():
         study = _study(TPESampler(seed=_seed(variant, search, len(known))), maximise=maximise)
-        for outcome in known:
-            trial = _as_trial(variant, outcome)
+        for candidate in known:
+            trial = _as_trial(variant, candidate)
             if trial is not None:
                 study.add_trial(trial)
         return _ask(study, variant)
-
-
-def pools(
-    plan: SweepPlan, fixed: Mapping[str, list[Params] | None], proposed: Mapping[str, list[Params]]
-) -> dict[str, Pool]:
-    """Return the candidates of every variant: all, those of the first stage, or for tpe those proposed so far."""
-    search = plan.config.search
-
-    def pool(variant: Variant) -> Pool:
-        found = fixed[variant.name]
-        if found is None:
-            return Pool(proposed.get(variant.name, []), search.trials or 0)
-        return Pool(found, len(found) if search.stages is None else number_in_stages(variant.space, search.stages))
-
-    return {item.name: pool(item) for item in plan.variants}
-
-
-def number_of_candidates(variant: Variant, search: SearchOptions) -> int:
-    """Return the number of candidates at the end of a variant's search."""
-    if search.stages is not None:
-        return number_in_stages(variant.space, search.stages)
-    found = planned(variant, search)
-    return (search.trials or 0) if found is None else len(found)
 
 
 def _random(variant: Variant, search: SearchOptions) -> list[Params]:
@@ -115,30 +82,22 @@ def _ask(study: Study, variant: Variant) -> Params:
     return {name: values.decode(trial.params[name]) for name, values in variant.space.items()}
 
 
-def _as_trial(variant: Variant, outcome: Outcome) -> FrozenTrial | None:
+def _as_trial(variant: Variant, candidate: Candidate) -> FrozenTrial | None:
     """Return a candidate as a trial of optuna; None if the sweep file no longer has its values."""
     from optuna.trial import TrialState, create_trial
 
-    coded = {name: values.encode(outcome.params.get(name)) for name, values in variant.space.items()}
+    coded = {name: values.encode(candidate.params.get(name)) for name, values in variant.space.items()}
     if any(value is None for value in coded.values()):
         return None
-    state = _state(outcome)
+    running = TrialState.RUNNING if candidate.score is None else TrialState.COMPLETE
+    state = TrialState.FAIL if candidate.is_lost else running
     distributions = {name: values.distribution for name, values in variant.space.items()}
     return create_trial(
         state=state,
-        value=outcome.score if state is TrialState.COMPLETE else None,
+        value=candidate.score if state is TrialState.COMPLETE else None,
         params=coded,
         distributions=distributions,
-        intermediate_values={int(step): value for step, value in outcome.seen.items()},
     )
-
-
-def _state(outcome: Outcome) -> TrialState:
-    from optuna.trial import TrialState
-
-    if outcome.lost:
-        return TrialState.PRUNED if outcome.seen else TrialState.FAIL
-    return TrialState.RUNNING if outcome.score is None else TrialState.COMPLETE
 
 
 def _seed(variant: Variant, search: SearchOptions, number: int) -> int:

@@ -1,4 +1,4 @@
-"""The options of a sweep file: what is compared, what is searched, with which seeds, and where the state is kept."""
+"""The options of a sweep file: what is compared, what is searched, with which seeds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from foretoken.errors import ConfigError, RecipeError, quoted
-from foretoken.limits import MOST_STEPS
 from foretoken.options import Errors, Values, build, option
 from foretoken.outputs import check_name, plain_name
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
 
 MOST_RUNS = 100_000
 MOST_TRIALS = 10_000
-LONGEST_WAIT = 30 * 24 * 3600.0  # seconds
 OWN_KEYS = ("output", "name", "training.seed")  # of a recipe: the sweep sets them
 
 
@@ -57,37 +55,6 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class PruneOptions:
-    """When a run ends early because others were better at the same evaluation."""
-
-    pruner: Literal["median", "successive-halving"] = option("optuna's pruner", "median")
-    after: int = option("evaluations that every run may have", 2, at_least=1, at_most=MOST_STEPS)
-    startup_runs: int = option("median: runs that must have ended first", 5, at_least=1, at_most=MOST_RUNS)
-    reduction_factor: int = option("successive halving: one of so many goes on", 4, at_least=2, at_most=1000)
-
-
-@dataclass(frozen=True)
-class StorageOptions:
-    """The database that workers share."""
-
-    url: str | None = option("sqlite:///FILE or postgresql://...; ${VARIABLES} are filled in", None)
-    heartbeat: float = option("seconds between two signs of life of a worker", 10.0, above=0, at_most=LONGEST_WAIT)
-    takeover_after: float = option(
-        "seconds without one until another worker takes over its run", 120.0, above=0, at_most=LONGEST_WAIT
-    )
-    give_up_after: float = option(
-        "seconds to wait for a database that is down", 900.0, at_least=0, at_most=LONGEST_WAIT
-    )
-
-    def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
-        if self.takeover_after < 3 * self.heartbeat:
-            raise ConfigError(
-                "takeover_after: expected three times heartbeat or more, or runs of live workers are taken over"
-            )
-
-
-@dataclass(frozen=True)
 class SweepConfig:
     """A comparison: every combination of the values of `compare` is a variant with a search of its own."""
 
@@ -106,8 +73,6 @@ class SweepConfig:
     )
     metric: str | None = option("validation metric that chooses; default: the recipe's training.metric", None)
     average: Literal["mean", "median"] = option("what tables of scores show of the seeds, beside ±", "mean")
-    prune: PruneOptions | None = option("end hopeless runs early; default: never", None)
-    storage: StorageOptions | str | None = option("the database; default: SQLite in the sweep's folder", None)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -119,12 +84,6 @@ class SweepConfig:
         """Folder of the sweep."""
         return Path(self.output) / self.name
 
-    @property
-    def database(self) -> StorageOptions:
-        """The database, also where the file names nothing or a URL alone."""
-        given = self.storage if isinstance(self.storage, StorageOptions) else StorageOptions(url=self.storage)
-        return given if given.url else replace(given, url=f"sqlite:///{self.folder / 'sweep.db'}")
-
 
 def _check_seeds(seeds: Sequence[int] | None) -> None:
     if seeds is not None and (not seeds or len(set(seeds)) < len(seeds)):
@@ -134,12 +93,7 @@ def _check_seeds(seeds: Sequence[int] | None) -> None:
 
 
 def read_sweep_config(
-    path: str | Path,
-    overrides: Sequence[str],
-    errors: Errors,
-    *,
-    storage: str | None = None,
-    output: str | None = None,
+    path: str | Path, overrides: Sequence[str], errors: Errors, *, output: str | None = None
 ) -> tuple[SweepConfig | None, dict[str, Any]]:
     """Return the options of a sweep file, and its base recipe as plain values; problems of both go to `errors`."""
     values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path))
@@ -149,8 +103,8 @@ def read_sweep_config(
     base = _base_recipe(values.get("recipe"), Path(path).parent, errors)
     chosen = parse_overrides(overrides)
     errors.extend(_override_errors(chosen, values))
-    if found is not None:
-        found = _redirected(found, storage, output)
+    if found is not None and output is not None:
+        found = replace(found, output=output)
     add_plain_errors(values, errors)
     return found, apply_overrides(base, chosen)
 
@@ -158,11 +112,6 @@ def read_sweep_config(
 def _without_wrong_keys(values: Values, errors: Errors) -> Values:
     wrong = {re.split(r"[:.\[]", line, maxsplit=1)[0] for line in errors}
     return {key: value for key, value in values.items() if key not in wrong}
-
-
-def _redirected(found: SweepConfig, storage: str | None, output: str | None) -> SweepConfig:
-    moved = found if output is None else replace(found, output=output)
-    return moved if storage is None else replace(moved, storage=replace(moved.database, url=storage))
 
 
 def _base_recipe(recipe: object, beside: Path, errors: Errors) -> dict[str, Any]:

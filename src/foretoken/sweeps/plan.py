@@ -86,16 +86,14 @@ def run_name(variant: Variant, params: Values, seed: int, fold: int | None = Non
     return f"{variant.name}/{candidate_name(params)}-seed{seed}" + ("" if fold is None else f"-fold{fold}")
 
 
-def load_plan(
-    path: str | Path, overrides: Sequence[str] = (), *, storage: str | None = None, output: str | None = None
-) -> SweepPlan:
+def load_plan(path: str | Path, overrides: Sequence[str] = (), *, output: str | None = None) -> SweepPlan:
     """Read a sweep file and check it whole.
 
     Raises:
         RecipeError: one message with a line for everything that is wrong.
     """
     errors: Errors = []
-    config, base = read_sweep_config(path, overrides, errors, storage=storage, output=output)
+    config, base = read_sweep_config(path, overrides, errors, output=output)
     if config is None:
         raise RecipeError.of(str(path), errors)
     held: set[int] = set()

@@ -13,42 +13,40 @@ from foretoken.options import to_dict
 from foretoken.outputs import SWEEP_RECORD, refuse_foreign
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import Repeat, SweepPlan
-from foretoken.sweeps.run_table import WAITING, RunRow
+from foretoken.sweeps.runs import WAITING, RunRow
 from foretoken.sweeps.status import Candidate, VariantStatus, broken, deviation, is_over, measured_metrics, total_counts
 
 FILE = SWEEP_RECORD
 
 
 class Record:
-    """Writes the file when the status changes; `place` says where the database is.
+    """Writes the file when the status changes.
 
     Raises:
         SaveError: there is a file of that name which is no record of this sweep.
     """
 
-    def __init__(self, plan: SweepPlan, place: str) -> None:
-        self.plan, self.place = plan, place
+    def __init__(self, plan: SweepPlan) -> None:
+        self.plan = plan
         self.path = plan.config.folder / FILE
         refuse_foreign(self.path, f'{{\n  "name": {json.dumps(plan.config.name, ensure_ascii=False)},\n  "status": ')
         self._written: dict[str, object] | None = None
 
     def write(self, statuses: Sequence[VariantStatus]) -> None:
         """Write the file, if anything has changed since this process last wrote it."""
-        values = sweep_record(self.plan, self.place, statuses)
+        values = sweep_record(self.plan, statuses)
         if values != self._written:
             write_json(self.path, values)
             self._written = values
 
 
-def sweep_record(plan: SweepPlan, place: str, statuses: Sequence[VariantStatus]) -> dict[str, object]:
-    """Return the record of a sweep; `place` says where its database is."""
+def sweep_record(plan: SweepPlan, statuses: Sequence[VariantStatus]) -> dict[str, object]:
+    """Return the record of a sweep."""
     config = plan.config
     return {
         "name": config.name,
         "status": "finished" if is_over(statuses) else "running",
-        "database": place,
         "search": to_dict(config.search),
-        "prune": None if config.prune is None else to_dict(config.prune),
         "seeds_for": config.seeds_for,
         "average": config.average,
         "counts": total_counts(statuses),

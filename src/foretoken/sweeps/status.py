@@ -1,20 +1,20 @@
-"""The status of a sweep: scores, selection, and what is left to do. Pure functions of the plan and the run table."""
+"""The status of a sweep: scores, selection, and what is left to do. Pure functions of the plan and its runs."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict
 
-from foretoken.sweeps.candidates import Outcome, Pool
-from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
-from foretoken.sweeps.run_table import BROKEN, FAILED, MEASURED, PRUNED, SCORED, UNMEASURED, WAITING, RunRow
+from foretoken.sweeps.plan import Repeat, SweepPlan, Variant
+from foretoken.sweeps.runs import BROKEN, FAILED, MEASURED, SCORED, UNMEASURED, WAITING, RunRow
 from foretoken.sweeps.space import Params, stage_grid, stages_of
 
-ENDED = (*SCORED, PRUNED, FAILED)
+ENDED = (*SCORED, FAILED)
+Row = Callable[[Variant, Params, Repeat], RunRow]
 
 
 class Summary(TypedDict):
@@ -27,7 +27,7 @@ class Summary(TypedDict):
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of the searched fields, and its runs; a run that is not in the run table yet is waiting."""
+    """One choice of the searched fields, and its runs."""
 
     variant: Variant
     params: Params
@@ -40,8 +40,8 @@ class Candidate:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it can no longer be selected: a run of it failed or was pruned."""
-        return any(row.state in (FAILED, PRUNED) for row in self.searched)
+        """Whether it can no longer be selected: a run of it failed."""
+        return any(row.state == FAILED for row in self.searched)
 
     @property
     def is_over(self) -> bool:
@@ -59,12 +59,6 @@ class Candidate:
         """Mean validation metric over the seeds and folds of the search; None until every run has one."""
         complete = not self.is_lost and len(self.scores) == len(self.variant.search_repeats)
         return statistics.fmean(self.scores) if complete else None
-
-    @property
-    def outcome(self) -> Outcome:
-        """What optuna learns from it."""
-        seen = next((row.history for row in self.searched if row.state == PRUNED and row.history), {})
-        return Outcome(self.params, self.score, lost=self.is_lost, seen=seen.get("values", {}))
 
     @property
     def needed(self) -> list[RunRow]:
@@ -136,23 +130,30 @@ class VariantStatus:
 
     @property
     def total(self) -> int:
-        """Number of runs at the end of the sweep, if no further run is pruned or fails."""
+        """Number of runs at the end of the sweep, if no further run fails."""
         repeats, searched = len(self.variant.repeats), len(self.variant.search_repeats)
         to_come = (self.expected - len(self.candidates)) * searched
         return len(self.wanted) + to_come + (0 if self.search_is_over else repeats - searched)
 
 
 def variant_statuses(
-    plan: SweepPlan, pools: Mapping[str, Pool], rows: Mapping[str, RunRow], maximise: Mapping[str, bool]
+    plan: SweepPlan, pools: Mapping[str, tuple[Sequence[Params], int]], row: Row, maximise: Mapping[str, bool]
 ) -> list[VariantStatus]:
-    """Return the status of every variant; `maximise` says of each metric whether a greater value is better."""
+    """Return the status of every variant.
+
+    Args:
+        plan: of the sweep.
+        pools: the candidates so far, and their number at the end, by variant.
+        row: returns what is known of a run.
+        maximise: whether a greater value is better, by metric.
+    """
     found = []
     for item in plan.variants:
-        pool = pools[item.name]
-        candidates = [_candidate(item, params, rows) for params in pool.candidates]
-        status = VariantStatus(item, candidates, pool.size, maximise[item.metric])
+        known, size = pools[item.name]
+        candidates = [_candidate(item, params, row) for params in known]
+        status = VariantStatus(item, candidates, size, maximise[item.metric])
         later = stages_of(item.space, plan.config.search.stages)[1:]
-        found.append(_with_later_stages(status, later, rows))
+        found.append(_with_later_stages(status, later, row))
     return found
 
 
@@ -174,7 +175,7 @@ def total_counts(statuses: Iterable[VariantStatus]) -> dict[str, int]:
 def in_turn(columns: Iterable[Sequence[RunRow]]) -> Iterator[RunRow]:
     """Yield the first run of every variant, then the second of every one, and so on.
 
-    >>> [row.run for row in in_turn([[RunRow("a1", {}), RunRow("a2", {})], [RunRow("b1", {})]])]
+    >>> [row.run for row in in_turn([[RunRow("a1"), RunRow("a2")], [RunRow("b1")]])]
     ['a1', 'b1', 'a2']
     """
     waiting = [list(column) for column in columns]
@@ -216,9 +217,7 @@ def deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def _with_later_stages(
-    status: VariantStatus, later: Sequence[Sequence[str]], rows: Mapping[str, RunRow]
-) -> VariantStatus:
+def _with_later_stages(status: VariantStatus, later: Sequence[Sequence[str]], row: Row) -> VariantStatus:
     """Add the candidates of every further stage that has begun: each starts from the best when all before are over."""
     for stage in later:
         if not all(item.is_over for item in status.candidates):
@@ -227,12 +226,10 @@ def _with_later_stages(
             return replace(status, expected=len(status.candidates))
         known = [item.params for item in status.candidates]
         new = [params for params in stage_grid(status.variant.space, stage, status.best.params) if params not in known]
-        added = [_candidate(status.variant, params, rows) for params in new]
+        added = [_candidate(status.variant, params, row) for params in new]
         status = replace(status, candidates=[*status.candidates, *added])
     return status
 
 
-def _candidate(variant: Variant, params: Params, rows: Mapping[str, RunRow]) -> Candidate:
-    names = {repeat: run_name(variant, params, *repeat) for repeat in variant.repeats}
-    own = {repeat: rows.get(name, RunRow(name, {})) for repeat, name in names.items()}
-    return Candidate(variant, params, own)
+def _candidate(variant: Variant, params: Params, row: Row) -> Candidate:
+    return Candidate(variant, params, {repeat: row(variant, params, repeat) for repeat in variant.repeats})

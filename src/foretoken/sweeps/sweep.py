@@ -1,76 +1,145 @@
-"""A sweep: its plan and its run table together."""
+"""A sweep: its plan, and its state, which is what the folders of its runs say."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 
-from foretoken.sweeps.candidates import planned, pools, propose
-from foretoken.sweeps.database import Database
-from foretoken.sweeps.plan import Repeat, SweepPlan
-from foretoken.sweeps.run_table import FAILED, TRAINED, UNMEASURED, WAITING, RunTable
+from foretoken.errors import RecipeError, RunBusyError
+from foretoken.files import readable_object, write_json
+from foretoken.options import Values
+from foretoken.outputs import SWEEP_RECORD
+from foretoken.sweeps.candidates import planned, propose
+from foretoken.sweeps.plan import Repeat, SweepPlan, Variant, run_name
+from foretoken.sweeps.runs import BROKEN, FAILED, RUNNING, TRAINED, UNMEASURED, WAITING, RunRow, read_run
 from foretoken.sweeps.space import Params
-from foretoken.sweeps.status import Candidate, VariantStatus, broken, variant_statuses
+from foretoken.sweeps.status import VariantStatus, broken, variant_statuses
 from foretoken.training.problems.metrics import greater_is_better
-from foretoken.training.recipe.recipe import Recipe, as_begun
-from foretoken.training.run.record import recipe_to_json
+from foretoken.training.recipe.recipe import Recipe
+from foretoken.training.run.folder import RECORD, held
+from foretoken.training.run.record import differing_keys, recipe_to_json
+
+log = logging.getLogger(__name__)
+CANDIDATES = "candidates.json"  # in the sweep's folder: what optuna proposed, by variant
+DATABASE = "sweep.db"  # of earlier versions
 
 
 class Sweep:
-    """Reads the status of a sweep, and adds the runs that are needed to the run table."""
+    """Reads the status of a sweep from its folders, and adds candidates.
 
-    def __init__(self, plan: SweepPlan, database: Database) -> None:
-        self.plan = plan
-        self.run_table = RunTable(database, plan.config.name)
-        self.recipes: dict[str, Recipe] = {}
-        self.latest: list[VariantStatus] = []  # as of the last look
+    Attributes:
+        under_way: the runs that this command is doing.
+        failed: the errors of this command's runs, also where their folders cannot be written.
+        latest: the statuses as of the last look.
+    """
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self.plan, self.folder = plan, plan.config.folder
+        self.under_way: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self.latest: list[VariantStatus] = []
         self.maximise = {item.metric: greater_is_better(item.metric) for item in plan.variants}
-        self._fixed = {item.name: planned(item, plan.config.search) for item in plan.variants}
-        self._looking = threading.Lock()  # the thread of the heartbeat looks too
+        self._planned = {item.name: planned(item, plan.config.search) for item in plan.variants}
+        self._tried_again: set[str] = set()
+        self._recipes: dict[str, Callable[[], Recipe]] = {}
+        self._read = cache(self._read_anew)
+        if (self.folder / DATABASE).exists():
+            log.info("%s is no longer read, and may be deleted: the folders say what is done", self.folder / DATABASE)
 
     def look(self) -> list[VariantStatus]:
-        """Return the status of every variant, after adding the runs that are missing in the run table."""
-        with self._looking:
-            self.latest = self._read()
-            wanted = {name: recipe for item in self.latest for name, recipe in self._wanted(item)}
-            missing = {name: recipe for name, recipe in wanted.items() if name not in self.recipes}
-            if missing:
-                known = self.run_table.add({name: recipe_to_json(recipe) for name, recipe in missing.items()})
-                self.recipes |= {name: as_begun(recipe, known[name]) for name, recipe in missing.items()}
-                self.latest = self._read()
-            return self.latest
+        """Return the status of every variant.
 
-    def retry_broken(self) -> int:
-        """Set the failed runs back so that they run again; return how many."""
-        failed = broken(self.look())
-        back = {FAILED: WAITING, UNMEASURED: TRAINED}
-        for row in failed:
-            self.run_table.reset(row.run, row.state, back[row.state])
-        return len(failed)
+        Raises:
+            RecipeError: a run has been trained by another recipe.
+        """
+        proposed = self._proposed()
+        pools = {
+            name: (proposed.get(name, []) if pool.candidates is None else pool.candidates, pool.size)
+            for name, pool in self._planned.items()
+        }
+        self.latest = variant_statuses(self.plan, pools, self._row, self.maximise)
+        return self.latest
 
-    def _read(self) -> list[VariantStatus]:
-        depends = any(found is None for found in self._fixed.values())
-        proposed = self.run_table.proposed() if depends else {}
-        return variant_statuses(
-            self.plan, pools(self.plan, self._fixed, proposed), self.run_table.rows(), self.maximise
-        )
+    def recipe(self, run: str) -> Recipe:
+        """Return the recipe of a run that a look has found."""
+        return self._recipes[run]()
 
-    def _wanted(self, status: VariantStatus) -> Iterator[tuple[str, Recipe]]:
-        for candidate in status.candidates:
-            yield from self._runs(candidate, candidate.variant.search_repeats)
-        if status.selected is not None:
-            yield from self._runs(status.selected, list(status.selected.rows))
+    def retry_broken(self) -> None:
+        """Let every failed run be tried again, once."""
+        self._tried_again = {row.run for row in broken(self.look())}
 
-    def _runs(self, candidate: Candidate, repeats: Sequence[Repeat]) -> Iterator[tuple[str, Recipe]]:
-        for repeat in repeats:
-            name = candidate.rows[repeat].run
-            known = self.recipes.get(name)
-            yield name, known or self.plan.recipe(candidate.variant, candidate.params, *repeat)
+    def end(self, run: str, error: str | None) -> None:
+        """Note that this command is done with a run."""
+        self.under_way.discard(run)
+        if error is not None:
+            self._tried_again.discard(run)
+            self.failed[run] = error
 
-    def next_proposal(self, status: VariantStatus) -> tuple[int, Params] | None:
-        """Return number and parameters of a variant's next candidate; None if nothing is left to propose."""
-        number = len(status.candidates)
-        if self._fixed[status.variant.name] is not None or number >= status.expected:
-            return None
-        known = [item.outcome for item in status.candidates]
-        return number, propose(status.variant, self.plan.config.search, known, maximise=status.maximise)
+    def propose(self) -> bool:
+        """Add a candidate to the first variant that needs one; tell whether any does."""
+        for item in self.latest:
+            if self._planned[item.variant.name].candidates is None and len(item.candidates) < item.expected:
+                self._propose(item)
+                return True
+        return False
+
+    def _propose(self, item: VariantStatus) -> None:
+        with suppress(RunBusyError), held(self.folder):  # of two commands one adds it
+            proposed = self._proposed()
+            own = proposed.setdefault(item.variant.name, [])
+            if len(own) == len(item.candidates):
+                own.append(propose(item.variant, self.plan.config.search, item.candidates, maximise=item.maximise))
+                write_json(self.folder / CANDIDATES, proposed)
+
+    def _proposed(self) -> dict[str, list[Params]]:
+        """Return what optuna proposed; earlier versions have it in the record alone."""
+        if all(pool.candidates is not None for pool in self._planned.values()):
+            return {}
+        found = readable_object(self.folder / CANDIDATES)
+        if found is None:
+            variants = _objects((readable_object(self.folder / SWEEP_RECORD) or {}).get("contestants"))
+            found = {str(item.get("name")): _params(item) for item in variants}
+        return {name: _objects(params) for name, params in found.items()}
+
+    def _row(self, variant: Variant, params: Params, repeat: Repeat) -> RunRow:
+        """Return what is known of a run; its record is read when it has changed."""
+        name = run_name(variant, params, *repeat)
+        self._recipes.setdefault(name, partial(self.plan.recipe, variant, params, *repeat))
+        return self._in_this_command(self._read(name, variant.metric, _stamp(self.folder / name / RECORD)))
+
+    def _read_anew(self, name: str, metric: str, _: object) -> RunRow:
+        row, recipe = read_run(name, self.folder / name, metric)
+        differing = [] if recipe is None else differing_keys(recipe, recipe_to_json(self.recipe(name)))
+        if differing:
+            head = f"{self.folder / name} holds a run of another recipe; choose another `name`"
+            raise RecipeError(head, differing)
+        return row
+
+    def _in_this_command(self, row: RunRow) -> RunRow:
+        if row.run in self._tried_again and row.state in BROKEN:
+            row = replace(row, state=BROKEN[row.state], error=None)
+        elif row.run in self.failed and row.state not in BROKEN:
+            state = UNMEASURED if row.state == TRAINED else FAILED
+            row = replace(row, state=state, error=self.failed[row.run])
+        is_starting = row.run in self.under_way and row.state == WAITING
+        return replace(row, state=RUNNING) if is_starting else row
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Return what differs when a file has been written anew."""
+    with suppress(OSError):
+        found = file.stat()
+        return found.st_mtime_ns, found.st_ino
+    return None
+
+
+def _params(variant: Values) -> list[object]:
+    return [item.get("params") for item in _objects(variant.get("candidates"))]
+
+
+def _objects(found: object) -> list[Params]:
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []

@@ -17,12 +17,12 @@ from rich.table import Table
 from foretoken.errors import printable
 from foretoken.sweeps.naming import params_label
 from foretoken.sweeps.plan import SweepPlan
-from foretoken.sweeps.run_table import FAILED, HELD, PRUNED, UNMEASURED, RunRow
+from foretoken.sweeps.runs import BROKEN, RUNNING, RunRow
 from foretoken.sweeps.status import ENDED, Summary, VariantStatus, by_seed, measured_metrics, summary
 
 log = logging.getLogger(__name__)
-PROGRESS = ("variant", "done", "best so far", "running", "failed", "pruned", "time left")
-RESULT = ("variant", "selected", "metric", "validation", "test", "seeds", "failed", "pruned")
+PROGRESS = ("variant", "done", "best so far", "running", "failed", "time left")
+RESULT = ("variant", "selected", "metric", "validation", "test", "seeds", "failed")
 PLANNED = ("variant", "candidates", "seeds", "runs of the search", "runs after it")
 
 
@@ -81,7 +81,7 @@ class LinesAbove(io.TextIOBase):
 
 def progress_rows(statuses: Sequence[VariantStatus]) -> list[list[str]]:
     """Return a row per variant: runs done, best mean so far, runs by state, and the estimated time left."""
-    workers = max(1, sum(row.state in HELD for item in statuses for row in item.wanted))
+    workers = max(1, sum(item.counts.get(RUNNING, 0) for item in statuses))
     return [_progress(item, workers=workers) for item in statuses]
 
 
@@ -115,7 +115,7 @@ def duration(seconds: float) -> str:
 def broken_lines(rows: Sequence[RunRow]) -> list[str]:
     """Return one line per error, with the runs that ended by it.
 
-    >>> broken_lines([RunRow("a", {}, error="no such file"), RunRow("b", {}, error="no such file")])
+    >>> broken_lines([RunRow("a", error="no such file"), RunRow("b", error="no such file")])
     ['no such file: a, b']
     """
     by_error: dict[str, list[str]] = {}
@@ -138,26 +138,25 @@ def mean_and_deviation(values: Summary | None) -> str:
 def _progress(item: VariantStatus, *, workers: int) -> list[str]:
     counts, best = item.counts, item.best
     said = "-" if best is None else f"{best.score:.4f} ({params_label(best.params, digits=4) or 'no search'})"
-    held = sum(counts.get(state, 0) for state in HELD)
-    numbers = [str(number) for number in (held, _failed(item), counts.get(PRUNED, 0))]
+    numbers = str(counts.get(RUNNING, 0)), _failed(item)
     return [item.variant.name, f"{item.done}/{item.total}", said, *numbers, _time_left(item, workers)]
 
 
 def _result(item: VariantStatus) -> list[str]:
     chosen, metric = item.selected, item.variant.metric
-    numbers = [str(_failed(item)), str(item.counts.get(PRUNED, 0))]
     if chosen is None:
-        return [item.variant.name, "none" if item.search_is_over else "open", metric, "-", "-", "0", *numbers]
+        return [item.variant.name, "none" if item.search_is_over else "open", metric, "-", "-", "0", _failed(item)]
     known = by_seed(item.variant, {repeat: row.validation for repeat, row in chosen.rows.items()})
     validation = summary({seed: scores[metric] for seed, scores in known.items()}) if known else None
     test = measured_metrics(chosen).get(metric)
     name = params_label(chosen.params, digits=4) or "-"
     seeds = "0" if test is None else str(len(test["seeds"]))
-    return [item.variant.name, name, metric, mean_and_deviation(validation), mean_and_deviation(test), seeds, *numbers]
+    shown = [mean_and_deviation(validation), mean_and_deviation(test), seeds]
+    return [item.variant.name, name, metric, *shown, _failed(item)]
 
 
-def _failed(item: VariantStatus) -> int:
-    return item.counts.get(FAILED, 0) + item.counts.get(UNMEASURED, 0)
+def _failed(item: VariantStatus) -> str:
+    return str(sum(item.counts.get(state, 0) for state in BROKEN))
 
 
 def _time_left(item: VariantStatus, workers: int) -> str:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import _thread
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretoken.errors import ConfigError, ForetokenError
+from foretoken.errors import ConfigError
 from foretoken.options import option
 from foretoken.processes import num_processes
-from foretoken_cli.console import described, fail, say, table
+from foretoken_cli.console import described, fail, log_to_stderr, quiet_libraries, say, table
 from foretoken_cli.parser import parse_known
 
 if TYPE_CHECKING:
     from foretoken.sweeps.plan import SweepPlan
+    from foretoken.sweeps.ray_workers import RayWorkers
     from foretoken.sweeps.status import VariantStatus
     from foretoken.sweeps.sweep import Sweep
+    from foretoken.sweeps.workers import InThisProcess, Processes
 
 log = logging.getLogger(__name__)
 MOST_WORKERS = 256  # each is a process with PyTorch in it
@@ -25,12 +27,9 @@ _EPILOG = """
 Any key of the base recipe can be set after the file, and wins over it:
   foretoken sweep sweep.yaml --training.epochs 3
 
-The same command, given again anywhere with the same storage, joins in; after a kill or Ctrl-C it goes on.
+The state of a sweep is in the folders of its runs: after a kill or Ctrl-C the same command goes on, and given in
+another terminal it joins in.
 """
-
-
-class WorkersError(ForetokenError, RuntimeError):
-    """The worker processes ended before the sweep did."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,15 @@ class SweepCommand:
     """The command line of `foretoken sweep`; keys of the recipe stand among its flags."""
 
     file: str = option("sweep file (YAML)", metavar="FILE")
-    workers: int = option("processes on this machine", 1, metavar="N", at_least=1, at_most=MOST_WORKERS)
-    storage: str | None = option(
-        "database, in place of the file's: sqlite:///FILE or postgresql://...", None, metavar="URL"
+    workers: int | None = option(
+        "runs at a time, each in a process of its own; default: one, in this process, and with --ray one per GPU or "
+        "machine",
+        None,
+        metavar="N",
+        at_least=1,
+        at_most=MOST_WORKERS,
     )
+    ray: str | None = option("do the runs on the machines of a Ray cluster", None, metavar="ADDRESS")
     output: str | None = option("folder that holds the sweeps, in place of the file's", None, metavar="FOLDER")
     dry_run: bool = option("print what would run, and run nothing", False)
     smoke: bool = option(
@@ -51,7 +55,6 @@ class SweepCommand:
     )
     retry_failed: bool = option("run again what failed before", False)
     accept_changed: bool = option("go on with killed runs though data, model or versions have changed", False)
-    as_worker: bool = option("a process that another one started with --workers", False, hidden=True)
 
 
 def run(words: Sequence[str]) -> int:
@@ -61,37 +64,30 @@ def run(words: Sequence[str]) -> int:
         "sweep",
         words,
         described(__doc__),
-        usage="foretoken sweep FILE [--workers N] [--storage URL] [--dry-run] [--smoke] [--retry-failed] "
+        usage="foretoken sweep FILE [--workers N] [--ray ADDRESS] [--dry-run] [--smoke] [--retry-failed] "
         "[--accept-changed] [--KEY VALUE ...]",
         epilog=_EPILOG,
     )
     _refuse_launchers()
     from foretoken.sweeps.plan import load_plan
 
-    plan = load_plan(options.file, overrides, storage=options.storage, output=options.output)
+    plan = load_plan(options.file, overrides, output=options.output)
     if options.dry_run:
         _print_plan(plan)
         return 0
     if options.smoke:
         return _smoke(plan)
-    from foretoken.sweeps.database import Database
+    return _run(plan, options)
+
+
+def _run(plan: SweepPlan, options: SweepCommand) -> int:
     from foretoken.sweeps.sweep import Sweep
 
-    database = Database(plan.config.database)
-    try:
-        return _run(Sweep(plan, database), options, words)
-    finally:
-        database.close()
-
-
-def _run(sweep: Sweep, options: SweepCommand, words: Sequence[str]) -> int:
-    if options.as_worker:
-        _work(sweep, options)
-        return 0
+    sweep = Sweep(plan)
     if options.retry_failed:
         sweep.retry_broken()
     try:
-        _work_here(sweep, options) if options.workers == 1 else _work_in_processes(sweep, options, words)
+        _work(sweep, options)
     except KeyboardInterrupt:
         _print_result(sweep)
         fail("interrupted; what was done is kept, and the same command goes on")
@@ -100,54 +96,42 @@ def _run(sweep: Sweep, options: SweepCommand, words: Sequence[str]) -> int:
     return 2 if _say_failures(sweep) else 0
 
 
-def _work_here(sweep: Sweep, options: SweepCommand) -> None:
-    from foretoken.sweeps.record import Record
-    from foretoken.sweeps.tables import ProgressTable
-    from foretoken.sweeps.worker import Worker
-
-    record = Record(sweep.plan, sweep.run_table.database.place)
-    with ProgressTable() as progress:
-
-        def publish(statuses: Sequence[VariantStatus]) -> None:
-            record.write(statuses)
-            progress.update(statuses)
-
-        Worker(sweep, publish, accept_changed=options.accept_changed).work()
-
-
-def _work_in_processes(sweep: Sweep, options: SweepCommand, words: Sequence[str]) -> None:
-    from foretoken.sweeps.local_workers import run_local_workers
-    from foretoken.sweeps.record import Record
-    from foretoken.sweeps.status import is_over
-    from foretoken.sweeps.tables import ProgressTable
-
-    with ProgressTable() as progress:
-        progress.update(sweep.look())
-        command = [word for word in words if word != "--retry-failed"]
-        logs = sweep.plan.config.folder / "workers"
-        bad = run_local_workers(command, options.workers, logs, lambda: progress.update(sweep.look()))
-    found = sweep.look()
-    Record(sweep.plan, sweep.run_table.database.place).write(found)
-    if bad and not is_over(found):
-        raise WorkersError(f"{bad}; the same command goes on")
-    if bad:
-        log.warning("%s; the others did its work", bad)
-
-
 def _work(sweep: Sweep, options: SweepCommand) -> None:
-    """Work for a parent process that prints; stop when it has ended, as Ctrl-C no longer arrives then."""
-    from foretoken.sweeps.heartbeat import ParentProcess
+    from foretoken.sweeps.dispatcher import Dispatcher
     from foretoken.sweeps.record import Record
-    from foretoken.sweeps.worker import Worker
+    from foretoken.sweeps.tables import ProgressTable
 
-    parent, record = ParentProcess(), Record(sweep.plan, sweep.run_table.database.place)
+    record = Record(sweep.plan)
+    try:
+        with ProgressTable() as progress, _workers(sweep.plan, options) as workers:
 
-    def publish(statuses: Sequence[VariantStatus]) -> None:
-        if parent.is_gone:
-            _thread.interrupt_main()
-        record.write(statuses)
+            def publish(statuses: Sequence[VariantStatus]) -> None:
+                record.write(statuses)
+                progress.update(statuses)
 
-    Worker(sweep, publish, accept_changed=options.accept_changed).work()
+            Dispatcher(sweep, workers, publish, options.accept_changed).work()
+    except KeyboardInterrupt:
+        sweep.under_way.clear()
+        record.write(sweep.look())
+        raise
+
+
+def _workers(plan: SweepPlan, options: SweepCommand) -> AbstractContextManager[InThisProcess | Processes | RayWorkers]:
+    from foretoken.sweeps.workers import InThisProcess, processes
+
+    if options.ray is not None:
+        from foretoken.sweeps.ray_workers import ray_workers
+
+        return ray_workers(options.ray, options.workers, plan.config.folder, _set_up)
+    if options.workers is None or options.workers == 1:
+        return nullcontext(InThisProcess())
+    return processes(options.workers, plan.config.folder / "workers", _set_up)
+
+
+def _set_up() -> None:
+    """Prepare a process of the sweep."""
+    log_to_stderr()
+    quiet_libraries()
 
 
 def _print_result(sweep: Sweep) -> None:
@@ -171,10 +155,10 @@ def _say_failures(sweep: Sweep) -> bool:
 
 
 def _print_plan(plan: SweepPlan) -> None:
-    from foretoken.sweeps.candidates import number_of_candidates
+    from foretoken.sweeps.candidates import planned
     from foretoken.sweeps.tables import PLANNED, planned_rows
 
-    sizes = {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants}
+    sizes = {item.name: planned(item, plan.config.search).size for item in plan.variants}
     rows = planned_rows(plan, sizes)
     table(PLANNED, rows)
     search, after = (sum(int(row[column]) for row in rows) for column in (3, 4))

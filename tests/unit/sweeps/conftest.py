@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from foretoken.files import write_json
-from foretoken.sweeps.database import Database
+from foretoken.sweeps.dispatcher import Dispatcher
 from foretoken.sweeps.plan import load_plan
 from foretoken.sweeps.sweep import Sweep
+from foretoken.sweeps.workers import InThisProcess
 from foretoken.training.run.record import read_record, recipe_to_json
 
 FILE = {
@@ -43,17 +44,19 @@ def write(tmp_path, monkeypatch):
 
 @pytest.fixture
 def sweep(write):
-    """Open a sweep on its database."""
-    opened = []
+    """Open a sweep."""
+    return lambda overrides=(), **changes: Sweep(load_plan(write(**changes), overrides))
 
-    def make(overrides=(), **changes):
-        plan = load_plan(write(**changes), overrides)
-        opened.append(Database(plan.config.database))
-        return Sweep(plan, opened[-1])
 
-    yield make
-    for database in opened:
-        database.close()
+@pytest.fixture
+def work(runs):
+    """Do all runs of a sweep; return the statuses by variant."""
+
+    def do(sweep, workers=None, **options):
+        Dispatcher(sweep, workers or InThisProcess(), lambda _: None, **options).work()
+        return {item.variant.name: item for item in sweep.look()}
+
+    return do
 
 
 def in_sweep(recipe):
@@ -69,7 +72,7 @@ def runs(monkeypatch):
     def train(recipe, *, accept_changed=False, callbacks=(), measure_test=True):
         assert not measure_test
         before = read_record(recipe.run_folder)
-        if before is not None:
+        if before is not None and before["status"] == "finished":
             return before
         done.trained.append(in_sweep(recipe))
         record = {
@@ -85,9 +88,11 @@ def runs(monkeypatch):
 
     def measure_test(recipe, *, accept_changed=False):
         done.measured.append(in_sweep(recipe))
-        return {"test": {"f1_macro": done.score(recipe) / 2}}
+        record = read_record(recipe.run_folder) | {"test": {"f1_macro": done.score(recipe) / 2}}
+        write_json(recipe.run_folder / "run.json", record)
+        return record
 
     monkeypatch.setattr("foretoken.training.run.train.train", train)
     monkeypatch.setattr("foretoken.inference.evaluate.measure_test", measure_test)
-    monkeypatch.setattr("foretoken.sweeps.worker.PAUSE", 0.01)
+    monkeypatch.setattr("foretoken.sweeps.dispatcher.PAUSE", 0.01)
     return done

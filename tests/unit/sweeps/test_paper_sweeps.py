@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foretoken.methods import default_rates
-from foretoken.sweeps.candidates import number_of_candidates
+from foretoken.sweeps.candidates import planned
 from foretoken.sweeps.plan import load_plan
 
 FOLDER = Path(__file__).resolve().parents[3] / "recipes" / "papers"
@@ -73,7 +73,7 @@ def test_every_file_is_counted_here():
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_grid_is_the_papers(name):
     plan = load_plan(FOLDER / f"{name}.yaml")
-    assert {item.name: number_of_candidates(item, plan.config.search) for item in plan.variants} == COUNTS[name]
+    assert {item.name: planned(item, plan.config.search).size for item in plan.variants} == COUNTS[name]
 
 
 @pytest.mark.parametrize("name", COUNTS)

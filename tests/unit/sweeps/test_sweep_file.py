@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretoken.errors import ConfigError, RecipeError
+from foretoken.errors import RecipeError
 from foretoken.sweeps.plan import load_plan, run_name
 
 
@@ -71,10 +71,8 @@ def test_all_errors_come_at_once_and_say_where_they_stand(write):
         ({"recipe": 3}, "recipe: got 3, expected the name of a recipe file or a group of keys"),
         ({"per": [{"when": {"method.name": "lorra"}}]}, "per[0].when: no variant has method.name: lorra"),
         ({"per": [{"when": {"method.name": "lora"}, "set": {"method.rr": 1}}]}, "per[0].set: method.rr: "),
-        (
-            {"storage": {"heartbeat": 10, "takeover_after": 20}},
-            "takeover_after: expected three times heartbeat or more",
-        ),
+        ({"storage": "sqlite:///x.db"}, "storage: left foretoken: leave it out; a sweep's state is in the folders"),
+        ({"prune": {"after": 2}}, "prune: left foretoken: leave it out; training.early_stopping_patience"),
         ({"name": "a/b"}, "name: got 'a/b', which holds the character '/'; expected a plain folder name"),
     ],
 )
@@ -123,16 +121,3 @@ def test_run_names_tell_values_apart_that_print_alike(write):
     assert len(set(names)) == len(names)
     assert all(name.count("/") == 1 and " " not in name and len(name) < 100 for name in names)
     assert run_name(variant, {"a.rank": 1, "b.rank": 2}, 0) == "lora/a.rank=1,b.rank=2-seed0"
-
-
-def test_the_storage_may_be_a_url_a_group_or_nothing(write):
-    assert load_plan(write()).config.database.url == "sqlite:///sweeps/sweep/sweep.db"
-    assert load_plan(write(storage="sqlite:///x.db")).config.database.url == "sqlite:///x.db"
-    group = {"heartbeat": 1, "takeover_after": 5}
-    moved = load_plan(write(storage=group), storage="postgresql://h/d", output="elsewhere").config
-    assert (moved.database.url, moved.database.takeover_after) == ("postgresql://h/d", 5)
-    assert moved.folder.as_posix() == "elsewhere/sweep"
-
-
-def test_unknown_search_metrics_of_a_problem_are_a_config_error():
-    assert issubclass(RecipeError, ConfigError)

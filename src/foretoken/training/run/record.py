@@ -27,7 +27,7 @@ from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.folder import RECORD
 
 log = logging.getLogger(__name__)
-RUNNING, FINISHED, INTERRUPTED, FAILED, PRUNED = "running", "finished", "interrupted", "failed", "pruned"
+RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "failed"
 _LIBRARIES = ("torch", "transformers", "peft", "datasets", "accelerate")
 _FREE = ("output", "name", "training.num_threads", "auto")  # may differ between the two halves of a resumed run
 # what is read of a record: a dotted key, its type, whether only finished runs have it
@@ -43,10 +43,6 @@ _REQUIRED: tuple[tuple[str, type | tuple[type, ...], bool], ...] = (
 )
 _ABSENT = object()
 RATE_SEARCH = "rate_search"  # what a record says of the search for its learning rate
-
-
-class Pruned(Exception):  # noqa: N818 - no error: a sweep gives up a run that has no hope
-    """Raised by a callback of a run to end it early."""
 
 
 @dataclass
@@ -86,14 +82,14 @@ class RunRecord:
 
     @contextmanager
     def noting_the_end(self) -> Iterator[None]:
-        """Note how the block ended: finished, pruned, interrupted, or failed with an error."""
+        """Note how the block ended: finished, interrupted, or failed with an error."""
         try:
             yield
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 self.end(INTERRUPTED)
             else:
-                self.end(PRUNED if isinstance(error, Pruned) else FAILED, error)
+                self.end(FAILED, error)
             raise
         self.end(FINISHED)
 

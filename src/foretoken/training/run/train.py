@@ -86,7 +86,7 @@ def train(
         restart: begin anew; the folder of an earlier run is renamed to NAME.1, or the first number that is free.
         accept_changed: go on though data, model or versions are not those that the run began with.
         find_rate: search for the learning rate first, in place of the recipe's.
-        callbacks: told of every evaluation; :class:`~foretoken.training.run.record.Pruned` ends the run.
+        callbacks: told of every step and evaluation.
         measure_test: without it the test split is not looked at; see :func:`foretoken.inference.evaluate.measure_test`.
 
     Raises:
@@ -94,7 +94,6 @@ def train(
         RunBusyError: another process works on this run.
         RunRecordError: the record of the earlier run is damaged.
         ConfigError: batches by tokens, where the processes or GPUs share documents out by their number.
-        Pruned: a callback ended the run.
         ForetokenError: data, model or method cannot be used, or something cannot be written.
     """
     recipe = _with_free_rate(checked(recipe)) if find_rate else checked(recipe)

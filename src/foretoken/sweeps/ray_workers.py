@@ -1,0 +1,112 @@
+"""Workers on the machines of a Ray cluster, which shares the runs out and starts killed ones again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from foretoken.errors import ConfigError, one_line
+from foretoken.files import make_folder, temporary_name
+from foretoken.sweeps.runs import Ending, Job
+from foretoken.sweeps.workers import SetUp, pack, unpack
+
+RETRIES = 3  # by Ray itself, of a run whose process or machine is gone
+
+
+class RayWorkers:
+    """Gives each run to Ray as a task; `marker` is a file that a machine sees which shares the sweep's folder."""
+
+    deaths = RETRIES + 1
+
+    def __init__(self, size: int | None, marker: Path, set_up: SetUp) -> None:
+        import ray
+        from ray import exceptions
+
+        self.lost: tuple[type[Exception], ...] = (
+            exceptions.WorkerCrashedError,
+            exceptions.NodeDiedError,
+            exceptions.OutOfMemoryError,
+            exceptions.ObjectLostError,
+        )
+        self.size, resources = _shares(size)
+        self.marker, self.set_up = marker, set_up
+        self._task = ray.remote(_do).options(max_retries=RETRIES, retry_exceptions=False, **resources)
+
+    def submit(self, job: Job) -> Future[Ending]:
+        """Start a run on some machine."""
+        import ray
+
+        sent = [ray.put(pack(job.recipe.run_folder))] if job.measure else []  # a list: fetched where it is needed
+        return self._task.remote(job, Path.cwd(), self.marker.absolute(), self.set_up, sent).future()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def ray_workers(address: str, size: int | None, folder: Path, set_up: SetUp) -> Iterator[RayWorkers]:
+    """Connect to a Ray cluster for as long as the block lasts.
+
+    Raises:
+        ConfigError: it cannot be reached, or its machines cannot do a run.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    import ray
+    from ray.exceptions import RayError
+
+    marker = folder / temporary_name()
+    make_folder(folder)
+    try:
+        _connect(address)
+        marker.touch()
+        yield RayWorkers(size, marker, set_up)
+    except (RayError, ConnectionError) as error:
+        raise ConfigError(f"--ray: the cluster at {address} cannot be used: {one_line(str(error))[:200]}") from error
+    finally:
+        marker.unlink(missing_ok=True)
+        ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:  # Ray itself takes minutes to say that nobody is there
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise ConnectionError(str(error)) from error
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+
+
+def _shares(size: int | None) -> tuple[int, dict[str, float]]:
+    """Return how many runs there are at a time, by default one per GPU or machine, and what each gets of a machine."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    if not nodes:
+        raise ConfigError("--ray: the cluster has no machine with a free CPU")
+    gpus = sum(int(node.get("GPU", 0)) for node in nodes)
+    smallest, size = min(int(node["CPU"]) for node in nodes), size or gpus or len(nodes)
+    return size, {
+        "num_cpus": max(1, min(smallest, smallest * len(nodes) // size)),
+        "num_gpus": min(1.0, gpus / size),
+    }
+
+
+def _do(job: Job, place: Path, marker: Path, set_up: SetUp, sent: Sequence[Any]) -> Ending:
+    """Do a run in the folder of the command; the run's own folder is sent there and back where it is not shared."""
+    import ray
+
+    make_folder(place)
+    os.chdir(place)
+    set_up()
+    folder, is_shared = job.recipe.run_folder, marker.exists()
+    if not is_shared:
+        for files in ray.get(list(sent)):
+            unpack(files, folder)
+    ending = job.do()
+    return ending if is_shared else ending._replace(files=pack(folder))

@@ -1,0 +1,138 @@
+"""Workers: this process itself, or a pool of processes on this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from foretoken.files import atomic_file, check_writable, make_folder
+from foretoken.machine.processor import cpu_cores
+from foretoken.sweeps.runs import Ending, Job
+from foretoken.training.run.folder import CHECKPOINTS, RECORD
+
+SetUp = Callable[[], object]  # called in every process first; it can be pickled
+
+
+class InThisProcess:
+    """Does each run at once.
+
+    Attributes:
+        size: how many runs are done at a time, by this kind of workers and the others.
+        lost: what the future of a run raises whose process has died.
+        deaths: how many processes have died then.
+    """
+
+    size, deaths = 1, 1
+    lost: tuple[type[Exception], ...] = ()
+
+    def submit(self, job: Job) -> Future[Ending]:
+        """Do a run."""
+        future: Future[Ending] = Future()
+        future.set_result(job.do())
+        return future
+
+
+class Processes:
+    """A process per run at a time, each a pool of its own: where one dies, the others go on."""
+
+    deaths = 1
+    lost: tuple[type[Exception], ...] = (BrokenProcessPool,)
+
+    def __init__(self, size: int, logs: Path, set_up: SetUp) -> None:
+        self.size, self.logs, self.set_up = size, logs, set_up
+        self._shares = [share(number, size) for number in range(size)]
+        self._pools = [self._pool(number) for number in range(size)]
+        self._latest: list[Future[Ending] | None] = [None] * size
+
+    def submit(self, job: Job) -> Future[Ending]:
+        """Start a run in a process that is free."""
+        number = next(number for number, future in enumerate(self._latest) if future is None or future.done())
+        os.environ.update(self._shares[number])  # a new process takes them over
+        try:
+            future = self._pools[number].submit(job.do)
+        except BrokenProcessPool:
+            self._pools[number] = self._pool(number)
+            future = self._pools[number].submit(job.do)
+        self._latest[number] = future
+        return future
+
+    def close(self) -> None:
+        """Wait until every process has ended."""
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
+    def _pool(self, number: int) -> ProcessPoolExecutor:
+        context, log = multiprocessing.get_context("spawn"), self.logs / f"{number + 1}.log"
+        return ProcessPoolExecutor(1, context, initializer=_begin, initargs=(log, self.set_up))
+
+
+@contextmanager
+def processes(size: int, logs: Path, set_up: SetUp) -> Iterator[Processes]:
+    """Start processes, which write to files in `logs`; they end with the block, interrupted where it raises."""
+    check_writable(logs)
+    make_folder(logs)
+    pool, before = Processes(size, logs, set_up), dict(os.environ)
+    try:
+        yield pool
+    except BaseException:
+        for child in multiprocessing.active_children():
+            with suppress(ProcessLookupError):
+                os.kill(child.pid or 0, signal.SIGINT)
+        raise
+    finally:
+        pool.close()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def share(number: int, size: int) -> Mapping[str, str]:
+    """Return the environment variables that give a process its share of the cores, and one GPU.
+
+    Threads that wait for each other sleep: they would spin on cores that other processes need.
+    """
+    import torch
+
+    cores = {"OMP_NUM_THREADS": str(max(1, (cpu_cores() or 1) // size)), "OMP_WAIT_POLICY": "PASSIVE"}
+    cores = {name: value for name, value in cores.items() if name not in os.environ}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = [name for name in visible if name] or [str(index) for index in range(torch.cuda.device_count())]
+    return cores | ({"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if len(gpus) > 1 else {})
+
+
+def pack(folder: Path) -> dict[str, bytes]:
+    """Return the files of a run but for its checkpoints, the record last."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    names = {path.relative_to(folder).as_posix(): path for path in sorted(found, key=lambda path: path.name == RECORD)}
+    return {name: path.read_bytes() for name, path in names.items() if not name.startswith((".", CHECKPOINTS))}
+
+
+def unpack(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write the files of a run."""
+    for name, content in files.items():
+        with atomic_file(folder / name) as temporary:
+            temporary.write_bytes(content)
+
+
+def _begin(log: Path, set_up: SetUp) -> None:
+    """Prepare a process: Ctrl-C reaches its parent alone, which passes it on; when the parent dies, it ends."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with log.open("ab") as output:
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+    set_up()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

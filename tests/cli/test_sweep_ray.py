@@ -1,0 +1,118 @@
+"""`foretoken sweep --ray` on a real local cluster of two workers; a machine that does not share the folder."""
+
+import gc
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import yaml
+
+from foretoken.sweeps.plan import load_plan
+from foretoken.sweeps.runs import Job
+from foretoken.sweeps.workers import unpack
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own warnings, of any kind
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of this machine with two CPUs: its address, and the folder of its workers' logs."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray") as folder:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", str(SRC))
+        import ray
+
+        for attempt in range(3):  # a node has 30 s to start, which Ray fixes, and a loaded machine takes longer
+            try:
+                ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
+                break
+            except Exception:
+                ray.shutdown()
+                if attempt == 2:
+                    raise
+        yield ray.get_runtime_context().gcs_address, Path(folder) / "session_latest" / "logs"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray does not wait for the processes that it ends
+            ray.shutdown()
+            gc.collect()
+
+
+@pytest.fixture
+def sweep_file(tiny, tmp_path):
+    """A sweep of four runs; the paths in it are seen from its folder."""
+    (tmp_path / "model").symlink_to(tiny.model)
+    (tmp_path / "mail.csv").symlink_to(tiny.data)
+    training = {"num_threads": 1, "epochs": 20, "batch_size": 8}
+    values = {
+        "recipe": {"model": "model", "data": {"path": "mail.csv"}, "training": training},
+        "compare": {"method": [{"name": "lora", "r": 2}, "bitfit"]},
+        "search": {"space": {"training.learning_rate": [0.03, 0.001]}},
+    }
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_no_run_doubles_none_and_its_run_goes_on(cluster, sweep_file, tmp_path):
+    address, logs = cluster
+    command = [sys.executable, "-m", "foretoken", "sweep", sweep_file.name, "--ray", address, "--workers", "2"]
+    folder = tmp_path / "sweeps" / "sweep"
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as sweep:
+        while not (found := list(folder.glob("*/*/checkpoints/*/checksums.json"))):
+            assert sweep.poll() is None, sweep.stderr.read()
+            time.sleep(0.01)
+        run = found[0].parents[2]
+        os.kill(json.loads((run / ".foretoken-holder.json").read_text())["process"], signal.SIGKILL)
+        assert sweep.wait(300) == 0, sweep.stderr.read()
+    assert json.loads((folder / "sweep.json").read_text())["counts"] == {"trained": 2, "measured": 2}
+    said = "".join(file.read_text() for file in logs.glob("worker-*.err"))
+    names = [file.parent.relative_to(folder).as_posix() for file in (*folder.glob("*/*/run.json"), run / "run.json")]
+    began = re.findall(r"^foretoken: training: (\S+)$", said, re.MULTILINE)
+    assert sorted(began) == sorted(names)  # each once, the killed one twice
+    assert said.count("foretoken: peak memory") == 4  # runs that were trained to their end
+    assert said.count("going on from checkpoint-") == 1
+    assert not list(folder.glob(".foretoken-*"))
+
+
+def test_a_cluster_that_is_not_there_is_said_in_one_line(sweep_file, refused, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    said = refused("sweep", sweep_file, "--ray", "127.0.0.1:1")
+    assert "--ray: the cluster at 127.0.0.1:1 cannot be used" in said
+
+
+def test_where_the_folder_is_not_shared_a_run_comes_back_and_goes_there_to_be_measured(
+    sweep_file, tmp_path, monkeypatch
+):
+    from foretoken.sweeps import ray_workers
+
+    monkeypatch.chdir(tmp_path)
+    plan = load_plan(sweep_file, ["--training.epochs", "1"])
+    recipe = plan.recipe(plan.variants[0], {"training.learning_rate": 0.03}, 0)
+    places = [tmp_path / name for name in ("first", "second")]
+    for place in places:  # machines that have the model and the data
+        place.mkdir()
+        (place / "model").symlink_to(tmp_path / "model")
+        (place / "mail.csv").symlink_to(tmp_path / "mail.csv")
+    marker, here = tmp_path / "gone", tmp_path / recipe.run_folder
+    monkeypatch.setattr("ray.get", lambda sent: sent)
+    trained = ray_workers._do(Job(recipe), places[0], marker, lambda: None, [])
+    assert not here.exists()
+    unpack(trained.files, here)
+    measured = ray_workers._do(Job(recipe, measure=True), places[1], marker, lambda: None, [trained.files])
+    unpack(measured.files, here)
+    assert (trained.error, measured.error) == (None, None)
+    assert list(measured.files)[-1] == "run.json"
+    assert "f1_macro" in json.loads((here / "run.json").read_text())["test"]
+    names = {path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file()}
+    assert names >= {"adapter/adapter_model.safetensors", "predictions.parquet", "run.json"}
+    assert not any(name.startswith(("checkpoints", ".")) for name in names)
