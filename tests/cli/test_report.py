@@ -16,7 +16,7 @@ def test_a_report_is_written_and_its_summary_printed(runs, tmp_path, capsys):
     assert run([str(runs), "-o", str(tmp_path / "report")]) == 0
     out = capsys.readouterr().out
     assert "2 of 2 runs counted: 1 method on 1 task with 1 model, 2 seeds each." in out
-    assert "mail: lora, the only method here, has F1 (macro) 75.0 on test (mean of 2 seeds)." in out
+    assert "mail: lora, the only one measured, has F1 (macro) 75.0 on test (mean of 2 seeds)." in out
     assert out.rstrip().endswith(str(tmp_path / "report" / "index.html"))
     assert len((tmp_path / "report" / "results.csv").read_text().splitlines()) == 3
     assert "could not be drawn" not in (tmp_path / "report" / "index.html").read_text()

@@ -45,12 +45,6 @@ def test_of_a_sweep_only_what_it_measured_on_test_is_chosen(tmp_path):
     assert [(group.label, len(group.runs)) for group in found.chosen] == [("lora (r=4)", 2)]
 
 
-def test_without_any_test_score_the_split_is_validation(tmp_path):
-    make_run(tmp_path / "run", test=None)
-    (group,) = results(tmp_path).chosen
-    assert (group.split, group.values("f1_macro")) == ("validation", [0.8])
-
-
 def test_methods_models_and_tasks_are_rows_of_their_own(tmp_path):
     make_run(tmp_path / "a", "lora")
     make_run(tmp_path / "b", "bitfit")

@@ -1,0 +1,70 @@
+"""How a metric is headed and printed in a report, and which way of it is better."""
+
+from __future__ import annotations
+
+import math
+
+from foretoken.metrics.table import CALIBRATION, ERROR, METRICS, SCORE
+
+PART = "/"  # between the part of a test split and the metric: `mismatched/accuracy`
+ABSENT = "-"
+
+
+def greater_is_better(metric: str) -> bool:
+    """Tell which way of a metric is better; a metric that nobody knows is taken for a score.
+
+    >>> greater_is_better("f1_macro"), greater_is_better("ece"), greater_is_better("mismatched/accuracy")
+    (True, False, True)
+    """
+    known = METRICS.get(_bare(metric))
+    return known.greater_is_better if known else True
+
+
+def group_of(metric: str) -> str:
+    """Return the group of a metric in the table of metrics; one that nobody knows is a score."""
+    known = METRICS.get(_bare(metric))
+    return known.group if known else SCORE
+
+
+def is_share(metric: str) -> bool:
+    """Tell whether a metric is printed in percent.
+
+    >>> is_share("accuracy"), is_share("ece")
+    (True, False)
+    """
+    return group_of(metric) not in (CALIBRATION, ERROR)
+
+
+def heading(metric: str) -> str:
+    """Return the short name of a metric, for the head of a column.
+
+    >>> heading("f1_macro"), heading("ece_mass"), heading("mismatched/accuracy")
+    ('F1 (macro)', 'ECE (equal mass)', 'Accuracy, mismatched')
+    """
+    bare, part = _bare(metric), metric.rpartition(PART)[0]
+    name = METRICS[bare].heading if bare in METRICS else bare
+    return f"{name}, {part}" if part else name
+
+
+def printed(metric: str, value: float | None) -> str:
+    """Return a score as the papers print it: shares in percent with one decimal, errors with three.
+
+    >>> printed("accuracy", 0.8154), printed("ece", 0.0421), printed("accuracy", None)
+    ('81.5', '0.042', '-')
+    """
+    if value is None or math.isnan(value):
+        return ABSENT
+    return f"{100 * value:.1f}" if is_share(metric) else f"{value:.3f}"
+
+
+def spread(metric: str, middle: float, std: float) -> str:
+    """Return mean (or median) and standard deviation; the first alone where one value has no deviation.
+
+    >>> spread("accuracy", 0.8154, 0.0042), spread("accuracy", 0.8154, float("nan"))
+    ('81.5 ± 0.4', '81.5')
+    """
+    return printed(metric, middle) if math.isnan(std) else f"{printed(metric, middle)} ± {printed(metric, std)}"
+
+
+def _bare(metric: str) -> str:
+    return metric.rpartition(PART)[2]
