@@ -64,19 +64,16 @@ def answer(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
 
 
 def _scope(results: Results) -> str:
-    total, done = len(results.runs), len(results.finished)
-    counts = f"{done} of {counted(total, 'run')} counted"
+    counts = f"{len(results.finished)} of {counted(len(results.runs), 'run')} counted"
     if not results.chosen:
         return f"{counts}; there is no result to show. The table of runs that are not counted says why."
-    methods = len({group.first.method for group in results.chosen})
-    models = len({group.first.recipe.get("model") for group in results.chosen})
-    scope = (
-        f"{counts}: {counted(methods, 'method')} on {counted(len(results.tasks), 'task')} "
-        f"with {counted(models, 'model')}, {counted(seeds_of(results.chosen), 'seed')} each."
-    )
+    methods = counted(len({group.first.method for group in results.chosen}), "method")
+    models = counted(len({group.first.recipe.get("model") for group in results.chosen}), "model")
+    tasks, seeds = counted(len(results.tasks), "task"), counted(seeds_of(results.chosen), "seed")
     states = Counter(run.status if not run.is_finished else "repeated" for run, _ in results.left_out)
     missing = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-    return f"{scope} Not counted: {missing}; their table says why." if missing else scope
+    rest = f" Not counted: {missing}; their table says why." if missing else ""
+    return f"{counts}: {methods} on {tasks} with {models}, {seeds} each.{rest}"
 
 
 def _mean(group: Group, split: str) -> float:

@@ -15,10 +15,10 @@ from foretoken.report.tables.matrices import ece_table, main_table, paper_table
 from foretoken.report.tables.origin import RecipeText, made_lines, recipe_texts
 from foretoken.report.tables.task import (
     calibration_table,
+    comparisons_table,
     left_out_table,
     metrics_table,
     seeds_table,
-    comparisons_table,
     untested,
 )
 

@@ -48,23 +48,15 @@ def test_the_test_of_a_paper_is_students_one_sided(tmp_path):
     assert found.paper.p_value == pytest.approx(stats.ttest_ind(a, b, alternative="greater").pvalue)
 
 
-def test_the_first_is_the_better_by_validation_even_if_it_is_worse_on_test(tmp_path):
-    seeds(tmp_path, "lora", POOR, validation=0.9)
-    seeds(tmp_path, "bitfit", GOOD, validation=0.8)
-    (found,) = compare(results(tmp_path), paper="one-sided-t")
-    assert found.one.label == "lora"
-    assert found.difference == pytest.approx(-0.13)
-    assert found.paper.p_value > 0.95
-
-
-def test_the_one_sided_question_follows_the_metric(tmp_path):
-    for method, errors, validation in (("lora", [1.0, 1.1, 1.2], 1.0), ("bitfit", [2.0, 2.1, 2.3], 2.0)):
+def test_the_first_is_the_better_by_validation_whatever_the_test_and_the_metric_say(tmp_path):
+    for method, errors, validation in (("lora", [2.0, 2.1, 2.3], 1.0), ("bitfit", [1.0, 1.1, 1.2], 2.0)):
         for seed, error in enumerate(errors):
             folder = tmp_path / f"{method}{seed}"
             make_run(folder, method, seed=seed, metric="mse", validation={"mse": validation}, test={"mse": error})
     (found,) = compare(results(tmp_path), paper="one-sided-t")
     assert found.one.label == "lora"
-    assert found.paper.p_value < 0.01
+    assert found.difference > 0
+    assert found.paper.p_value > 0.95  # of an error, less is better
 
 
 def test_one_seed_and_equal_seeds_say_that_no_test_is_possible(tmp_path):

@@ -36,16 +36,14 @@ def test_a_run_says_what_its_record_holds(tmp_path):
         ("[1]", "run.json is a list, expected an object"),
         ('{"status": "finished", "recipe": []}', "recipe is a list, expected an object"),
         ('{"status": "finished", "recipe": {}}', "the run is finished, but has no method"),
-        ('{"status": "failed", "test_parts": {"seen": 3}}', "test_parts.seen is a int, expected an object"),
-        ('{"status": "failed", "documents": {"train": [3]}}', "documents.train is a list, expected an object"),
+        ('{"status": "failed", "test_parts": {"seen": 3}}', "test_parts: seen is a int, expected an object"),
         ('{"status": "failed", "seed": "three"}', "seed is a str, expected a whole number"),
-        ('{"status": "finished", "recipe": {"method": "lora"}}', "recipe.method is a str, expected an object"),
         ('{"status": "finished", "recipe": {"method": {"name": "lora"}}}', "no validation metrics"),
         ('{"recipe": {}}', "run.json has no status"),
         ('{"status": "failed", "epochs": [null]}', "epochs is a NoneType, expected an object"),
         (
             '{"status": "failed", "documents": {"train": {"length_quantiles": ["x"]}}}',
-            "quantiles is a str, expected a num",
+            "quantiles is a str, expected a number",
         ),
     ],
 )
@@ -112,13 +110,6 @@ def test_models_of_the_same_folder_name_and_other_lengths_stay_apart():
     models = [label.model for label in labels_of(recipes)]
     assert len(set(models[:4])) == 4
     assert models[2:] == ["org/name (max_length=128)", "org/name (max_length=512)", "org/name"]
-
-
-def test_where_the_raw_data_of_a_task_lie_is_not_what_they_are():
-    recipes = [recipe(data={"path": "/here"}), recipe(data={"path": "/there"})]
-    assert {label.task for label in labels_of(recipes)} == {"mail"}
-    own = [recipe(task=None, data={"path": place}) for place in ("/here/mail.csv", "/there/mail.csv")]
-    assert len({label.task for label in labels_of(own)}) == 2
 
 
 def test_a_run_that_failed_does_not_change_the_names_of_the_others(tmp_path):

@@ -34,19 +34,6 @@ def test_the_best_on_test_the_next_and_the_references(tmp_path):
     )
 
 
-def test_what_validation_would_have_chosen_is_said_where_it_differs(tmp_path):
-    make(tmp_path, "lora", (0.70, 0.71, 0.69), validation=0.9)
-    make(tmp_path, "bitfit", (0.80, 0.82, 0.87), validation=0.8)
-    sentence = said(tmp_path)
-    assert sentence.startswith("bitfit is best with F1 (macro) 83.0 on test")
-    assert sentence.endswith("separates bitfit from lora; validation alone would choose lora, 70.0 on test.")
-
-
-def test_one_run(tmp_path):
-    make(tmp_path, "lora", [0.7])
-    assert said(tmp_path) == "lora, the only one measured, has F1 (macro) 70.0 on test (one seed)."
-
-
 def test_one_seed_each(tmp_path):
     make(tmp_path, "lora", [0.7])
     make(tmp_path, "bitfit", [0.6])
@@ -83,14 +70,6 @@ def test_documents_may_say_the_opposite_of_the_metric(tmp_path):
     assert "the paired test over documents puts bitfit ahead;" in said(tmp_path)
 
 
-def test_both_tests_are_said(tmp_path):
-    for seed in range(3):
-        make_run(tmp_path / f"a{seed}", "lora", seed=seed, test=0.9 + seed / 100, correct=np.ones(100, bool))
-        make_run(tmp_path / f"b{seed}", "bitfit", seed=seed, test=0.5 + seed / 100, correct=np.arange(100) >= 60)
-    tests = ("the paired test over documents", "the test over seeds")
-    assert "; ".join(f"{test} separates lora from bitfit" for test in tests) in said(tmp_path)
-
-
 def test_of_an_error_less_is_better(tmp_path):
     for method, error in (("lora", 0.2), ("bitfit", 0.35)):
         make_run(tmp_path / method, method, metric="mse", validation={"mse": error}, test={"mse": error})
@@ -113,8 +92,3 @@ def test_a_method_without_a_test_score_is_named(tmp_path):
         "lora, the only one measured, has F1 (macro) 70.0 on test (one seed); "
         "validation alone would choose full; no score on test: full."
     )
-
-
-def test_no_score_at_all(tmp_path):
-    make_run(tmp_path / "a", record={"validation": {"accuracy": 0.5}}, test=None)
-    assert said(tmp_path) == "no run has a score in F1 (macro)."

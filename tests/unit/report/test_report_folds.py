@@ -73,14 +73,6 @@ def test_two_methods_are_compared_on_the_union_of_the_folds(tmp_path):
     assert found.bootstrap.lower < found.bootstrap.difference < found.bootstrap.upper
 
 
-def test_other_folds_are_other_documents_and_no_pairs(tmp_path):
-    make_folds(tmp_path, "lora", [0.9] * FOLDS)
-    make_folds(tmp_path, "bitfit", [0.5] * FOLDS)
-    write_predictions(tmp_path / "bitfit-seed0-fold1", np.arange(SIZE) < 5)
-    (found,) = compare(results(tmp_path))
-    assert "the test documents differ (30 and 30, 20 in both)" in found.no_bootstrap
-
-
 def test_a_seed_without_all_folds_is_shown_by_validation_and_named(tmp_path):
     make_folds(tmp_path, "lora", [0.9, 0.5], folds=range(2), validation=0.6)
     found = results(tmp_path)
@@ -89,15 +81,6 @@ def test_a_seed_without_all_folds_is_shown_by_validation_and_named(tmp_path):
     assert facts_of(found)[1] == "mail: not all folds are finished, so these are shown by validation: lora-seed0."
     make_folds(tmp_path, "lora", [0.9, 0.5, 0.7], folds=[2])
     assert results(tmp_path).groups[0].values("accuracy") == [pytest.approx(0.7)]
-
-
-def test_candidates_of_a_search_have_no_test(tmp_path):
-    for rate, validation, test in ((0.1, 0.9, 0.5), (0.01, 0.5, None)):
-        place = tmp_path / str(rate)
-        make_folds(place, "lora", [0.9] * FOLDS, validation=validation, test=test, learning_rate=rate)
-    found = results(tmp_path)
-    assert [(group.split, len(group.parts)) for group in found.groups] == [("validation", 3), ("test", 3)]
-    assert [group.setting for group in found.chosen] == ["learning_rate=0.1"]
 
 
 def test_without_predictions_the_score_is_the_mean_over_folds(tmp_path):

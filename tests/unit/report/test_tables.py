@@ -5,7 +5,6 @@ import statistics
 import pytest
 
 from foretoken.metrics import table as metrics
-from foretoken.report.answers import summary_lines
 from foretoken.report.content import compose
 from foretoken.report.render.latex import document, latex
 from foretoken.report.render.table import Cell, Table, markdown
@@ -101,17 +100,8 @@ def test_the_papers_table_has_macro_precision_and_recall_and_micro_f1(two_method
 
 def test_statistics_over_seeds(two_methods):
     table = seeds_table(results(two_methods), "mail")
-    assert dict(zip(table.header, texts(table)[1], strict=True)) == {
-        "Method": "lora",
-        "Setting": "-",
-        "n": "3",
-        "Mean": "83.0",
-        "Std": "3.6",
-        "Median": "82.0",
-        "Min": "80.0",
-        "Max": "87.0",
-        "Validation": "90.0 ± 0.0",
-    }
+    assert table.header == ("Method", "Setting", "n", "Mean", "Std", "Median", "Min", "Max", "Validation")
+    assert texts(table)[1] == ["lora", "-", "3", "83.0", "3.6", "82.0", "80.0", "87.0", "90.0 ± 0.0"]
 
 
 def test_metrics_stand_where_their_group_is(two_methods, monkeypatch):
@@ -127,13 +117,6 @@ def test_metrics_stand_where_their_group_is(two_methods, monkeypatch):
     assert column(table, "Made-up error")[1].text == "0.250"
     make_regression(two_methods / "sts")
     assert calibration_table(results(two_methods), "sts") is None
-
-
-def test_parts_of_a_test_split_are_columns(tmp_path):
-    make_run(tmp_path / "run", test={"accuracy": 0.8}, record={"test_parts": {"mismatched": {"accuracy": 0.7}}})
-    table = metrics_table(results(tmp_path), "mail")
-    assert table.header == ("Method", "Accuracy", "Accuracy, mismatched")
-    assert texts(table) == [["lora", "80.0", "70.0"]]
 
 
 def test_both_tests_stand_beside_each_other_and_what_is_not_possible_is_said(tmp_path):
@@ -199,14 +182,6 @@ def test_latex_has_a_rule_under_each_task(two_methods):
     assert text.count(r"\begin{tabular}{lrrrrr}") == 1
     rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
     assert {line.count("&") for line in rows} == {5}
-
-
-def test_the_summary_says_what_was_compared_what_is_best_and_what_that_means(two_methods):
-    found = results(two_methods)
-    scope, line, tests = summary_lines(found, compare(found))
-    assert scope == "6 of 6 runs counted: 2 methods on 1 task with 1 model, 3 seeds each."
-    assert line.startswith("mail: lora is best with F1 (macro) 83.0 on test")
-    assert tests.startswith("Separated: p < 0.05")
 
 
 def test_what_makes_runs_less_comparable_is_said(tmp_path):

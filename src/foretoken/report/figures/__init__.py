@@ -65,9 +65,9 @@ FIGURES: dict[str, Figure] = {
     ),
     "reliability": Figure(
         "Reliability diagrams",
-        "Accuracy of the predictions in each bin of confidence, points at their mean confidence. A calibrated model lies "
-        "on the dotted diagonal; below it, it is too sure of itself. The strip above shows how many predictions each bin "
-        "holds. Test split (validation where the test was not looked at), all seeds together.",
+        "Accuracy of the predictions in each bin of confidence, points at their mean confidence. A calibrated model is "
+        "on the dotted diagonal; below it, it is too sure of itself. The strip above is the number of predictions. "
+        "Test split (validation where the test was not looked at), all seeds together.",
         reliability,
     ),
     "coverage_risk": Figure(

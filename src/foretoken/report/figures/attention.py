@@ -60,7 +60,7 @@ def selective_curves(results: Results) -> Figure | None:
 
 def analysed(results: Results) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the title and the analysis of the first analysed run of every candidate that has one, chosen or not."""
-    found = []
+    found: list[tuple[str, Mapping[str, Any]]] = []
     for panel in all_panels(results):
         for group in panel.groups:
             title = f"{panel.title}: {', '.join(filter(None, (group.label, group.setting)))}"

@@ -127,10 +127,7 @@ def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
     counts = axes.inset_axes((0, 1.02, 1, 0.16), sharex=axes)
     counts.bar(left, [row.count for row in rows], width=1 / bins, align="edge", color=mark.color, linewidth=0)
-    counts.set_yticks([])
-    counts.tick_params(labelbottom=False, length=0)
-    counts.grid(visible=False)
-    counts.spines["left"].set_visible(False)
+    counts.axis("off")
     total, errors = len(pooled.labels), (pooled.probabilities.argmax(axis=1) != pooled.labels).sum()
     axes.text(0.03, 0.95, f"n = {total}\n{errors} wrong", transform=axes.transAxes, va="top", fontsize=7.5)
 

@@ -28,7 +28,9 @@ class Course(NamedTuple):
 @styled
 def calibration_error(results: Results) -> Figure | None:
     """Draw the validation ECE after every epoch, a line per method."""
-    return _draw(results, lambda panel: [Course(_validation("ece"), "epoch", _label_ece)])
+    return _draw(
+        results, lambda panel: [Course(_validation("ece"), "epoch", lambda axes: axes.set(ylabel="validation ECE"))]
+    )
 
 
 @styled
@@ -73,11 +75,6 @@ def _draw(results: Results, courses: Callable[[Panel], list[Course]]) -> Figure 
         course.label(one)
     legend(figure, axes)
     return figure
-
-
-def _label_ece(axes: Axes) -> None:
-    axes.set_ylabel("ECE (validation)")
-    axes.set_ylim(bottom=0)
 
 
 def _validation(metric: str) -> Callable[[Mapping[str, Any]], Any]:

@@ -46,5 +46,5 @@ def expected_performance(results: Results) -> Figure | None:
 def searched(groups: Sequence[Group]) -> dict[str, list[float]]:
     """Return line -> the mean validation score of each assignment, where two or more were measured."""
     lines = by([group for group in groups if group.validation is not None], lambda group: group.line)
-    scores = {line: [group.validation for group in alike] for line, alike in lines.items()}
+    scores = {line: [group.validation or 0.0 for group in alike] for line, alike in lines.items()}
     return {line: found for line, found in scores.items() if len(found) > 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -112,8 +112,9 @@ def grid(count: int, *, columns: int = 3, height: float = 2.4) -> tuple[Figure, 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """Put one legend below the figure, each name once, and make the figure taller by it."""
     handles: dict[str, Artist] = {}
-    for handle, label in _entries(axes):
-        handles.setdefault(label, handle)
+    for one in axes:
+        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
     if not handles:
         return
     letters = int(_LETTERS * figure.get_figwidth())
@@ -169,8 +170,3 @@ def percent(value: float, _: Any = None) -> str:
     ('81.5', '0')
     """
     return f"{100 * value:g}" if abs(value) > 1e-9 else "0"
-
-
-def _entries(axes: Sequence[Axes]) -> Iterator[tuple[Artist, str]]:
-    for one in axes:
-        yield from zip(*one.get_legend_handles_labels(), strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,9 +59,8 @@ def data_sets(results: Results) -> list[tuple[str, NDArray[np.float64], float | 
     found = []
     for panel in all_panels(results):
         runs = [run for group in panel.groups for run in group.runs]
-        measured = next((run for run in runs if _quantiles(run) is not None), None)
-        if measured is not None:
-            found.append((panel.title, _quantiles(measured), number(measured.values.get("max_length"))))
+        known = [(values, run) for run in runs if (values := _quantiles(run)) is not None]
+        found += [(panel.title, values, number(run.values.get("max_length"))) for values, run in known[:1]]
     return found
 
 
@@ -98,7 +97,7 @@ def _violins(
     """Draw the distribution of the values of each row, all violins equally wide; return the corners of each."""
     if not values:
         return []
-    bodies = axes.violinplot(
+    bodies: Any = axes.violinplot(
         list(values.values()), list(values), orientation="horizontal", widths=0.8, showextrema=False
     )["bodies"]
     for row, body in zip(values, bodies, strict=True):

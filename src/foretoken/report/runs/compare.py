@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
 from foretoken.errors import DataError
@@ -31,6 +32,7 @@ class Comparison:
 
     one: Group
     other: Group
+    difference: float | None = None  # of the means over seeds, in the task's metric
     over_seeds: TTest | None = None
     paper: TTest | None = None  # the paper's own test, where it is asked for
     no_t_test: str = ""
@@ -39,12 +41,6 @@ class Comparison:
     no_bootstrap: str = ""
     holm_over_seeds: float | None = None
     holm_bootstrap: float | None = None
-
-    @property
-    def difference(self) -> float | None:
-        """The mean of the first minus that of the other, in the task's metric; None where either has none."""
-        means = [_mean(group.values(self.one.metric, TEST)) for group in (self.one, self.other)]
-        return None if means[0] is None or means[1] is None else means[0] - means[1]
 
 
 def compare(results: Results, *, paper: str | None = None) -> list[Comparison]:
@@ -80,14 +76,15 @@ def _over_seeds(one: Group, other: Group, paper: str | None) -> dict[str, Any]:
     first, second = (group.values(one.metric, TEST) for group in (one, other))
     if not first or not second:
         return {"no_t_test": f"no test scores of {(other if first else one).label}"}
+    difference = {"difference": fmean(first) - fmean(second)}
     if min(len(first), len(second)) < 2:
-        return {"no_t_test": f"no test possible with one seed ({len(first)} and {len(second)})"}
+        return difference | {"no_t_test": f"no test possible with one seed ({len(first)} and {len(second)})"}
     better: Alternative = "greater" if greater_is_better(one.metric) else "less"
     try:
         own = t_test(first, second, alternative=better, equal_var=True) if paper == ONE_SIDED_T else None
-        return {"over_seeds": t_test(first, second), "paper": own}
+        return difference | {"over_seeds": t_test(first, second), "paper": own}
     except DataError as error:
-        return {"no_t_test": str(error)}
+        return difference | {"no_t_test": str(error)}
 
 
 def _over_documents(one: Group, documents: dict[Key, float] | str, others: dict[Key, float] | str) -> dict[str, Any]:
@@ -114,7 +111,3 @@ def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
             changes: dict[str, Any] = {f"holm_{name}": p_value}
             corrected[index] = replace(corrected[index], **changes)
     return corrected
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

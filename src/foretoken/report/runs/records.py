@@ -234,7 +234,8 @@ def _unreadable(reason: str) -> dict[str, Any]:
 def _missing(values: Mapping[str, Any]) -> str | None:
     if not values.get("status"):
         return f"{RECORD} has no status"
-    if values["status"] == FINISHED and not ((values.get("recipe") or {}).get("method") and values.get("validation")):
+    whole = (values.get("recipe") or {}).get("method") and values.get("validation")
+    if values["status"] == FINISHED and not whole:
         return f"{RECORD}: the run is finished, but has no method or no validation metrics"
     return None
 
@@ -244,13 +245,10 @@ def _misfit(value: Any, shape: Any, place: str) -> str | None:
     kind = shape if isinstance(shape, type) else type(shape)
     if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
         return f"{place} is a {type(value).__name__}, expected {_EXPECTED[kind]}"
-    parts: Iterable[tuple[str, Any, Any]] = ()
-    if kind is list:
-        parts = ((place, item, shape[0]) for item in value)
-    elif kind is dict:
-        parts = (
-            (f"{place}: {key}" if place == RECORD else f"{place}.{key}", item, shape.get(key, shape.get(_ANY)))
-            for key, item in value.items()
-            if item is not None and (key in shape or _ANY in shape)
-        )
+    parts: list[tuple[str, Any, Any]] = []
+    if isinstance(value, list):
+        parts = [(place, item, shape[0]) for item in value]
+    elif isinstance(value, dict):
+        known = {key: shape.get(key, shape.get(_ANY)) for key, item in value.items() if item is not None}
+        parts = [(f"{place}: {key}", value[key], part) for key, part in known.items() if part is not None]
     return next((wrong for name, item, part in parts if (wrong := _misfit(item, part, name))), None)

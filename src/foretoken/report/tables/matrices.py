@@ -62,13 +62,13 @@ def how(results: Results) -> str:
     return f"{results.average.capitalize()} {_HOW}{f' Model: {models[0]}.' if len(models) == 1 else ''}"
 
 
-def score_cell(group: Group | None, metric: str, average: str = MEAN) -> Cell:
+def score_cell(group: Group | None, metric: str, average: str = MEAN, split: str | None = None) -> Cell:
     """Return mean or median and deviation of a metric over the group's seeds, marked where it is not of the test."""
-    values = group.values(metric) if group else []
+    values = group.values(metric, split) if group else []
     if not group or not values:
         return Cell(ABSENT)
     numbers = summary(values)
-    sign = MARK if group.split == VALIDATION else ""
+    sign = MARK if not split and group.split == VALIDATION else ""
     middle = numbers.median if average == MEDIAN else numbers.mean
     return Cell(spread(metric, middle, numbers.std) + sign, middle)
 

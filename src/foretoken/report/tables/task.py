@@ -10,8 +10,8 @@ from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, SCORE
 from foretoken.report.render.table import Cell, Table, words
 from foretoken.report.runs.compare import Comparison
 from foretoken.report.runs.groups import VALIDATION, Group, Results
-from foretoken.report.scores import ABSENT, group_of, heading, printed, spread
-from foretoken.report.tables.matrices import MARK, score_column, with_mark
+from foretoken.report.scores import ABSENT, group_of, heading, printed
+from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
 
 _FIRST = "The first of two is the better one by validation."
 _REASONS = 3  # of one kind
@@ -60,7 +60,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
         (
             *words(results.named(item.one), results.named(item.other)),
             *_seed_test(item),
-            *([p_value(item.paper and item.paper.p_value)] if paper else []),
+            *([p_value(item.paper)] if paper else []),
             *_document_test(item),
         )
         for item in here
@@ -95,12 +95,13 @@ def left_out_table(results: Results) -> Table | None:
     return Table("Runs that are not counted", header, rows, names=len(header)) if rows else None
 
 
-def p_value(value: float | None) -> Cell:
-    """Return a p-value with three decimals.
+def p_value(test: TTest | Bootstrap | float | None) -> Cell:
+    """Return a p-value, or that of a test, with three decimals.
 
     >>> p_value(0.0312).text, p_value(0.00002).text, p_value(None).text
     ('0.031', '< 0.001', '-')
     """
+    value = test if test is None or isinstance(test, float) else test.p_value
     if value is None:
         return Cell(ABSENT)
     return Cell("< 0.001" if value < 0.001 else f"{value:.3f}", value)
@@ -118,9 +119,9 @@ def signed(metric: str, value: float | None) -> Cell:
 
 
 def _statistics(group: Group) -> list[Cell]:
-    values = group.values(group.metric)
+    values, validation = group.values(group.metric), score_cell(group, group.metric, split=VALIDATION)
     if not values:
-        return [Cell("0", 0), *words(*[ABSENT] * 5), _validation(group)]
+        return [Cell("0", 0), *words(*[ABSENT] * 5), validation]
     numbers = summary(values)
     mark = MARK if group.split == VALIDATION else ""
     spans = (numbers.std, numbers.median, numbers.minimum, numbers.maximum)
@@ -128,16 +129,8 @@ def _statistics(group: Group) -> list[Cell]:
         Cell(str(numbers.n), numbers.n),
         Cell(printed(group.metric, numbers.mean) + mark, numbers.mean),
         *(Cell(printed(group.metric, value), value) for value in spans),
-        _validation(group),
+        validation,
     ]
-
-
-def _validation(group: Group) -> Cell:
-    values = group.values(group.metric, VALIDATION)
-    if not values:
-        return Cell(ABSENT)
-    numbers = summary(values)
-    return Cell(spread(group.metric, numbers.mean, numbers.std), numbers.mean)
 
 
 def _seed_test(item: Comparison) -> list[Cell]:
@@ -146,9 +139,9 @@ def _seed_test(item: Comparison) -> list[Cell]:
 
 def _document_test(item: Comparison) -> list[Cell]:
     metric = "mse" if item.one.first.problem == "regression" else "accuracy"  # as which the measure is printed
-    return _tested(metric, item.bootstrap and item.bootstrap.difference, item.bootstrap, item.holm_bootstrap)
+    return _tested(metric, item.bootstrap.difference if item.bootstrap else None, item.bootstrap, item.holm_bootstrap)
 
 
 def _tested(metric: str, difference: float | None, test: TTest | Bootstrap | None, holm: float | None) -> list[Cell]:
     interval = f"{signed(metric, test.lower).text} to {signed(metric, test.upper).text}" if test else ABSENT
-    return [signed(metric, difference), Cell(interval), p_value(test and test.p_value), p_value(holm)]
+    return [signed(metric, difference), Cell(interval), p_value(test), p_value(holm)]
