@@ -99,17 +99,6 @@ def test_documents_are_the_mean_over_seeds_in_any_order(tmp_path):
     assert per_document(group) == {("", "a"): 0.5, ("", "b"): 1.0, ("", "c"): 0.0, ("", "d"): 0.5}
 
 
-def test_the_bootstrap_sees_a_clear_difference_over_documents(tmp_path):
-    right = np.arange(60) % 10
-    seeds(tmp_path, "lora", [0.8], validation=0.9, correct=right < 9)
-    seeds(tmp_path, "bitfit", [0.7], validation=0.8, correct=right < 5)
-    (found,) = compare(results(tmp_path))
-    assert found.bootstrap.difference == pytest.approx(0.4)
-    assert found.bootstrap.p_value < 0.01
-    assert found.bootstrap.lower > 0
-    assert found.measure == "share of documents right"
-
-
 def test_other_documents_are_no_pairs(tmp_path):
     write_predictions(make_run(tmp_path / "a", "lora"), [True, False], ids=["1", "2"])
     write_predictions(make_run(tmp_path / "b", "bitfit"), [True, False], ids=["2", "3"])

@@ -116,14 +116,16 @@ def bars_of(axes):
         ("lambda", "selective-prefix-tuning", "selective_loss_weight", (2e-4, 1e-3, 0.0), "linear"),
         ("kernel_alpha", "kernel-propagation", "alpha", (0.01, 0.04, 0.001), "log"),
         ("rank", "lora", "r", (8, 16, 4), "log"),
+        ("sizes", "lora", "r", (8, 16, 4), "log"),  # of which the parameters are made up to be as many
     ],
 )
 def test_score_and_loss_against_a_key(tmp_path, name, method, key, values, scale):
     for value, accuracies, loss in zip(values, ((0.5, 0.7), (0.8, 0.8), (0.4, 0.4)), (3.0, 1.0, 2.0), strict=True):
         for seed, score in enumerate(accuracies):
             epochs = [{"step": 1, "train_loss": 9.0}, {"step": 2, "train_loss": loss}]
-            run(tmp_path, method, seed=seed, score=score, options={key: value}, epochs=epochs)
-    run(tmp_path, method, rate=0.1, score=0.1, options={key: values[1]})  # a worse candidate
+            size = {"trainable": value}
+            run(tmp_path, method, seed=seed, score=score, options={key: value}, epochs=epochs, parameters=size)
+    run(tmp_path, method, rate=0.1, score=0.1, options={key: values[1]}, parameters=size)  # a worse candidate
     run(tmp_path, "bitfit")
     first, *rest = draw(name, tmp_path).axes
     places = sorted(values)
@@ -133,7 +135,7 @@ def test_score_and_loss_against_a_key(tmp_path, name, method, key, values, scale
     assert first.get_xscale() == scale
     losses = dict(zip(values, (3.0, 1.0, 2.0), strict=True))
     assert [lines(axes) for axes in rest] == (
-        [] if name in ("kernel_alpha", "rank") else [{method: (places, [losses[place] for place in places])}]
+        [] if name in ("kernel_alpha", "rank", "sizes") else [{method: (places, [losses[place] for place in places])}]
     )
 
 
@@ -160,20 +162,6 @@ def test_aot_p_tunings_figure_3_is_the_mean_over_tasks_against_p_and_r(tmp_path)
     }
     assert axes.get_title() == "minilm"
     assert axes.get_ylabel() == "mean over 2 tasks in %, validation"  # as some were not tested
-
-
-def test_aot_p_tunings_figure_4_is_a_line_per_method_over_its_sizes(tmp_path):
-    for size in (5, 50):
-        for rate, loss in ((0.1, 0.2), (0.2, 0.0)):
-            options, parameters = {"num_virtual_tokens": size}, {"trainable": 100 * size}
-            score = 0.5 + size / 500 - loss
-            run(tmp_path, "prefix-tuning", rate=rate, options=options, score=score, parameters=parameters)
-    run(tmp_path, "full", score=0.9, parameters={"trainable": 10**8})
-    (axes,) = draw("sizes", tmp_path).axes
-    assert lines(axes) == {
-        "full": ([10**8], pytest.approx([0.8])),
-        "prefix-tuning": ([500, 5000], pytest.approx([0.41, 0.5])),
-    }
 
 
 def test_an_assignment_of_a_search_counts_once_however_many_seeds_it_has(tmp_path):

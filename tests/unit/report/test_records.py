@@ -116,13 +116,3 @@ def test_a_run_that_failed_does_not_change_the_names_of_the_others(tmp_path):
     make_run(tmp_path / "good", options={"r": 4})
     make_run(tmp_path / "bad", options={"r": 8}, record={"status": "failed", "error": "full"})
     assert {run.label for run in find_runs([tmp_path])} == {"lora"}
-
-
-def test_the_reason_of_a_status_is_said(tmp_path):
-    for status in ("running", "interrupted", "pruned", "failed"):
-        make_run(tmp_path / status, record={"status": status})
-    make_run(tmp_path / "told", record={"status": "failed", "error": "the disk is full"})
-    reasons = {run.folder.name: run.reason for run in find_runs([tmp_path])}
-    assert reasons["told"] == "the disk is full"
-    assert "killed" in reasons["running"]
-    assert all(reasons.values())

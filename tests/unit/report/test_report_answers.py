@@ -64,12 +64,6 @@ def test_the_paired_test_over_documents(tmp_path, wrong, verdict):
     assert f"; the paired test over documents {verdict}; no test possible with one seed (1 and 1)." in sentence
 
 
-def test_documents_may_say_the_opposite_of_the_metric(tmp_path):
-    make_run(tmp_path / "a", "lora", test=0.9, validation=0.9, correct=np.arange(100) >= 60)
-    make_run(tmp_path / "b", "bitfit", test=0.8, correct=np.ones(100, bool))
-    assert "the paired test over documents puts bitfit ahead;" in said(tmp_path)
-
-
 def test_of_an_error_less_is_better(tmp_path):
     for method, error in (("lora", 0.2), ("bitfit", 0.35)):
         make_run(tmp_path / method, method, metric="mse", validation={"mse": error}, test={"mse": error})

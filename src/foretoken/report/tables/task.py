@@ -1,4 +1,4 @@
-"""The tables of one task, and those of all runs: statistics, candidates, comparisons, budgets, what did not finish."""
+"""The tables of one task, and that of the runs that are not counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from foretoken.report.runs.groups import VALIDATION, Group, Results
 from foretoken.report.scores import ABSENT, group_of, heading, printed
 from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
 
-_FIRST = "The first of two is the better one by validation."
 _REASONS = 3  # of one kind
 PAPER_TEST = "p (one-sided t-test, as the paper)"
 
