@@ -158,7 +158,7 @@ def test_a_sweep_of_folds_and_seeds_is_compared_on_all_documents(recipe, tiny, t
     (tmp_path / "mail.yaml").write_text(yaml.safe_dump(values))
     assert cli("sweep", tmp_path / "mail.yaml").code == 0
     results = collect(find_runs([tmp_path / "sweeps"]))
-    assert (len(results.finished), len(results.by_seed)) == (12, 4)
+    assert (len(results.finished), sum(len(group.runs) for group in results.groups)) == (12, 4)
     for group in results.chosen:
         assert [run.seed for run in group.runs] == [0, 1]
         assert len(group.values("accuracy", "test")) == 2
