@@ -15,7 +15,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "rouge_score",
         "sacrebleu",
         "scipy",
-        "seaborn",
         "seqeval",
         "sklearn",
         "torchmetrics",

@@ -87,12 +87,19 @@ def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
     return float(numbers.mean() - half), float(numbers.mean() + half)
 
 
-def t_test(one: ArrayLike, other: ArrayLike, *, alternative: Alternative = "two-sided", paired: bool = False) -> TTest:
-    """Return the t-test of the means of ``one`` (n,) and ``other`` (m,): Welch's, or of pairs.
+def t_test(
+    one: ArrayLike,
+    other: ArrayLike,
+    *,
+    alternative: Alternative = "two-sided",
+    paired: bool = False,
+    equal_var: bool = False,
+) -> TTest:
+    """Return the t-test of the means of ``one`` (n,) and ``other`` (m,): Welch's, Student's, or of pairs.
 
-    Welch's assumes no equal variances. ``paired`` tests the differences of one[i] and other[i], such as two
-    methods with the same seed. ``alternative`` "greater" asks whether one's mean is the greater. The interval
-    is two-sided for "two-sided", and open on one side (infinite) for the others.
+    Welch's assumes no equal variances, Student's (``equal_var``) does. ``paired`` tests the differences of one[i] and
+    other[i], such as two methods with the same seed. ``alternative`` "greater" asks whether one's mean is the greater.
+    The interval is two-sided for "two-sided", and open on one side (infinite) for the others.
 
     Raises :class:`~foretoken.errors.DataError` where the test is not defined: fewer than two values on a
     side, or no variance (on both sides, or of the differences), and :class:`~foretoken.errors.ConfigError`
@@ -112,7 +119,7 @@ def t_test(one: ArrayLike, other: ArrayLike, *, alternative: Alternative = "two-
         if paired:
             result = stats.ttest_rel(first, second, alternative=alternative)
         else:
-            result = stats.ttest_ind(first, second, equal_var=False, alternative=alternative)
+            result = stats.ttest_ind(first, second, equal_var=equal_var, alternative=alternative)
         interval = result.confidence_interval(CONFIDENCE)
     numbers = (first.mean() - second.mean(), result.statistic, result.df, result.pvalue, interval.low, interval.high)
     return TTest(*(float(number) for number in numbers))

@@ -17,42 +17,63 @@ _ANSWERS = ("question-answering",)
 PROBLEMS = (*_CLASSES, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_ANSWERS)
 
 
+SCORE, AS_ACCURACY, CALIBRATION, ERROR = "score", "as-accuracy", "calibration", "error"
+
+
 class Metric(NamedTuple):
-    """How a metric is headed in a table, which way is better, and the problems whose every task has it."""
+    """A metric as every table, card and report knows it.
+
+    Attributes:
+        title: what it is called.
+        greater_is_better: which way is better.
+        problems: those whose every task has it.
+        group: where it is shown: among the scores (in percent); not at all, as it equals accuracy where a document
+            has one label; among what is said of the probabilities; or as an error.
+        short: its heading where there is little room; by default the title.
+    """
 
     title: str
     greater_is_better: bool
     problems: tuple[str, ...]
+    group: str = SCORE
+    short: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What heads a column of it."""
+        return self.short or self.title
 
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("Accuracy", True, (*_CLASSES, *_CHOICES, *_TAGS)),
-    "precision_micro": Metric("Precision (micro)", True, _CLASSES),
-    "recall_micro": Metric("Recall (micro)", True, _CLASSES),
-    "f1_micro": Metric("F1 (micro)", True, _CLASSES),
-    "precision_macro": Metric("Precision (macro)", True, _CLASSES),
-    "recall_macro": Metric("Recall (macro)", True, _CLASSES),
+    "precision_micro": Metric("Precision (micro)", True, _CLASSES, AS_ACCURACY, "P (micro)"),
+    "recall_micro": Metric("Recall (micro)", True, _CLASSES, AS_ACCURACY, "R (micro)"),
+    "f1_micro": Metric("F1 (micro)", True, _CLASSES, AS_ACCURACY),
+    "precision_macro": Metric("Precision (macro)", True, _CLASSES, short="P (macro)"),
+    "recall_macro": Metric("Recall (macro)", True, _CLASSES, short="R (macro)"),
     "f1_macro": Metric("F1 (macro)", True, (*_CLASSES, *_TAGS)),
-    "precision": Metric("Precision", True, (*_CLASSES, *_TAGS)),
-    "recall": Metric("Recall", True, (*_CLASSES, *_TAGS)),
+    "precision": Metric("Precision", True, (*_CLASSES, *_TAGS), short="P"),
+    "recall": Metric("Recall", True, (*_CLASSES, *_TAGS), short="R"),
     "f1": Metric("F1", True, (*_CLASSES, *_TAGS)),
-    "matthews": Metric("Matthews correlation", True, _CLASSES),
-    "roc_auc": Metric("Area under the ROC curve", True, _CLASSES),
+    "matthews": Metric("Matthews correlation", True, _CLASSES, short="Matthews"),
+    "roc_auc": Metric("Area under the ROC curve", True, _CLASSES, short="ROC AUC"),
     # In classification the next two are extras of a task: MRPC and QQP; MultiRC.
-    "accuracy_f1": Metric("Mean of accuracy and F1", True, ()),
+    "accuracy_f1": Metric("Mean of accuracy and F1", True, (), short="(Accuracy + F1) / 2"),
     "exact_match": Metric("Exact match", True, (*_TEXTS, *_ANSWERS)),
-    "ece": Metric("Expected calibration error", False, (*_CLASSES, *_CHOICES)),
-    "ece_mass": Metric("Expected calibration error (equal mass)", False, _CLASSES),
-    "ece_upper_edge": Metric("Expected calibration error (upper edges)", False, _CLASSES),
-    "mce": Metric("Maximum calibration error", False, _CLASSES),
-    "ece_classwise": Metric("Classwise calibration error", False, _CLASSES),
-    "brier": Metric("Brier score", False, (*_CLASSES, *_CHOICES)),
-    "nll": Metric("Negative log-likelihood", False, (*_CLASSES, *_CHOICES)),
-    "aurc": Metric("Area under the risk-coverage curve", False, (*_CLASSES, *_CHOICES)),
-    "pearson": Metric("Pearson correlation", True, _NUMBERS),
-    "spearman": Metric("Spearman correlation", True, _NUMBERS),
-    "pearson_spearman": Metric("Mean of Pearson and Spearman", True, _NUMBERS),
-    "mse": Metric("Mean squared error", False, _NUMBERS),
+    "ece": Metric("Expected calibration error", False, (*_CLASSES, *_CHOICES), CALIBRATION, "ECE"),
+    "ece_mass": Metric("Expected calibration error (equal mass)", False, _CLASSES, CALIBRATION, "ECE (equal mass)"),
+    "ece_upper_edge": Metric(
+        "Expected calibration error (upper edges)", False, _CLASSES, CALIBRATION, "ECE (upper edges)"
+    ),
+    "mce": Metric("Maximum calibration error", False, _CLASSES, CALIBRATION, "MCE"),
+    "ece_classwise": Metric("Classwise calibration error", False, _CLASSES, CALIBRATION, "ECE (classwise)"),
+    "brier": Metric("Brier score", False, (*_CLASSES, *_CHOICES), CALIBRATION, "Brier"),
+    "nll": Metric("Negative log-likelihood", False, (*_CLASSES, *_CHOICES), CALIBRATION, "NLL"),
+    "aurc": Metric("Area under the risk-coverage curve", False, (*_CLASSES, *_CHOICES), CALIBRATION, "AURC"),
+    "pearson": Metric("Pearson correlation", True, _NUMBERS, short="Pearson"),
+    "spearman": Metric("Spearman correlation", True, _NUMBERS, short="Spearman"),
+    "pearson_spearman": Metric("Mean of Pearson and Spearman", True, _NUMBERS, short="(Pearson + Spearman) / 2"),
+    "mse": Metric("Mean squared error", False, _NUMBERS, ERROR, "MSE"),
     "bleu": Metric("BLEU", True, _TEXTS),
     "chrf": Metric("chrF", True, _TEXTS),
     "ter": Metric("TER", False, _TEXTS),
@@ -65,7 +86,7 @@ METRICS: dict[str, Metric] = {
     "has_answer_exact_match": Metric("Exact match, answerable", True, ()),
     "has_answer_token_f1": Metric("F1 (words), answerable", True, ()),
     "no_answer_exact_match": Metric("Exact match, unanswerable", True, ()),
-    "loss": Metric("Loss", False, PROBLEMS),
+    "loss": Metric("Loss", False, PROBLEMS, ERROR),
 }
 _BINARY_ONLY = {
     "precision": "precision_macro or precision_micro",
@@ -73,6 +94,15 @@ _BINARY_ONLY = {
     "f1": "f1_macro or f1_micro",
     "roc_auc": "accuracy or f1_macro",
 }  # and what there is with any number of classes
+
+
+def metrics_of(group: str) -> tuple[str, ...]:
+    """Return the names of the metrics of a group, in table order.
+
+    >>> metrics_of(ERROR)
+    ('mse', 'loss')
+    """
+    return tuple(name for name, metric in METRICS.items() if metric.group == group)
 
 
 def metric_names(num_classes: int | None, problem: str = "classification") -> tuple[str, ...]:

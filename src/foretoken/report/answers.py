@@ -1,172 +1,156 @@
-"""One sentence per task: which method is best, by how much, and whether the tests separate it from the others."""
+"""The results in plain words: which method of a task is best, by how much, and whether the tests separate it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import NamedTuple
 
-from foretoken.report.figures.panels import best_by_validation, is_share
 from foretoken.report.runs.compare import SIGNIFICANT, Comparison
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, by
-from foretoken.report.tables.scores import greater_is_better, heading, printed
+from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
+from foretoken.report.scores import greater_is_better, heading, is_share, printed
+from foretoken.report.tables.matrices import seeds_of
 
 REFERENCES = ("lora", "head-only")  # what the best is measured by, beside the next: the usual adapter, no adapter
 Test = Callable[[Comparison], tuple[float, float | None]]  # by how much the first is better, and the p-value
+_TEST = (
+    f"Separated: p < {SIGNIFICANT:g}, two-sided, corrected for all comparisons of the task (Holm). Over documents, a "
+    "paired bootstrap asks whether other documents would show the difference; over seeds, Welch's t-test asks it of "
+    "other runs."
+)
 
 
-class Sides(NamedTuple):
-    """Methods that a test finds worse than the best, those it does not tell apart from it, and those it finds better.
+def summary_lines(results: Results, comparisons: Sequence[Comparison]) -> list[str]:
+    """Return what was compared, and for every task and model what is best and how sure that is."""
+    lines, several = [_scope(results)], len({group.model for group in results.chosen}) > 1
+    for (task, model), alike in by(results.chosen, lambda group: (group.task, group.model)).items():
+        lines.append(f"{task}{f', {model}' if several else ''}: {answer(alike, comparisons)}")
+    tested = any(item.over_seeds or item.bootstrap for item in comparisons)
+    return [*lines, _TEST] if tested else lines
 
-    Only documents can find a better one: what is measured of each of them need not be the task's metric.
+
+def counted(number: int | str, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
     """
-
-    behind: list[Group]
-    unclear: list[Group]
-    ahead: list[Group]
-
-
-class Standing(NamedTuple):
-    """The methods of a task: those level at the top, the others from the best down, and those without a score."""
-
-    metric: str
-    split: str
-    leaders: list[Group]
-    others: list[Group]
-    unmeasured: list[Group]
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
 def answer(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> str:
-    """Return the sentence on the groups of one task and model, without the name of these."""
+    """Return the sentence on the groups of one task and model, without the name of these.
+
+    They are ranked on test, or on validation where no test split was looked at; what prints alike is level.
+    """
     metric = groups[0].metric
-    standing = _standing(groups)
-    if not standing.leaders:
+    split = TEST if any(group.values(metric, TEST) for group in groups) else VALIDATION
+    measured = [group for group in groups if group.values(metric, split)]
+    if not measured:
         return f"no run has a score in {heading(metric)}."
-    compared = _compared(standing)
+    measured.sort(key=lambda group: _mean(group, split), reverse=greater_is_better(metric))
+    best = measured[0]
+    level = [group for group in measured if _ahead(best, group, split) == printed(metric, 0.0)]
+    others = [group for group in measured if group not in level]
+    unmeasured = [group for group in groups if group not in measured]
+    compared = _compared(others)
     parts = [
-        f"{_best(standing)}{_margins(standing, compared)}",
-        *_tested(standing, compared, comparisons),
-        *_chosen(standing, groups),
-        *([f"no score on {standing.split}: {_listed(standing.unmeasured)}"] if standing.unmeasured else []),
+        f"{_best(level, split, alone=not others)}{_margins(best, compared, others, split)}",
+        *_tested(best, compared, comparisons, split),
+        *_chosen(level, others, groups, split),
+        *([f"no score on {split}: {_listed(unmeasured)}"] if unmeasured else []),
     ]
     return f"{'; '.join(parts)}."
 
 
-def _standing(groups: Sequence[Group]) -> Standing:
-    """Rank the groups on test, or on validation where no test split was looked at; what prints alike is level."""
-    metric = groups[0].metric
-    split = TEST if any(group.values(metric, TEST) for group in groups) else VALIDATION
-    measured = [group for group in groups if group.values(metric, split)]
-    measured.sort(key=lambda group: _mean(group, split), reverse=greater_is_better(metric))
-    level = [group for group in measured if _is_level(group, measured[0], split)]
-    return Standing(
-        metric,
-        split,
-        level,
-        [group for group in measured if group not in level],
-        [group for group in groups if group not in measured],
-    )
+def _scope(results: Results) -> str:
+    counts = f"{len(results.finished)} of {counted(len(results.runs), 'run')} counted"
+    if not results.chosen:
+        return f"{counts}; there is no result to show. The table of runs that are not counted says why."
+    methods = counted(len({group.first.method for group in results.chosen}), "method")
+    models = counted(len({group.first.recipe.get("model") for group in results.chosen}), "model")
+    tasks, seeds = counted(len(results.tasks), "task"), counted(seeds_of(results.chosen), "seed")
+    states = Counter(run.status if not run.is_finished else "repeated" for run, _ in results.left_out)
+    missing = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    rest = f" Not counted: {missing}; their table says why." if missing else ""
+    return f"{counts}: {methods} on {tasks} with {models}, {seeds} each.{rest}"
 
 
 def _mean(group: Group, split: str) -> float:
     return fmean(group.values(group.metric, split))
 
 
-def _is_level(group: Group, best: Group, split: str) -> bool:
-    difference = abs(_mean(group, split) - _mean(best, split))
-    return printed(group.metric, difference) == printed(group.metric, 0.0)
+def _ahead(best: Group, group: Group, split: str) -> str:
+    return printed(best.metric, abs(_mean(best, split) - _mean(group, split)))
 
 
-def _compared(standing: Standing) -> list[Group]:
+def _compared(others: Sequence[Group]) -> list[Group]:
     """Return what the best is compared with: the next one, and the best of each method of reference."""
-    of_method = by(standing.others, lambda group: group.first.method)
-    named = [*standing.others[:1], *(of_method[name][0] for name in REFERENCES if name in of_method)]
+    of_method = by(others, lambda group: group.first.method)
+    named = [*others[:1], *(of_method[name][0] for name in REFERENCES if name in of_method)]
     return list({group.label: group for group in named}.values())
 
 
-def _best(standing: Standing) -> str:
-    first, metric = standing.leaders[0], standing.metric
-    score = f"{heading(metric)} {printed(metric, _mean(first, standing.split))} on {standing.split}"
-    runs = _runs(first, standing.split)
-    if not standing.others and len(standing.leaders) == 1:
-        alone = "the only method here" if not standing.unmeasured else "the only one measured"
-        return f"{first.label}, {alone}, has {score} ({runs})"
-    verb = "is best with" if len(standing.leaders) == 1 else "are level at the top with"
-    return f"{_listed(standing.leaders)} {verb} {score} ({runs})"
+def _best(level: Sequence[Group], split: str, *, alone: bool) -> str:
+    metric = level[0].metric
+    score = f"{heading(metric)} {printed(metric, _mean(level[0], split))} on {split} ({_runs(level[0], split)})"
+    if alone and len(level) == 1:
+        return f"{level[0].label}, the only one measured, has {score}"
+    return f"{_listed(level)} {'is best' if len(level) == 1 else 'are level at the top'} with {score}"
 
 
 def _runs(group: Group, split: str) -> str:
-    """Return what a mean is of; runs of a seed differ in the documents that they were tested on."""
-    found = [run for run in group.runs if group.metric in run.scores(split)]
-    seeds = {run.seed for run in found}
-    number, noun = (len(seeds), "seed") if len(seeds) == len(found) else (len(found), "run")
-    return f"one {noun}" if number == 1 else f"mean of {number} {noun}s"
+    """Return what a mean is of."""
+    number = len(group.values(group.metric, split))
+    return "one seed" if number == 1 else f"mean of {number} seeds"
 
 
-def _margins(standing: Standing, compared: Sequence[Group]) -> str:
+def _margins(best: Group, compared: Sequence[Group], others: Sequence[Group], split: str) -> str:
     """Say by how much the best is ahead."""
-    first, metric, split = standing.leaders[0], standing.metric, standing.split
-    points = " points" if is_share(metric) else ""
-    side = "above" if greater_is_better(metric) else "below"
+    points = " points" if is_share(best.metric) else ""
+    side = "above" if greater_is_better(best.metric) else "below"
     said = []
     for group in compared:
-        ahead = printed(metric, abs(_mean(first, split) - _mean(group, split)))
-        notes = ["the next"] if group is standing.others[0] and len(standing.others) > 1 else []
-        notes += [_runs(group, split)] if _runs(group, split) != _runs(first, split) else []
+        notes = ["the next"] if group is others[0] and len(others) > 1 else []
+        notes += [_runs(group, split)] if _runs(group, split) != _runs(best, split) else []
         note = f" ({', '.join(notes)})" if notes else ""
-        said.append(f"{ahead}{points} {side} {group.label}{note}")
+        said.append(f"{_ahead(best, group, split)}{points} {side} {group.label}{note}")
     return f", {_joined(said)}" if said else ""
 
 
-def _tested(standing: Standing, compared: Sequence[Group], comparisons: Sequence[Comparison]) -> list[str]:
+def _tested(best: Group, compared: Sequence[Group], comparisons: Sequence[Comparison], split: str) -> list[str]:
     """Say what the tests make of that: over documents, which is paired, and over seeds."""
     if not compared:
         return []
-    if standing.split != TEST:
+    if split != TEST:
         return ["validation scores are not tested"]
     pairs = {frozenset((id(item.one), id(item.other))): item for item in comparisons}
-    items = [[pairs[frozenset((id(first), id(group)))] for first in standing.leaders] for group in compared]
-    first = items[0][0]
-    documents = _sides(standing, compared, items, _over_documents)
-    seeds = _sides(standing, compared, items, _over_seeds)
-    if documents is None and seeds is None:
-        return [f"whether that is more than chance is not known: {first.no_t_test or first.no_bootstrap}"]
-    if documents is not None and documents == seeds:
-        return [_said("both the paired test over documents and the test over seeds", documents, standing, plural=True)]
-    tests = (("the paired test over documents", documents), ("the test over seeds", seeds))
-    said = [_said(name, sides, standing) for name, sides in tests if sides is not None]
-    return said if seeds is not None else [*said, first.no_t_test]
+    items = [pairs[frozenset((id(best), id(group)))] for group in compared]
+    documents = _said("the paired test over documents", best, compared, items, _over_documents)
+    seeds = _said("the test over seeds", best, compared, items, _over_seeds)
+    if not documents and not seeds:
+        return [f"whether that is more than chance is not known: {items[0].no_t_test or items[0].no_bootstrap}"]
+    return [*documents, *(seeds or [items[0].no_t_test])]
 
 
-def _sides(
-    standing: Standing, compared: Sequence[Group], items: Sequence[Sequence[Comparison]], test: Test
-) -> Sides | None:
-    """Return where a test has put the groups, beside all that are level at the top; None where it was not made."""
-    sides = Sides([], [], [])
-    for group, row in zip(compared, items, strict=True):
-        verdicts = {_verdict(first, item, test) for first, item in zip(standing.leaders, row, strict=True)}
-        if None not in verdicts:
-            side = verdicts.pop() if len(verdicts) == 1 else 0
-            (sides.behind if side == 1 else sides.ahead if side == -1 else sides.unclear).append(group)
-    return sides if any(sides) else None
+def _said(name: str, best: Group, compared: Sequence[Group], items: Sequence[Comparison], test: Test) -> list[str]:
+    """Say where a test puts the groups beside the best; nothing where it was not made."""
+    verdicts = by(zip(compared, items, strict=True), lambda pair: _verdict(best, pair[1], test))
+    behind, unclear, ahead = ([group for group, _ in verdicts.get(side, [])] for side in (1, 0, -1))
+    parts = [f"separates {best.label} from {_listed(behind)}"] if behind else []
+    if unclear:
+        parts.append(f"{'not' if behind else f'does not separate {best.label}'} from {_listed(unclear, 'or')}")
+    if ahead:  # what is measured of each document need not be the task's metric
+        parts.append(f"puts {_listed(ahead)} ahead")
+    return [f"{name} {', '.join(parts)}"] if parts else []
 
 
-def _said(name: str, sides: Sides, standing: Standing, *, plural: bool = False) -> str:
-    it, s, does = "it" if len(standing.leaders) == 1 else "them", "" if plural else "s", "do" if plural else "does"
-    parts = [f"separate{s} {it} from {_listed(sides.behind)}"] if sides.behind else []
-    if sides.unclear:
-        parts.append(f"{'not' if parts else f'{does} not separate {it}'} from {_listed(sides.unclear, 'or')}")
-    if sides.ahead:
-        parts.append(f"put{s} {_listed(sides.ahead)} ahead")
-    return f"{name} {', '.join(parts)}"
-
-
-def _verdict(first: Group, item: Comparison, test: Test) -> int | None:
+def _verdict(best: Group, item: Comparison, test: Test) -> int | None:
     """Return 1 where a group is significantly better, -1 where it is worse, else 0; None where it was not tested."""
     gain, p_value = test(item)
     if p_value is None:
         return None
-    return 0 if p_value >= SIGNIFICANT else 1 if (gain > 0) is (item.one is first) else -1
+    return 0 if p_value >= SIGNIFICANT else 1 if (gain > 0) is (item.one is best) else -1
 
 
 def _over_documents(item: Comparison) -> tuple[float, float | None]:
@@ -175,16 +159,15 @@ def _over_documents(item: Comparison) -> tuple[float, float | None]:
 
 def _over_seeds(item: Comparison) -> tuple[float, float | None]:
     sign = 1 if greater_is_better(item.one.metric) else -1
-    return sign * (item.difference or 0.0), item.holm_two_sided
+    return sign * (item.difference or 0.0), item.holm_over_seeds
 
 
-def _chosen(standing: Standing, groups: Sequence[Group]) -> list[str]:
+def _chosen(level: Sequence[Group], others: Sequence[Group], groups: Sequence[Group], split: str) -> list[str]:
     """Say what validation alone would have chosen, where that is another method."""
     choice = best_by_validation(groups)
-    level = {choice.validation, None} & {group.validation for group in standing.leaders}
-    if standing.split != TEST or choice.validation is None or level:
+    if split != TEST or choice.validation in {None, *(group.validation for group in level)}:
         return []
-    score = printed(choice.metric, _mean(choice, TEST)) if choice in standing.others else ""
+    score = printed(choice.metric, _mean(choice, TEST)) if choice in others else ""
     return [f"validation alone would choose {choice.label}" + (f", {score} on test" if score else "")]
 
 

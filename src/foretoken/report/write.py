@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -11,20 +10,22 @@ from pathlib import Path
 from foretoken.errors import DataError, SaveError, cut
 from foretoken.files import atomic_directory, check_writable
 from foretoken.outputs import SWEEP_RECORD
-from foretoken.report.account import counted
+from foretoken.report.answers import counted
 from foretoken.report.content import Report, compose, tables_for_latex
-from foretoken.report.render.drawing import Drawn, draw_all
+from foretoken.report.drawing import Drawn, draw_all
+from foretoken.report.page import GENERATOR, html
 from foretoken.report.render.latex import document
-from foretoken.report.render.page import GENERATOR, html, markdown_page
-from foretoken.report.runs.compare import compare
+from foretoken.report.runs.compare import ONE_SIDED_T, compare
 from foretoken.report.runs.groups import MEAN, MEDIAN, Results, collect
+from foretoken.report.runs.reading import read_json
 from foretoken.report.runs.records import UNREADABLE, Run, find_runs
-from foretoken.report.tables.sheets import groups_csv, runs_csv
+from foretoken.report.tables.sheets import runs_csv
 
 log = logging.getLogger(__name__)
 PAGE, FIGURES = "index.html", "figures"
 _NAMED, _LONGEST = 3, 120  # of damaged runs in one line
-_TEXTS = (PAGE, "results.csv", "groups.csv", "results.md", "results.tex")
+_TEXTS = (PAGE, "results.csv", "results.tex")
+_OF_BEFORE = ("groups.csv", "results.md")  # in reports of earlier versions, which are replaced like others
 
 
 def write_report(
@@ -33,7 +34,7 @@ def write_report(
     """Write the report of the runs in these folders, and return what it says; an older report is replaced.
 
     ``average`` is what the tables of scores show of the seeds: ``mean`` or ``median``; None: what the sweeps say whose
-    folders these are, and the mean of others.
+    folders these are, and the mean of others. They also say whether the test of their paper is made.
 
     Raises:
         DataError: a folder does not exist, or there is no run in any of them that can be read.
@@ -45,27 +46,29 @@ def write_report(
     runs = find_runs(folders)
     _name_damaged(runs)
     check_writable(target.parent)
-    results = collect(runs, average=average or _average(folders))
+    results = collect(runs, average=average or _of_sweeps(folders, "average", (MEDIAN,)) or MEAN)
     _name_predictions(results.finished)
     log.info("%d runs found, %d counted", len(runs), len(results.finished))
-    drawn = draw_all(results.by_seed) if results.by_seed else []
-    report = compose(results, compare(results), drawn)
+    drawn = draw_all(results) if results.groups else []
+    paper = _of_sweeps(folders, "test", (ONE_SIDED_T,))
+    report = compose(results, compare(results, paper=paper), drawn)
     _write(target, report, results, drawn)
     return report
 
 
-def _average(folders: Iterable[str | os.PathLike[str]]) -> str:
-    """Return what the sweeps show of the seeds whose folders these are; the mean where not all say the same."""
-    said = {_said(Path(folder) / SWEEP_RECORD) for folder in folders}
-    return said.pop() if len(said) == 1 else MEAN
+def _of_sweeps(folders: Iterable[str | os.PathLike[str]], key: str, known: Sequence[str]) -> str | None:
+    """Return what the sweeps say whose folders these are, if all say the same and it is known."""
+    said = {_said(Path(folder) / SWEEP_RECORD, key) for folder in folders}
+    value = said.pop() if len(said) == 1 else None
+    return value if value in known else None
 
 
-def _said(record: Path) -> str:
+def _said(record: Path, key: str) -> str | None:
     try:
-        values = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no sweep's folder, or the record is damaged: the runs are what is reported
-        return MEAN
-    return MEDIAN if isinstance(values, dict) and values.get("average") == MEDIAN else MEAN
+        values = read_json(record)
+    except DataError:  # no sweep's folder, or the record is damaged: the runs are what is reported
+        return None
+    return str(values.get(key)) if isinstance(values, dict) else None
 
 
 def _name_damaged(runs: Sequence[Run]) -> None:
@@ -92,13 +95,7 @@ def _shown(lines: Sequence[str]) -> str:
 
 
 def _write(target: Path, report: Report, results: Results, drawn: Iterable[Drawn]) -> None:
-    texts = (
-        html(report),
-        runs_csv(results),
-        groups_csv(results),
-        markdown_page(report),
-        document(tables_for_latex(results)),
-    )
+    texts = (html(report), runs_csv(results), document(tables_for_latex(results)))
     with atomic_directory(target) as folder:
         for name, text in zip(_TEXTS, texts, strict=True):
             (folder / name).write_text(text, encoding="utf-8")
@@ -114,7 +111,7 @@ def _refuse_other_content(target: Path) -> None:
     if not target.exists():
         return
     names = {entry.name for entry in target.iterdir()} if target.is_dir() else {target.name}
-    foreign = sorted(names - {*_TEXTS, FIGURES})
+    foreign = sorted(names - {*_TEXTS, *_OF_BEFORE, FIGURES})
     if foreign or (names and not _is_report(target)):
         held = f"holds {foreign[0]}" if foreign else "is no report"
         raise SaveError(f"{target} exists and {held}; a report replaces its whole folder: choose another --output")

@@ -50,11 +50,12 @@ def _draw(folder: Path, output: Path) -> None:
     from foretoken.files import atomic_file, write_text
     from foretoken.report.figures import FIGURES as ALL
     from foretoken.report.figures import to_png, to_svg
+    from foretoken.report.runs.groups import collect
     from foretoken.report.runs.records import find_runs
 
-    runs = find_runs([folder])
+    results = collect(find_runs([folder]))
     for name in FIGURES:
-        figure = ALL[name].draw(runs)
+        figure = ALL[name].draw(results)
         if figure is None:
             continue
         write_text(output / f"{name}.svg", to_svg(figure, name, title=ALL[name].title))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from foretoken.errors import ForetokenError
 from foretoken.options import Values, option
@@ -21,17 +20,6 @@ _SHOWN = {
     "candidates": ("accuracy", "ece", "nll"),
     "generation": ("bleu", "rougeL", "loss"),
     "question-answering": ("exact_match", "token_f1", "loss"),
-}
-_SHORT = {
-    "f1_macro": "F1 (macro)",
-    "f1": "F1",
-    "ece": "ECE",
-    "nll": "NLL",
-    "mse": "MSE",
-    "bleu": "BLEU",
-    "rougeL": "ROUGE-L",
-    "exact_match": "exact match",
-    "token_f1": "F1 (words)",
 }
 _KEYS = """
 Any key of a recipe can be set after the recipes, and wins over the file; a run needs no file where the flags name
@@ -114,36 +102,16 @@ def _run_one(path: str | None, overrides: Sequence[str], options: TrainCommand) 
         return [(str(pooled_files(recipe)[0]), values)]
     from foretoken.training.run.train import train
 
-    try:
-        record = train(
-            recipe, restart=options.restart, accept_changed=options.accept_changed, find_rate=options.find_rate
-        )
-    finally:
-        if options.find_rate and is_main_process():
-            _draw_search(recipe.run_folder)
+    record = train(recipe, restart=options.restart, accept_changed=options.accept_changed, find_rate=options.find_rate)
     return [(str(recipe.run_folder), record)]
 
 
-def _draw_search(folder: Path) -> None:
-    """Draw what the search for the learning rate saw, also of a run that was interrupted after it."""
-    from foretoken.files import write_text
-    from foretoken.report.figures.rates import rate_search
-    from foretoken.report.figures.svg import to_svg
-    from foretoken.report.runs.records import Run
-    from foretoken.training.run.folder import RATE_CURVE
-    from foretoken.training.run.record import read_record, searched
-
-    record = read_record(folder)
-    if record is not None and searched(record) and (figure := rate_search([Run(folder, record)])):
-        write_text(folder / RATE_CURVE, to_svg(figure, "rate-search", title="loss against the learning rate"))
-
-
-def _print_search(folder: str, record: Values) -> None:
+def _print_search(record: Values) -> None:
     """Print the losses of a search for the learning rate, a line per rate."""
-    from foretoken.report.figures.rates import courses
-    from foretoken.training.run.folder import RATE_CURVE
-
-    search, rounds = record["rate_search"], courses(record["rate_search"])
+    search = record["rate_search"]
+    rounds: dict[int, dict[float, float | None]] = {}
+    for item in search["tried"]:
+        rounds.setdefault(item["steps"], {})[item["rate"]] = item["loss"]
     header = ("learning rate", *(f"{steps} steps" for steps in rounds), "")
     rows = [
         [
@@ -155,7 +123,7 @@ def _print_search(folder: str, record: Values) -> None:
     ]
     table(header, rows)
     say()
-    say(f"loss on held-out training documents, {search['start_loss']:.4f} before training: {folder}/{RATE_CURVE}")
+    say(f"loss on held-out training documents, {search['start_loss']:.4f} before training")
     say()
 
 
@@ -167,10 +135,13 @@ def _loss(losses: Mapping[float, float | None], rate: float) -> str:
 def _print(done: Sequence[tuple[str, Values]], *, searches: bool) -> None:
     """Print one line a run, and below where the runs are: their names are long, and terminals 80 columns wide."""
     if done and is_main_process():
-        for folder, record in done if searches else ():
-            _print_search(folder, record)
+        for _, record in done if searches else ():
+            _print_search(record)
+        from foretoken.metrics.table import METRICS
+
         names = _metrics([record for _, record in done])
-        header = ("method", "trainable %", *(_SHORT.get(name, name.replace("_", " ")) for name in names), "s/step")
+        headings = [METRICS[name].heading if name in METRICS else name for name in names]
+        header = ("method", "trainable %", *headings, "s/step")
         table(header, [row for _, record in done for row in _rows(record, names)])
         say()
         say(f"adapter, record and predictions: {', '.join(folder for folder, _ in done)}")

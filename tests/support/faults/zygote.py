@@ -33,7 +33,6 @@ IMPORTED = (
     "matplotlib.backends.backend_svg",
     "pandas",
     "peft.utils.transformers_weight_conversion",
-    "seaborn",
     "sklearn.metrics",
     "torchmetrics.functional.classification",
     "transformers.models.auto.modeling_auto",

@@ -84,6 +84,16 @@ def test_welch_equals_the_formula(one, other, alternative):
 
 
 @pytest.mark.parametrize("alternative", ALTERNATIVES)
+def test_with_equal_variances_it_is_students(alternative):
+    one, other = [0.8, 0.9, 0.85], [0.7, 0.72, 0.71, 0.9]
+    got = t_test(one, other, alternative=alternative, equal_var=True)
+    pooled = (2 * statistics.variance(one) + 3 * statistics.variance(other)) / 5
+    statistic = (statistics.mean(one) - statistics.mean(other)) / math.sqrt(pooled * (1 / 3 + 1 / 4))
+    assert (got.statistic, got.degrees_of_freedom) == pytest.approx((statistic, 5))
+    assert got.p_value == pytest.approx(tail(statistic, 5, alternative))
+
+
+@pytest.mark.parametrize("alternative", ALTERNATIVES)
 def test_pairs_are_a_test_of_their_differences_against_0(alternative):
     one, other = [0.8, 0.9, 0.85, 0.7], [0.78, 0.85, 0.86, 0.66]
     got = t_test(one, other, alternative=alternative, paired=True)

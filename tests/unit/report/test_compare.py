@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from foretoken.report.runs.compare import compare
-from foretoken.report.runs.documents import paired, per_document
+from foretoken.report.runs.documents import per_document
 from foretoken.report.runs.groups import collect
 from foretoken.report.runs.records import find_runs
 
@@ -33,34 +33,37 @@ def test_welch_over_seeds_is_that_of_its_definition(tmp_path):
     t = (a.mean() - b.mean()) / np.sqrt(sum(part))
     freedom = sum(part) ** 2 / sum(p**2 / 2 for p in part)
     assert found.difference == pytest.approx(0.13)
-    assert found.two_sided.p_value == pytest.approx(2 * stats.t.sf(t, freedom))
-    assert found.one_sided.p_value == pytest.approx(stats.t.sf(t, freedom))
+    assert found.over_seeds.p_value == pytest.approx(2 * stats.t.sf(t, freedom))
+    assert found.paper is None
 
 
-def test_the_first_is_the_better_by_validation_even_if_it_is_worse_on_test(tmp_path):
-    seeds(tmp_path, "lora", POOR, validation=0.9)
-    seeds(tmp_path, "bitfit", GOOD, validation=0.8)
-    (found,) = compare(results(tmp_path))
-    assert found.one.label == "lora"
-    assert found.difference == pytest.approx(-0.13)
-    assert found.one_sided.p_value > 0.95
+def test_the_test_of_a_paper_is_students_one_sided(tmp_path):
+    seeds(tmp_path, "lora", GOOD, validation=0.9)
+    seeds(tmp_path, "bitfit", POOR, validation=0.8)
+    (found,) = compare(results(tmp_path), paper="one-sided-t")
+    a, b = np.array(GOOD), np.array(POOR)
+    pooled = (a.var(ddof=1) + b.var(ddof=1)) / 2  # as many seeds on either side
+    t = (a.mean() - b.mean()) / np.sqrt(pooled * 2 / 3)
+    assert found.paper.p_value == pytest.approx(stats.t.sf(t, 4))
+    assert found.paper.p_value == pytest.approx(stats.ttest_ind(a, b, alternative="greater").pvalue)
 
 
-def test_the_one_sided_question_follows_the_metric(tmp_path):
-    for method, errors, validation in (("lora", [1.0, 1.1, 1.2], 1.0), ("bitfit", [2.0, 2.1, 2.3], 2.0)):
+def test_the_first_is_the_better_by_validation_whatever_the_test_and_the_metric_say(tmp_path):
+    for method, errors, validation in (("lora", [2.0, 2.1, 2.3], 1.0), ("bitfit", [1.0, 1.1, 1.2], 2.0)):
         for seed, error in enumerate(errors):
             folder = tmp_path / f"{method}{seed}"
             make_run(folder, method, seed=seed, metric="mse", validation={"mse": validation}, test={"mse": error})
-    (found,) = compare(results(tmp_path))
+    (found,) = compare(results(tmp_path), paper="one-sided-t")
     assert found.one.label == "lora"
-    assert found.one_sided.p_value < 0.01
+    assert found.difference > 0
+    assert found.paper.p_value > 0.95  # of an error, less is better
 
 
 def test_one_seed_and_equal_seeds_say_that_no_test_is_possible(tmp_path):
     seeds(tmp_path / "x", "lora", [0.8])
     seeds(tmp_path / "x", "bitfit", POOR)
     (found,) = compare(results(tmp_path / "x"))
-    assert found.two_sided is None
+    assert found.over_seeds is None
     assert "no test possible with one seed (" in found.no_t_test
     seeds(tmp_path / "y", "lora", [0.8, 0.8])
     seeds(tmp_path / "y", "bitfit", [0.7, 0.7])
@@ -82,16 +85,10 @@ def test_p_values_are_corrected_within_a_task(tmp_path):
         seeds(tmp_path, method, [score + shift for score in GOOD], validation=0.5 + shift)
     found = compare(results(tmp_path))
     assert len(found) == 3
-    raw = sorted(item.two_sided.p_value for item in found)
-    corrected = sorted(item.holm_two_sided for item in found)
+    raw = sorted(item.over_seeds.p_value for item in found)
+    corrected = sorted(item.holm_over_seeds for item in found)
     assert corrected[0] == pytest.approx(min(1, 3 * raw[0]))
     assert corrected[1] == pytest.approx(min(1, max(3 * raw[0], 2 * raw[1])))
-
-
-def test_models_are_not_compared_with_each_other(tmp_path):
-    seeds(tmp_path / "a", "lora", GOOD)
-    seeds(tmp_path / "b", "lora", POOR, model="other")
-    assert compare(results(tmp_path)) == []
 
 
 def test_documents_are_the_mean_over_seeds_in_any_order(tmp_path):
@@ -100,17 +97,6 @@ def test_documents_are_the_mean_over_seeds_in_any_order(tmp_path):
     write_predictions(folders[1], [True, False, True, False], ids=list("dcba"))
     (group,) = results(tmp_path).chosen
     assert per_document(group) == {("", "a"): 0.5, ("", "b"): 1.0, ("", "c"): 0.0, ("", "d"): 0.5}
-
-
-def test_the_bootstrap_sees_a_clear_difference_over_documents(tmp_path):
-    right = np.arange(60) % 10
-    seeds(tmp_path, "lora", [0.8], validation=0.9, correct=right < 9)
-    seeds(tmp_path, "bitfit", [0.7], validation=0.8, correct=right < 5)
-    (found,) = compare(results(tmp_path))
-    assert found.bootstrap.difference == pytest.approx(0.4)
-    assert found.bootstrap.p_value < 0.01
-    assert found.bootstrap.lower > 0
-    assert found.measure == "share of documents right"
 
 
 def test_other_documents_are_no_pairs(tmp_path):
@@ -149,10 +135,6 @@ def test_each_kind_of_task_has_its_measure(tmp_path, problem, label, prediction,
     columns = {"split": ["test"], "id": ["a"], "part": [None], "label": label, "prediction": prediction}
     pq.write_table(pa.table(columns), folder / "predictions.parquet")
     assert per_document(results(tmp_path).chosen[0]) == {("", "a"): value}
-
-
-def test_pairs_follow_the_order_of_the_first():
-    assert paired({("", "a"): 1.0, ("", "b"): 2.0}, {("", "b"): 4.0, ("", "a"): 3.0}) == ([1.0, 2.0], [3.0, 4.0])
 
 
 def test_predictions_of_another_run_are_said_and_not_compared(tmp_path):

@@ -28,12 +28,6 @@ def test_the_candidate_is_chosen_by_validation_and_never_by_test(tmp_path):
     assert [group.setting for group in found.chosen] == ["learning_rate=0.01"]
 
 
-def test_less_is_better_for_an_error(tmp_path):
-    for rate, error in ((0.1, 3.0), (0.2, 2.0)):
-        make_run(tmp_path / str(rate), learning_rate=rate, metric="mse", validation={"mse": error}, test=None)
-    assert [group.setting for group in results(tmp_path).chosen] == ["learning_rate=0.2"]
-
-
 def test_of_a_sweep_only_what_it_measured_on_test_is_chosen(tmp_path):
     # A sweep measures its choice on test; another candidate had one lucky seed, and another prefix length.
     for seed in (0, 1):
@@ -43,22 +37,6 @@ def test_of_a_sweep_only_what_it_measured_on_test_is_chosen(tmp_path):
     found = results(tmp_path)
     assert len(found.groups) == 3
     assert [(group.label, len(group.runs)) for group in found.chosen] == [("lora (r=4)", 2)]
-
-
-def test_without_any_test_score_the_split_is_validation(tmp_path):
-    make_run(tmp_path / "run", test=None)
-    (group,) = results(tmp_path).chosen
-    assert (group.split, group.values("f1_macro")) == ("validation", [0.8])
-
-
-def test_methods_models_and_tasks_are_rows_of_their_own(tmp_path):
-    make_run(tmp_path / "a", "lora")
-    make_run(tmp_path / "b", "bitfit")
-    make_run(tmp_path / "c", "lora", model="other")
-    make_run(tmp_path / "d", "lora", task="news")
-    found = results(tmp_path)
-    assert found.tasks == ["mail", "news"]
-    assert len(found.chosen) == 4
 
 
 def test_a_copy_of_a_run_is_counted_once_and_listed(tmp_path):

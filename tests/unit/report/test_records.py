@@ -1,10 +1,8 @@
-import json
-
 import pytest
 
 from foretoken.errors import DataError
 from foretoken.report.runs.labels import labels_of
-from foretoken.report.runs.records import Run, find_runs
+from foretoken.report.runs.records import find_runs
 
 from support.made_runs import make_run, recipe
 
@@ -22,7 +20,12 @@ def test_a_run_says_what_its_record_holds(tmp_path):
     make_run(tmp_path / "run", "lora", task="mail", seed=3, learning_rate=0.01, correct=[True, False])
     run = find_runs([tmp_path])[0]
     assert (run.status, run.method, run.task, run.model, run.seed) == ("finished", "lora", "mail", "minilm", 3)
-    assert (run.learning_rate, run.metric, run.label, run.reason) == (0.01, "f1_macro", "lora", "")
+    assert (run.recipe["training"]["learning_rate"], run.metric, run.label, run.reason) == (
+        0.01,
+        "f1_macro",
+        "lora",
+        "",
+    )
     assert run.predictions().column("id").to_pylist() == ["document-0", "document-1"]
 
 
@@ -30,17 +33,18 @@ def test_a_run_says_what_its_record_holds(tmp_path):
     ("text", "reason"),
     [
         ('{"status": "fini', "run.json is no JSON"),
-        ("[1]", "holds a list, expected an object"),
+        ("[1]", "run.json is a list, expected an object"),
         ('{"status": "finished", "recipe": []}', "recipe is a list, expected an object"),
-        ('{"status": "finished", "recipe": {}}', "run is finished, but has no method"),
-        ('{"status": "failed", "test_parts": {"seen": 3}}', "test_parts.seen is a int, expected an object"),
-        ('{"status": "failed", "documents": {"train": [3]}}', "documents.train is a list, expected an object"),
-        ('{"status": "failed", "seed": "three"}', "seed is 'three', expected a whole number"),
-        ('{"status": "finished", "recipe": 3}', "recipe is a int, expected an object"),
-        ('{"status": "finished", "recipe": {"method": "lora"}}', "recipe.method is a str, expected an object"),
+        ('{"status": "finished", "recipe": {}}', "the run is finished, but has no method"),
+        ('{"status": "failed", "test_parts": {"seen": 3}}', "test_parts: seen is a int, expected an object"),
+        ('{"status": "failed", "seed": "three"}', "seed is a str, expected a whole number"),
         ('{"status": "finished", "recipe": {"method": {"name": "lora"}}}', "no validation metrics"),
-        ('{"recipe": {}}', "it has no status"),
-        ('{"status": "failed", "recipe": {}, "test": 3}', "test is a int, expected an object"),
+        ('{"recipe": {}}', "run.json has no status"),
+        ('{"status": "failed", "epochs": [null]}', "epochs is a NoneType, expected an object"),
+        (
+            '{"status": "failed", "documents": {"train": {"length_quantiles": ["x"]}}}',
+            "quantiles is a str, expected a number",
+        ),
     ],
 )
 def test_a_broken_record_is_a_run_with_a_reason(tmp_path, text, reason):
@@ -50,11 +54,6 @@ def test_a_broken_record_is_a_run_with_a_reason(tmp_path, text, reason):
     assert run.status == "unreadable"
     assert reason in run.reason
     assert (run.name, run.method, run.task, run.scores("test")) == ("run", "unknown", "unknown", {})
-
-
-def test_bytes_that_are_no_text_are_a_reason(tmp_path):
-    (tmp_path / "run.json").write_bytes(b"\xff\xfe{")
-    assert find_runs([tmp_path])[0].status == "unreadable"
 
 
 @pytest.mark.parametrize("left", ["predictions.parquet", "checkpoints/", "adapter/"])
@@ -79,13 +78,6 @@ def test_scores_that_are_no_finite_number_are_left_out_and_parts_are_named(tmp_p
     assert find_runs([tmp_path])[0].scores("test") == {"accuracy": 0.5, "seen/accuracy": 0.75}
 
 
-def test_predictions_that_cannot_be_read_are_none(tmp_path):
-    folder = make_run(tmp_path / "run")
-    assert Run(folder, {}).predictions() is None
-    (folder / "predictions.parquet").write_text("no parquet")
-    assert Run(folder, {}).predictions() is None
-
-
 def test_labels_show_the_options_that_differ():
     recipes = [
         recipe("lora", options={"r": 4, "alpha": 8}),
@@ -96,6 +88,15 @@ def test_labels_show_the_options_that_differ():
     labels = labels_of(recipes)
     assert [label.method for label in labels] == ["lora (r=4)", "lora (r=8)", "bitfit", "bitfit"]
     assert [label.task for label in labels] == ["mail", "news", "mail", "mail (max_train=10)"]
+
+
+def test_options_that_are_no_numbers_tell_lines_of_a_figure_apart():
+    sizes = [{"variant": variant, "rank": rank} for variant in ("fc", "kronecker") for rank in (4, 8)]
+    labels = labels_of([recipe("aot-p-tuning", options=options) for options in sizes])
+    assert len({label.method for label in labels}) == 4
+    assert [label.line for label in labels] == ["aot-p-tuning (variant=fc)"] * 2 + [
+        "aot-p-tuning (variant=kronecker)"
+    ] * 2
 
 
 def test_models_of_the_same_folder_name_and_other_lengths_stay_apart():
@@ -111,32 +112,7 @@ def test_models_of_the_same_folder_name_and_other_lengths_stay_apart():
     assert models[2:] == ["org/name (max_length=128)", "org/name (max_length=512)", "org/name"]
 
 
-def test_where_the_raw_data_of_a_task_lie_is_not_what_they_are():
-    recipes = [recipe(data={"path": "/here"}), recipe(data={"path": "/there"})]
-    assert {label.task for label in labels_of(recipes)} == {"mail"}
-    own = [recipe(task=None, data={"path": place}) for place in ("/here/mail.csv", "/there/mail.csv")]
-    assert len({label.task for label in labels_of(own)}) == 2
-
-
 def test_a_run_that_failed_does_not_change_the_names_of_the_others(tmp_path):
     make_run(tmp_path / "good", options={"r": 4})
     make_run(tmp_path / "bad", options={"r": 8}, record={"status": "failed", "error": "full"})
     assert {run.label for run in find_runs([tmp_path])} == {"lora"}
-
-
-def test_the_reason_of_a_status_is_said(tmp_path):
-    for status in ("running", "interrupted", "pruned", "failed"):
-        make_run(tmp_path / status, record={"status": status})
-    make_run(tmp_path / "told", record={"status": "failed", "error": "the disk is full"})
-    reasons = {run.folder.name: run.reason for run in find_runs([tmp_path])}
-    assert reasons["told"] == "the disk is full"
-    assert "killed" in reasons["running"]
-    assert all(reasons.values())
-
-
-def test_nan_as_json_from_elsewhere_is_read(tmp_path):
-    folder = make_run(tmp_path / "run")
-    values = json.loads((folder / "run.json").read_text())
-    values["test"]["accuracy"] = float("inf")
-    (folder / "run.json").write_text(json.dumps(values))
-    assert "accuracy" not in find_runs([tmp_path])[0].scores("test")

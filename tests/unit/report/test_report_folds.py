@@ -5,14 +5,12 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
-from foretoken.report.account import warnings_of
 from foretoken.report.content import compose
 from foretoken.report.runs.compare import compare
 from foretoken.report.runs.documents import per_document
 from foretoken.report.runs.groups import collect
 from foretoken.report.runs.records import find_runs
-from foretoken.report.tables.sheets import groups_csv, runs_csv
-from foretoken.report.write import write_report
+from foretoken.report.tables.sheets import runs_csv
 
 from support.made_runs import make_run, recipe, write_predictions
 
@@ -34,6 +32,10 @@ def results(folder):
     return collect(find_runs([folder]))
 
 
+def facts_of(found):
+    return next(section for section in compose(found, [], []).sections if section.name == "tasks").lines
+
+
 def test_the_folds_of_a_seed_are_one_run_measured_on_all_documents(tmp_path):
     for seed in (0, 1):
         make_folds(tmp_path, "lora", [0.9, 0.5, 0.7], seed=seed, test=0.1, validation=0.6)
@@ -52,13 +54,11 @@ def test_a_report_counts_each_fold_for_itself_and_each_seed_once(tmp_path):
     for seed in (0, 1):
         make_folds(tmp_path, "lora", [0.9, 0.5, 0.7], seed=seed)
     found = results(tmp_path)
-    assert (len(found.finished), len(found.by_seed)) == (2 * FOLDS, 2)
+    assert (len(found.finished), len(found.groups[0].runs)) == (2 * FOLDS, 2)
     assert runs_csv(found).count(",True,True,") == 2 * FOLDS
-    assert "0 1,test,accuracy,2,0.7," in groups_csv(found)
-    assert collect(found.by_seed).groups == found.groups
-    (part,) = next(section for section in compose(found, [], []).sections if section.name == "tasks").parts
-    assert "test 120" in part.lines[0]
-    assert "3 folds: each document is tested once" in part.lines[0]
+    (facts,) = facts_of(found)
+    assert "test 120" in facts
+    assert "3 folds: each document is tested once" in facts
 
 
 def test_two_methods_are_compared_on_the_union_of_the_folds(tmp_path):
@@ -73,41 +73,14 @@ def test_two_methods_are_compared_on_the_union_of_the_folds(tmp_path):
     assert found.bootstrap.lower < found.bootstrap.difference < found.bootstrap.upper
 
 
-def test_other_folds_are_other_documents_and_no_pairs(tmp_path):
-    make_folds(tmp_path, "lora", [0.9] * FOLDS)
-    make_folds(tmp_path, "bitfit", [0.5] * FOLDS)
-    write_predictions(tmp_path / "bitfit-seed0-fold1", np.arange(SIZE) < 5)
-    (found,) = compare(results(tmp_path))
-    assert "the test documents differ (30 and 30, 20 in both)" in found.no_bootstrap
-
-
-def test_a_document_in_two_folds_is_said(tmp_path):
-    make_folds(tmp_path, "lora", [0.9] * FOLDS)
-    write_predictions(tmp_path / "lora-seed0-fold1", np.arange(SIZE) < 9, ids=[f"0/{n}" for n in range(SIZE)])
-    (group,) = results(tmp_path).groups
-    assert "a test document is in the predictions twice" in per_document(group)
-
-
 def test_a_seed_without_all_folds_is_shown_by_validation_and_named(tmp_path):
     make_folds(tmp_path, "lora", [0.9, 0.5], folds=range(2), validation=0.6)
     found = results(tmp_path)
     (group,) = found.groups
     assert (group.split, group.validation, group.values("accuracy")) == ("validation", pytest.approx(0.6), [0.6])
-    assert warnings_of(found) == [
-        "Not all folds are finished, so these are shown by validation: lora-seed0 of mail (2 of 3)."
-    ]
+    assert facts_of(found)[1] == "mail: not all folds are finished, so these are shown by validation: lora-seed0."
     make_folds(tmp_path, "lora", [0.9, 0.5, 0.7], folds=[2])
     assert results(tmp_path).groups[0].values("accuracy") == [pytest.approx(0.7)]
-
-
-def test_candidates_of_a_search_have_no_test_and_no_warning(tmp_path):
-    for rate, validation, test in ((0.1, 0.9, 0.5), (0.01, 0.5, None)):
-        place = tmp_path / str(rate)
-        make_folds(place, "lora", [0.9] * FOLDS, validation=validation, test=test, learning_rate=rate)
-    found = results(tmp_path)
-    assert [(group.split, len(group.parts)) for group in found.groups] == [("validation", 3), ("test", 3)]
-    assert [group.setting for group in found.chosen] == ["learning_rate=0.1"]
-    assert not any("folds" in line for line in warnings_of(found))
 
 
 def test_without_predictions_the_score_is_the_mean_over_folds(tmp_path):
@@ -127,14 +100,5 @@ def test_runs_of_before_there_were_folds_are_one_group_with_those_after(tmp_path
 @pytest.mark.parametrize("data", [{"folds": 3, "fold": "x"}, {"folds": True, "fold": 0}, {"folds": "5", "fold": 1}])
 def test_folds_that_no_run_writes_do_not_stop_a_report(tmp_path, data):
     make_run(tmp_path / "a", data=data)
-    assert len(results(tmp_path).by_seed) == 1
+    assert len(results(tmp_path).groups) == 1
     assert recipe(data=data)["data"]["fold"] == data["fold"]
-
-
-@pytest.mark.slow
-def test_a_whole_report_is_written(tmp_path):
-    for method in ("lora", "bitfit"):
-        for seed in (0, 1):
-            make_folds(tmp_path / "runs", method, [0.9, 0.5, 0.7], seed=seed)
-    write_report([tmp_path / "runs"], tmp_path / "report")
-    assert "3 folds" in (tmp_path / "report" / "index.html").read_text()

@@ -52,7 +52,7 @@ def test_a_sweep_runs_in_small_and_names_what_fails(write, monkeypatch):
     assert "No modules were targeted" in tried[2].error
     runs = find_runs([plan.config.folder / "smoke" / "runs"])
     finished = [run for run in runs if run.is_finished]
-    assert [run.learning_rate for run in finished] == [0.1, 0.01]
+    assert [run.recipe["training"]["learning_rate"] for run in finished] == [0.1, 0.01]
     assert all(run.values["steps"] == 1 and run.scores("test") for run in finished)
     assert (plan.config.folder / "smoke" / "report" / "index.html").is_file()
 

@@ -1,116 +1,216 @@
-"""Score against prefix length and against trained parameters, and time per step against prefix length."""
+"""Scores against one number of a run: a key of its recipe, as the papers draw them, or what it trains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, NamedTuple
 
 from foretoken.metrics.statistics import mean_interval
-from foretoken.report.figures.panels import (
-    Panel,
-    all_panels,
-    best_by_validation,
-    chosen_panels,
-    mean_and_std,
-    method_of,
-    prefix_length,
+from foretoken.options import flatten
+from foretoken.report.figures.panels import Panel, all_panels, chosen_panels
+from foretoken.report.figures.style import (
+    Mark,
+    decades,
+    grid,
+    legend,
+    marks,
+    method_in,
+    percent,
+    styled,
+    thousands,
 )
-from foretoken.report.figures.style import Mark, decades, grid, legend, marks, styled
-from foretoken.report.runs.groups import Group, by
+from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
 from foretoken.report.runs.records import number
+from foretoken.report.scores import is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.runs.records import Run
+    from foretoken.report.figures.style import Drawing
+
+Line = Mapping[float, Sequence[float]]  # place on the axis -> a value per seed
+
+
+@dataclass(frozen=True)
+class Against:
+    """What a figure draws scores against.
+
+    Attributes:
+        label: the axis.
+        keys: of the recipe, or `parameters.` of the run; a method has its place by the first that its runs have.
+        paper: whose figure it is.
+        methods: those that are drawn; none are named: all that have a key.
+        scale: `log2`, `log` or `linear`.
+        loss: whether the last training loss is drawn beside the score.
+        macro: whether the mean over all tasks is drawn, a panel per model, and not a panel per task.
+    """
+
+    label: str
+    keys: tuple[str, ...]
+    paper: str = ""
+    methods: tuple[str, ...] = ()
+    scale: str = "log"
+    loss: bool = False
+    macro: bool = False
+
+    @property
+    def title(self) -> str:
+        """The heading of the figure."""
+        what = "Mean over the tasks" if self.macro else "Score and loss" if self.loss else "Score"
+        return f"{what} against {self.label}"
+
+    def place(self, group: Group) -> float | None:
+        """Return where a group stands on the axis; None where it has no place there."""
+        if self.methods and group.first.method not in self.methods:
+            return None
+        known = flatten({**group.first.recipe, "parameters": group.first.values.get("parameters") or {}})
+        place = next((value for key in self.keys if (value := number(known.get(key))) is not None), None)
+        return None if place is None or (place <= 0 and self.scale != "linear") else place
+
+
+class Drawn(NamedTuple):
+    """What one axes shows: a line per method, and what names the axis of their values."""
+
+    title: str
+    lines: Mapping[str, Line]
+    label: Callable[[Axes], object]
+
+
+_SPT, _ALPHA, _LENGTH = ("selective-prefix-tuning",), ("method.alpha",), "method.num_virtual_tokens"
+_RANKS, _PROMPTS = ("method.rank", "method.r"), ("prompt-tuning", "prefix-tuning", "aot-p-tuning")
+_ZHANG, _GAVRILOV = "of Zhang et al. 2024", "of Gavrilov and Balagansky 2023"
+KEYS = {
+    "sizes": Against(
+        "the parameters that every size of a method trains", ("parameters.trainable",), f"Figure 4 {_GAVRILOV}"
+    ),
+    "prefix_size": Against(
+        "prefix length p, or rank r", (_LENGTH, *_RANKS), f"Figures 3a and 3b {_GAVRILOV}", _PROMPTS, "log2", macro=True
+    ),
+    "prefix_length": Against("prefix length", (_LENGTH,), f"Figure 4 {_ZHANG}", scale="log2", loss=True),
+    "alpha": Against("alpha of the mask", _ALPHA, f"Figure 2 {_ZHANG}", _SPT, "log2", loss=True),
+    "lambda": Against(
+        "lambda", ("method.selective_loss_weight",), f"Figure 3 {_ZHANG}", _SPT, scale="linear", loss=True
+    ),
+    "kernel_alpha": Against(
+        "scale factor alpha", _ALPHA, "what Figure 2 of Li et al. 2023 chose", ("kernel-propagation",)
+    ),
+    "rank": Against("rank", _RANKS, scale="log2"),
+    "learning_rate": Against("learning rate", ("training.learning_rate",)),
+}
 
 
 @styled
-def score_by_length(runs: Sequence[Run]) -> Figure | None:
-    """Draw the score of the best candidate of every prefix length, best by validation."""
-    return _by_length(runs, lambda panel, groups: panel.scores(best_by_validation(groups)), Panel.label_scores)
-
-
-@styled
-def time_by_length(runs: Sequence[Run]) -> Figure | None:
-    """Draw the median time of a training step at every prefix length."""
-
-    def seconds(panel: Panel, groups: Sequence[Group]) -> list[float]:
-        found = (step_seconds(run) for group in groups for run in group.runs)
-        return [value for value in found if value is not None]
-
-    def label(panel: Panel, axes: Axes) -> None:
-        axes.set_ylabel("seconds per step")
-        axes.set_ylim(bottom=0)
-
-    return _by_length(runs, seconds, label)
-
-
-@styled
-def score_by_parameters(runs: Sequence[Run]) -> Figure | None:
-    """Draw the score of every method, with the interval of its mean, against the parameters that it trains."""
-    panels = [panel for panel in chosen_panels(runs) if len({parameters(group) for group in panel.groups} - {None}) > 1]
+def score_by_parameters(results: Results) -> Figure | None:
+    """Draw the score of every chosen method, with the interval of its mean, against the parameters that it trains."""
+    place = KEYS["sizes"].place
+    panels = [panel for panel in chosen_panels(results) if len({place(group) for group in panel.groups} - {None}) > 1]
     if not panels:
         return None
     figure, axes = grid(len(panels))
     for panel, one in zip(panels, axes, strict=True):
-        counts = {group.label: parameters(group) for group in panel.groups}
-        for group in panel.groups:
-            if (count := counts[group.label]) is not None:
-                _interval(one, group.label, panel.marks[group.label], count, panel.scores(group))
+        placed = [(count, group) for group in panel.groups if (count := place(group)) is not None]
+        for count, group in placed:
+            _interval(one, group.label, panel.marks[group.label], count, panel.scores(group))
         one.set(title=panel.title, xlabel="trained parameters", xscale="log", ylim=_readable(panel))
-        decades(one, [count for count in counts.values() if count])
+        decades(one, [count for count, _ in placed])
         panel.label_scores(one)
     legend(figure, axes)
     return figure
 
 
-def step_seconds(run: Run) -> float | None:
-    """Return the median time of a training step."""
-    return number((run.values.get("timings") or {}).get("step_seconds_median"))
+def score_against(key: str) -> Drawing:
+    """Return what draws the scores of all candidates against a key: a line per method, the best one at every place."""
+    return styled(partial(_draw, KEYS[key]))
 
 
-def parameters(group: Group) -> float | None:
-    """Return how many parameters were trained, at least one of them."""
-    return number((group.first.values.get("parameters") or {}).get("trainable")) or None
-
-
-def _by_length(
-    runs: Sequence[Run],
-    values: Callable[[Panel, Sequence[Group]], list[float]],
-    label: Callable[[Panel, Axes], None],
-) -> Figure | None:
-    """Draw a line per method over its prefix lengths, in a panel per task where some method has several."""
-    found = [(panel, _points(panel, values)) for panel in all_panels(runs)]
-    found = [(panel, lines) for panel, lines in found if any(len(line) > 1 for line in lines.values())]
+def _draw(against: Against, results: Results) -> Figure | None:
+    found = list((_over_tasks if against.macro else _per_task)(against, results))
     if not found:
         return None
-    drawn = marks([(method, method) for _, lines in found for method in lines])
-    figure, axes = grid(len(found))
-    for (panel, lines), one in zip(found, axes, strict=True):
-        for method, line in lines.items():
-            _point(one, method, drawn[method], list(line), [mean_and_std(scores) for scores in line.values()])
-        ticks = sorted({length for line in lines.values() for length in line})
-        one.set(title=panel.title, xlabel="prefix length")
-        one.set_xscale("log", base=2)
-        one.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
-        one.set_xticks([], minor=True)
-        label(panel, one)
+    drawn = marks([(method_in(line), line) for one in found for line in one.lines])
+    figure, axes = grid(len(found), columns=2 if against.loss else 3)
+    for one, place in zip(found, axes, strict=True):
+        for name, line in one.lines.items():
+            _line(place, name, drawn[name], line, results)
+        _scale(place, against, sorted({x for line in one.lines.values() for x in line}))
+        place.set(title=one.title, xlabel=against.label)
+        one.label(place)
     legend(figure, axes)
     return figure
 
 
-def _points(panel: Panel, values: Callable[[Panel, Sequence[Group]], list[float]]) -> dict[str, dict[int, list[float]]]:
-    """Return method -> prefix length -> the values over seeds."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for method, groups in by(panel.groups, method_of).items():
-        lengths = by([group for group in groups if prefix_length(group)], prefix_length)
-        line = {length: values(panel, lengths[length]) for length in sorted(lengths)}
-        if line := {length: scores for length, scores in line.items() if scores}:
-            found[method] = line
-    return found
+def _per_task(against: Against, results: Results) -> Iterator[Drawn]:
+    """Yield the scores of each task, and beside them the training losses, where some method has two places."""
+    for panel in all_panels(results):
+        lines = _lines(panel, against, panel.scores)
+        if any(len(line) > 1 for line in lines.values()):
+            yield Drawn(panel.title, lines, panel.label_scores)
+            if against.loss:
+                losses = _lines(panel, against, _last_losses)
+                yield Drawn(panel.title, losses, lambda axes: axes.set_ylabel("training loss, last"))
+
+
+def _over_tasks(against: Against, results: Results) -> Iterator[Drawn]:
+    """Yield, for each model, the mean over all tasks of each task's own metric, where a method has every task."""
+    for model, panels in by(all_panels(results), lambda panel: panel.model).items():
+        split = TEST if all(panel.split == TEST for panel in panels) else VALIDATION
+        if len(panels) < 2 or not all(is_share(panel.metric) for panel in panels):
+            continue
+        measured = [_lines(panel, against, partial(Group.values, metric=panel.metric, split=split)) for panel in panels]
+        lines = {name: _mean_of([one.get(name, {}) for one in measured], results) for one in measured for name in one}
+        if any(len(line) > 1 for line in lines.values()):
+            label = f"mean over {len(panels)} tasks in %, {split}"
+            yield Drawn(model, {name: line for name, line in lines.items() if line}, partial(_label_shares, label))
+
+
+def _lines(panel: Panel, against: Against, measure: Callable[[Group], list[float]]) -> dict[str, Line]:
+    """Return line -> place -> a value per seed, of the best candidate by validation."""
+    found = {}
+    for line, alike in by(panel.groups, lambda group: group.line).items():
+        places = by([group for group in alike if against.place(group) is not None], against.place)
+        values = {place: measure(best_by_validation(places[place])) for place in sorted(places)}
+        found[line] = {place: seeds for place, seeds in values.items() if seeds}
+    return {name: line for name, line in found.items() if line}
+
+
+def _mean_of(tasks: Sequence[Line], results: Results) -> Line:
+    """Return the mean over tasks, at the places that all have."""
+    places = [place for place in tasks[0] if all(place in task for task in tasks)]
+    return {place: [fmean(results.middle(task[place]) for task in tasks)] for place in places}
+
+
+def _last_losses(group: Group) -> list[float]:
+    last = [number((run.values.get("epochs") or [{}])[-1].get("train_loss")) for run in group.runs]
+    return [loss for loss in last if loss is not None]
+
+
+def _line(axes: Axes, name: str, mark: Mark, line: Line, results: Results) -> None:
+    """Draw what the seeds have in the middle with their standard deviation."""
+    error = [stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in line.values()]
+    look = {"markersize": 4.5, "linewidth": 1.3, "capsize": 2}
+    axes.errorbar(list(line), [*map(results.middle, line.values())], yerr=error, label=name, **mark._asdict() | look)
+
+
+def _scale(axes: Axes, against: Against, places: Sequence[float]) -> None:
+    """Put ticks at powers of ten, or at the places that were run, as many as have room."""
+    if against.scale == "log":
+        axes.set_xscale("log")
+        decades(axes, places)
+        return
+    if against.scale == "log2":
+        axes.set_xscale("log", base=2)
+    ticks = places[:: -(-len(places) // 6)]
+    axes.set_xticks(ticks, [thousands(tick) for tick in ticks], minor=False)
+    axes.set_xticks([], minor=True)
+
+
+def _label_shares(label: str, axes: Axes) -> None:
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(percent)
 
 
 def _interval(axes: Axes, name: str, mark: Mark, x: float, scores: Sequence[float]) -> None:
@@ -127,9 +227,3 @@ def _readable(panel: Panel) -> tuple[float, float]:
     ends = [end for group in panel.groups for end in mean_interval(panel.scores(group)) or ()]
     room = max(high - low, 0.01 * abs(high), 1e-6)
     return max(min([low, *ends]), low - room) - 0.08 * room, min(max([high, *ends]), high + room) + 0.08 * room
-
-
-def _point(axes: Axes, name: str, mark: Mark, x: Sequence[float], means: Sequence[tuple[float, float]]) -> None:
-    """Draw means with their standard deviation, joined by a line."""
-    y, error = [mean for mean, _ in means], [std for _, std in means]
-    axes.errorbar(x, y, yerr=error, label=name, markersize=4.5, linewidth=1.3, capsize=2, **mark._asdict())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from foretoken.errors import DataError
 from foretoken.report.figures.panels import all_panels
 from foretoken.report.figures.style import COLOURS, INK, grid, legend, styled, wrapped
+from foretoken.report.runs.groups import Results
 from foretoken.report.runs.reading import read_json
 
 if TYPE_CHECKING:
@@ -28,53 +28,44 @@ WIDEST = 6.0  # scores further from 0 are not drawn
 HIGHEST = 5.0  # nor weights above: with and without mask they are the same, and what is near 0 would be hidden
 
 
-class Analysed(NamedTuple):
-    """A run's analysis, and what the figure calls the run."""
-
-    title: str
-    values: Mapping[str, Any]
-
-
 @styled
-def attention_mass(runs: Sequence[Run]) -> Figure | None:
+def attention_mass(results: Results) -> Figure | None:
     """Draw a layer x head heat map of the attention that the text gives to the prefix, one per adapter."""
-    return _maps(runs, lambda values: values.get("attention_mass"), "attention on the prefix", None)
+    return _maps(results, lambda values: values.get("attention_mass"), "attention on the prefix", None)
 
 
 @styled
-def selective_gates(runs: Sequence[Run]) -> Figure | None:
+def selective_gates(results: Results) -> Figure | None:
     """Draw a layer x head heat map of the mean of SPT's mask: 0 hides the prefix, 1 shows it as it is."""
-    return _maps(runs, lambda values: (values.get("selective") or {}).get("gates"), "mean mask m(s)", 1.0)
+    return _maps(results, lambda values: (values.get("selective") or {}).get("gates"), "mean mask m(s)", 1.0)
 
 
 @styled
-def selective_curves(runs: Sequence[Run]) -> Figure | None:
+def selective_curves(results: Results) -> Figure | None:
     """Draw SPT's weight ``m(s) exp(s)`` of a score s beside ``exp(s)``, over the adapter's own scores.
 
     Figure 5 of Zhang et al. (2024), for the steepness that the adapter was trained with and those of the paper.
     """
-    found = [one for one in analysed(runs) if one.values.get("selective")]
+    found = [(title, values) for title, values in analysed(results) if values.get("selective")]
     if not found:
         return None
     figure, axes = grid(len(found[:MOST]), height=2.7)
-    for one, place in zip(found[:MOST], axes, strict=True):
-        _curves(place, one.values["selective"])
-        place.set_title(wrapped(one.title, 44))
+    for (title, values), place in zip(found[:MOST], axes, strict=True):
+        _curves(place, values["selective"])
+        place.set_title(wrapped(title, 44))
     _say_rest(figure, found)
     legend(figure, figure.axes)
     return figure
 
 
-def analysed(runs: Sequence[Run]) -> list[Analysed]:
-    """Return the first analysed run of every candidate that has one, chosen or not."""
-    found = []
-    for panel in all_panels(runs):
+def analysed(results: Results) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the title and the analysis of the first analysed run of every candidate that has one, chosen or not."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for panel in all_panels(results):
         for group in panel.groups:
-            values = (read_analysis(run) for run in group.runs)
-            if measured := next((one for one in values if one is not None), None):
-                found.append((f"{panel.title}: {group.label}", group.setting, measured))
-    times = Counter(title for title, _, _ in found)
-    return [Analysed(f"{title}, {setting}" if times[title] > 1 else title, one) for title, setting, one in found]
+            title = f"{panel.title}: {', '.join(filter(None, (group.label, group.setting)))}"
+            found += [(title, values) for run in group.runs if (values := read_analysis(run))][:1]
+    return found
 
 
 def read_analysis(run: Run) -> dict[str, Any] | None:
@@ -87,17 +78,17 @@ def read_analysis(run: Run) -> dict[str, Any] | None:
 
 
 def _maps(
-    runs: Sequence[Run], read: Callable[[Mapping[str, Any]], Any], what: str, highest: float | None
+    results: Results, read: Callable[[Mapping[str, Any]], Any], what: str, highest: float | None
 ) -> Figure | None:
-    found = [one for one in analysed(runs) if read(one.values)]
+    found = [(title, values) for title, values in analysed(results) if read(values)]
     if not found:
         return None
-    shown = [as_matrix(read(one.values)) for one in found[:MOST]]
+    shown = [as_matrix(read(values)) for _, values in found[:MOST]]
     highest = highest or max(max(float(np.nanmax(matrix)) for matrix in shown), 1e-9)
     figure, axes = grid(len(shown), height=0.9 + 0.13 * max(len(matrix) for matrix in shown))
-    for one, matrix, place in zip(found, shown, axes, strict=False):
-        _map(place, matrix, one.values.get("attentions") or [], highest)
-        place.set_title(wrapped(one.title, 44))
+    for (title, values), matrix, place in zip(found, shown, axes, strict=False):
+        _map(place, matrix, values.get("attentions") or [], highest)
+        place.set_title(wrapped(title, 44))
     bar = figure.colorbar(axes[0].collections[0], ax=axes, label=what, location="bottom", shrink=0.5, aspect=40)
     bar.outline.set_visible(False)
     _say_rest(figure, found)
@@ -136,7 +127,6 @@ def _curves(axes: Axes, selective: Mapping[str, Any]) -> None:
     counts = np.asarray(selective["score_counts"], dtype=np.float64)
     low, high = shown_range(edges, counts)
     x = np.linspace(low, high, 200)
-    _histogram(axes, edges, counts)
     axes.plot(x, np.exp(x), color=COLOURS[0], linewidth=1.4, label="exp(s), no mask")
     for other, line in zip(ALPHAS, DASHES, strict=True):
         if other == alpha:
@@ -170,17 +160,6 @@ def shown_range(edges: NDArray[np.float64], counts: NDArray[np.float64]) -> tupl
     return float(max(-WIDEST, min(-2.0, low))), float(min(WIDEST, max(2.0, high)))
 
 
-def _histogram(axes: Axes, edges: NDArray[np.float64], counts: NDArray[np.float64]) -> None:
-    """Draw how often each score occurs, on a scale of its own, behind the curves."""
-    behind = axes.twinx()
-    share = counts / max(1, counts.sum())
-    behind.stairs(share, edges, fill=True, color=INK, alpha=0.13, label="scores of this adapter")
-    behind.set(yticks=[], ylim=(0, max(share.max(), 1e-9) * 1.6))
-    behind.spines["right"].set_visible(False)
-    behind.grid(visible=False)
-    axes.set_zorder(behind.get_zorder() + 1)
-
-
-def _say_rest(figure: Figure, found: Sequence[Analysed]) -> None:
+def _say_rest(figure: Figure, found: Sequence[object]) -> None:
     if len(found) > MOST:
         figure.supxlabel(f"{MOST} of {len(found)} adapters", color=INK, fontsize=8)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foretoken.errors import DataError
 from foretoken.report.figures.panels import chosen_panels, few
 from foretoken.report.figures.style import INK, Mark, grid, legend, styled, wrapped
-from foretoken.report.runs.groups import TEST, VALIDATION, Group
+from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results
 from foretoken.report.runs.records import Run, number
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class Predicted(NamedTuple):
 
 
 @styled
-def reliability(runs: Sequence[Run]) -> Figure | None:
+def reliability(results: Results) -> Figure | None:
     """Draw accuracy against confidence for every chosen method, the runs of all its seeds together."""
     found = [
         (panel, name, group, pooled)
-        for panel in chosen_panels(runs)
+        for panel in chosen_panels(results)
         for name, group in few(panel)
         if (pooled := _pooled(group)) is not None
     ]
@@ -45,7 +45,7 @@ def reliability(runs: Sequence[Run]) -> Figure | None:
     shown = found[:MOST_DIAGRAMS]
     figure, axes = grid(len(shown), columns=3, height=2.6)
     for (panel, name, group, pooled), one in zip(shown, axes, strict=True):
-        _diagram(one, pooled, _bins(group), panel.marks[group.label])
+        _diagram(one, pooled, int(number(group.first.recipe.get("ece_bins")) or BINS), panel.marks[group.label])
         one.set_title(wrapped(f"{panel.title}: {name}", 34))
     if len(found) > len(shown):
         figure.supxlabel(f"{len(shown)} of {len(found)} diagrams", color=INK, fontsize=8)
@@ -53,20 +53,18 @@ def reliability(runs: Sequence[Run]) -> Figure | None:
 
 
 @styled
-def coverage_risk(runs: Sequence[Run]) -> Figure | None:
+def coverage_risk(results: Results) -> Figure | None:
     """Draw the share of errors among the most confident predictions, as the mean over seeds."""
-    found = []
-    for panel in chosen_panels(runs):
-        lines = {name: risk for name, group in few(panel) if (risk := _risks(group)) is not None}
-        if lines:
-            found.append((panel, lines))
+    risks = [(panel, {name: _risks(group) for name, group in few(panel)}) for panel in chosen_panels(results)]
+    found = [(panel, lines) for panel, lines in risks if any(risk is not None for risk in lines.values())]
     if not found:
         return None
     figure, axes = grid(len(found))
     for (panel, lines), one in zip(found, axes, strict=True):
         for name, risk in lines.items():
-            mark = panel.marks[name]._asdict()
-            one.plot(COVERAGES, risk, linewidth=1.4, markevery=14, markersize=3.5, label=name, **mark)
+            if risk is not None:
+                mark = panel.marks[name]._asdict()
+                one.plot(COVERAGES, risk, linewidth=1.4, markevery=14, markersize=3.5, label=name, **mark)
         one.set(title=panel.title, xlabel="coverage", ylabel="risk (share of errors)", xlim=(0, 1))
         one.set_ylim(bottom=0)
     legend(figure, axes)
@@ -78,35 +76,33 @@ def predicted(run: Run) -> Predicted | None:
 
     None for a run without readable predictions, or without a probability for every label.
     """
-    table = run.predictions()
-    if table is None or not {"split", "label"} <= set(table.column_names):
+    try:
+        table = run.predictions()
+    except DataError:
         return None
-    found = _of_choices(table) if _CHOICES in table.column_names else _of_labels(table)
-    if found is None:
+    if not {"split", "label"} <= set(table.column_names):
         return None
-    probabilities, truth = found
+    probabilities, truth = (_of_choices if _CHOICES in table.column_names else _of_labels)(table)
     split = np.array(table["split"].to_pylist(), dtype=object)
     known = (truth >= 0) & np.isfinite(probabilities).all(axis=1)
     rows = known & (split == (TEST if (split == TEST).any() else VALIDATION))
-    return Predicted(probabilities[rows], truth[rows]) if rows.any() else None
+    return Predicted(probabilities[rows], truth[rows]) if rows.any() and probabilities.shape[1] > 1 else None
 
 
-def _of_labels(table: Table) -> Predicted | None:
-    columns = [name for name in table.column_names if name.startswith(_PREFIX)]
-    if len(columns) < 2:
-        return None
-    places = {name.removeprefix(_PREFIX): index for index, name in enumerate(columns)}
+def _of_labels(table: Table) -> Predicted:
+    names = [name.removeprefix(_PREFIX) for name in table.column_names if name.startswith(_PREFIX)]
+    places = {name: index for index, name in enumerate(names)}
     truth = np.array([places.get(str(label), -1) for label in table["label"].to_pylist()])
-    return Predicted(np.column_stack([np.asarray(table[name], dtype=np.float64) for name in columns]), truth)
+    columns = [np.asarray(table[f"{_PREFIX}{name}"], dtype=np.float64) for name in names]
+    return Predicted(np.stack(columns or [np.zeros(len(truth))], axis=1), truth)
 
 
-def _of_choices(table: Table) -> Predicted | None:
+def _of_choices(table: Table) -> Predicted:
     """Read rows that have choices of their own, as many as they like; what a row lacks has probability 0."""
     rows = table[_CHOICES].to_pylist()
-    filled = np.zeros((len(rows), max(map(len, rows), default=0)))
-    for filling, row in zip(filled, rows, strict=True):
-        filling[: len(row)] = row
-    return Predicted(filled, np.array(table["label"].to_pylist())) if filled.shape[1] > 1 else None
+    width = max(map(len, rows), default=0)
+    filled = np.array([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=np.float64).reshape(len(rows), width)
+    return Predicted(filled, np.array(table["label"].to_pylist()))
 
 
 def _pooled(group: Group) -> Predicted | None:
@@ -115,10 +111,6 @@ def _pooled(group: Group) -> Predicted | None:
         return None
     probabilities, labels = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return Predicted(probabilities, labels)
-
-
-def _bins(group: Group) -> int:
-    return int(number(group.first.recipe.get("ece_bins")) or BINS)
 
 
 def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
@@ -130,16 +122,12 @@ def _diagram(axes: Axes, pooled: Predicted, bins: int, mark: Mark) -> None:
     left = [min(row.lower, 1 - 1 / bins) for row in rows]
     accuracy, confidence = [row.accuracy or 0.0 for row in rows], [row.confidence or 0.0 for row in rows]
     axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
-    bars = axes.bar(left, accuracy, width=1 / bins, align="edge", color=mark.color, alpha=0.55, linewidth=0)
-    bars.set_label("accuracy")
+    axes.bar(left, accuracy, width=1 / bins, align="edge", color=mark.color, alpha=0.55, linewidth=0)
     axes.scatter(confidence, accuracy, color=mark.color, s=9, zorder=3)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
     counts = axes.inset_axes((0, 1.02, 1, 0.16), sharex=axes)
     counts.bar(left, [row.count for row in rows], width=1 / bins, align="edge", color=mark.color, linewidth=0)
-    counts.set_yticks([])
-    counts.tick_params(labelbottom=False, length=0)
-    counts.grid(visible=False)
-    counts.spines["left"].set_visible(False)
+    counts.axis("off")
     total, errors = len(pooled.labels), (pooled.probabilities.argmax(axis=1) != pooled.labels).sum()
     axes.text(0.03, 0.95, f"n = {total}\n{errors} wrong", transform=axes.transAxes, va="top", fontsize=7.5)
 

@@ -1,122 +1,89 @@
-"""What training says while it goes on: learning curves over steps and seconds, and the calibration error."""
+"""What training says while it goes on: learning curves, and the calibration error (Figure 4 of Li et al. 2023)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretoken.report.figures.panels import Panel, chosen_panels, few, mean_and_std
 from foretoken.report.figures.style import BAND, Mark, grid, legend, styled, thousands, whole_numbers
-from foretoken.report.runs.groups import VALIDATION, Group
+from foretoken.report.runs.groups import VALIDATION, Group, Results
 from foretoken.report.runs.records import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.runs.records import Run
+Line = dict[float, tuple[float, float]]  # step or epoch -> mean and standard deviation over seeds
 
-Reading = Callable[[Mapping[str, Any]], Any]  # an entry of `epochs` -> a value, a number or not
-Line = dict[float, tuple[float, float]]  # step, epoch or seconds -> mean and standard deviation over seeds
-_AXES = {"epoch": "epoch", "step": "step", "seconds": "seconds of training"}  # key of an entry -> name of the axis
+
+class Course(NamedTuple):
+    """What one axes shows: an entry of `epochs` -> a value, over `step` or `epoch`, and what names the values."""
+
+    read: Callable[[Mapping[str, Any]], Any]
+    axis: str
+    label: Callable[[Axes], object]
 
 
 @styled
-def calibration_error(runs: Sequence[Run]) -> Figure | None:
+def calibration_error(results: Results) -> Figure | None:
     """Draw the validation ECE after every epoch, a line per method."""
-
-    def label(panel: Panel, axes: Axes) -> None:
-        axes.set_ylabel("ECE (validation)")
-        axes.set_ylim(bottom=0)
-
-    return _over(runs, "epoch", lambda panel: _validation("ece"), label)
+    return _draw(
+        results, lambda panel: [Course(_validation("ece"), "epoch", lambda axes: axes.set(ylabel="validation ECE"))]
+    )
 
 
 @styled
-def learning_seconds(runs: Sequence[Run]) -> Figure | None:
-    """Draw the validation metric over the seconds of training, of the runs that recorded them."""
-    return _over(runs, "seconds", lambda panel: _validation(panel.metric), _label_validation)
-
-
-@styled
-def learning_curves(runs: Sequence[Run]) -> Figure | None:
+def learning_curves(results: Results) -> Figure | None:
     """Draw the training loss and the validation metric over the steps, side by side for every task."""
-    found = []
-    for panel in chosen_panels(runs):
-        readings = (lambda entry: entry.get("train_loss"), _validation(panel.metric))
-        losses, scores = (_lines(panel, read, "step") for read in readings)
-        if _has_course(losses) or _has_course(scores):
-            found.append((panel, losses, scores))
-    if not found:
-        return None
-    figure, axes = grid(2 * len(found), columns=2)
-    for (panel, losses, scores), left, right in zip(found, axes[::2], axes[1::2], strict=True):
-        _draw(left, losses, panel, "step")
-        left.set_ylabel("training loss")
-        _draw(right, scores, panel, "step")
-        _label_validation(panel, right)
-    legend(figure, axes)
-    return figure
+    return _draw(
+        results,
+        lambda panel: [
+            Course(lambda entry: entry.get("train_loss"), "step", lambda axes: axes.set_ylabel("training loss")),
+            Course(_validation(panel.metric), "step", lambda axes: panel.label_scores(axes, split=VALIDATION)),
+        ],
+    )
 
 
-def over_seeds(group: Group, read: Reading, axis: str = "epoch") -> Line:
-    """Return mean and standard deviation, at every evaluation, of the seeds that came so far.
-
-    Seeds meet at the same step, or epoch; each takes its own time to it, of which the mean is taken.
-    """
-    found: dict[float, list[tuple[float, float]]] = {}
+def over_seeds(group: Group, course: Course) -> Line:
+    """Return mean and standard deviation, at every evaluation, of the seeds that came so far."""
+    found: dict[float, list[float]] = {}
     for run in group.parts:
         for entry in run.values.get("epochs") or []:
-            met = number(entry.get("epoch" if axis == "epoch" else "step"))
-            place, value = number(entry.get(axis)), number(read(entry))
-            if met is not None and place is not None and value is not None:
-                found.setdefault(round(met, 3), []).append((place, value))
-    means = {fmean(place for place, _ in at): mean_and_std([value for _, value in at]) for at in found.values()}
-    return {place: means[place] for place in sorted(means)}
+            place, value = number(entry.get(course.axis)), number(course.read(entry))
+            if place is not None and value is not None:
+                found.setdefault(round(place, 3), []).append(value)
+    return {place: mean_and_std(found[place]) for place in sorted(found)}
 
 
-def _over(
-    runs: Sequence[Run], axis: str, read: Callable[[Panel], Reading], label: Callable[[Panel, Axes], None]
-) -> Figure | None:
-    """Draw a line per method, in a panel per task where some method has two evaluations."""
-    found = [(panel, _lines(panel, read(panel), axis)) for panel in chosen_panels(runs)]
-    found = [(panel, lines) for panel, lines in found if _has_course(lines)]
+def _draw(results: Results, courses: Callable[[Panel], list[Course]]) -> Figure | None:
+    """Draw the courses of every task side by side, where some method has two evaluations."""
+    found = []
+    for panel in chosen_panels(results):
+        drawn = [(course, _lines(panel, course)) for course in courses(panel)]
+        if any(len(line) > 1 for _, lines in drawn for line in lines.values()):
+            found += [(panel, course, lines) for course, lines in drawn]
     if not found:
         return None
-    figure, axes = grid(len(found))
-    for (panel, lines), one in zip(found, axes, strict=True):
-        _draw(one, lines, panel, axis)
-        label(panel, one)
+    figure, axes = grid(len(found), columns=2)
+    for (panel, course, lines), one in zip(found, axes, strict=True):
+        for name, line in lines.items():
+            _band(one, name, panel.marks[name], line)
+        one.set(title=panel.title, xlabel=course.axis)
+        whole_numbers(one)
+        one.xaxis.set_major_formatter(thousands)
+        course.label(one)
     legend(figure, axes)
     return figure
 
 
-def _label_validation(panel: Panel, axes: Axes) -> None:
-    panel.label_scores(axes, split=VALIDATION)
-
-
-def _validation(metric: str) -> Reading:
+def _validation(metric: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda entry: (entry.get("validation") or {}).get(metric)
 
 
-def _lines(panel: Panel, read: Reading, axis: str) -> dict[str, Line]:
-    lines = {name: over_seeds(group, read, axis) for name, group in few(panel)}
+def _lines(panel: Panel, course: Course) -> dict[str, Line]:
+    lines = {name: over_seeds(group, course) for name, group in few(panel)}
     return {name: line for name, line in lines.items() if line}
-
-
-def _has_course(lines: Mapping[str, Line]) -> bool:
-    """Tell whether there is more than a single point to draw."""
-    return any(len(line) > 1 for line in lines.values())
-
-
-def _draw(axes: Axes, lines: Mapping[str, Line], panel: Panel, axis: str) -> None:
-    for name, line in lines.items():
-        _band(axes, name, panel.marks[name], line)
-    axes.set(title=panel.title, xlabel=_AXES[axis])
-    if axis != "seconds":
-        whole_numbers(axes)
-    axes.xaxis.set_major_formatter(thousands)
 
 
 def _band(axes: Axes, name: str, mark: Mark, line: Line) -> None:

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from foretoken.report.figures.style import Mark, marks, wrapped
-from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, by, collect
-from foretoken.report.runs.records import number
-from foretoken.report.tables.scores import greater_is_better, heading, printed
+from foretoken.report.figures.style import Mark, marks, percent, wrapped
+from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results, best_by_validation, by
+from foretoken.report.scores import heading, is_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from foretoken.report.runs.records import Run
 
 MOST_LINES = 10  # in one panel
 
@@ -27,6 +24,7 @@ class Panel:
 
     Attributes:
         title: the task, with the model where there are several.
+        model: the pretrained model.
         groups: the candidates, or the chosen ones.
         marks: how each label is drawn.
         metric: that the task is compared by.
@@ -34,6 +32,7 @@ class Panel:
     """
 
     title: str
+    model: str
     groups: Sequence[Group]
     marks: dict[str, Mark]
     metric: str
@@ -49,18 +48,16 @@ class Panel:
         unit = " in %" if is_share(self.metric) else ""
         one.set_label_text(wrapped(f"{heading(self.metric)}{unit}, {split or self.split}", width))
         if is_share(self.metric):
-            one.set_major_formatter(lambda value, _: f"{100 * value:g}" if abs(value) > 1e-9 else "0")
+            one.set_major_formatter(percent)
 
 
-def chosen_panels(runs: Sequence[Run]) -> list[Panel]:
+def chosen_panels(results: Results) -> list[Panel]:
     """Return a panel per task and model with the chosen candidate of every method."""
-    results = collect(runs)
     return list(_panels(results, results.chosen))
 
 
-def all_panels(runs: Sequence[Run]) -> list[Panel]:
+def all_panels(results: Results) -> list[Panel]:
     """Return a panel per task and model with all candidates of every method."""
-    results = collect(runs)
     return list(_panels(results, results.groups))
 
 
@@ -72,21 +69,9 @@ def few(panel: Panel) -> list[tuple[str, Group]]:
     return [(group.label, group) for group in best]
 
 
-def best_by_validation(groups: Sequence[Group]) -> Group:
-    """Return the group of the best mean validation score; never one without a score if others have one."""
-    sign = 1 if greater_is_better(groups[0].metric) else -1
-    return max(groups, key=lambda group: -float("inf") if group.validation is None else sign * group.validation)
-
-
 def method_of(group: Group) -> str:
     """Return the name of a group's method."""
     return group.first.method
-
-
-def prefix_length(group: Group) -> int | None:
-    """Return the recipe's `num_virtual_tokens`; None for a method that has none, or its default."""
-    length = number((group.first.recipe.get("method") or {}).get("num_virtual_tokens"))
-    return None if length is None else int(length)
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
@@ -96,15 +81,6 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     ((2.0, 1.4142135623730951), (2.0, 0.0))
     """
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
-
-
-def is_share(metric: str) -> bool:
-    """Tell whether the tables print a metric in percent.
-
-    >>> is_share("accuracy"), is_share("ece")
-    (True, False)
-    """
-    return printed(metric, 1.0) == "100.0"
 
 
 def _natural(group: Group) -> list[tuple[float, str]]:
@@ -121,4 +97,4 @@ def _panels(results: Results, groups: Sequence[Group]) -> Iterator[Panel]:
         split = TEST if all(group.values(metric, TEST) for group in alike) else VALIDATION
         measured = sorted((group for group in alike if group.values(metric, split)), key=_natural)
         if measured:
-            yield Panel(title, measured, drawn, metric, split)
+            yield Panel(title, model, measured, drawn, metric, split)

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from foretoken.report.runs.records import Run
+    from foretoken.report.runs.groups import Results
+
+    Drawing: TypeAlias = Callable[[Results], Figure | None]  # None: the runs have nothing for it
 
 INK = "#010203"  # all text and axes; nothing else has this colour, so that it can be replaced in the SVG
 # Okabe and Ito's colours for colour-blind readers, with their lightness moved to where white and black contrast alike.
 COLOURS = ("#2b83c6", "#c27803", "#0f9671", "#cf5a22", "#a86ab5", "#4a93a8", "#98732a", "#7f7f7f", "#c2588c")
 MARKERS, LINES = "os^DvPX", ("-", "--", ":", "-.")
 BAND = 0.18  # opacity of what lies around a line
-WIDTH, NARROW = 9.0, 3.5  # inches of every figure, so that all have the same size of text on the page; for a phone
-_PANEL = 2.2  # the least width of one
+WIDTH = 9.0  # inches of every figure, so that all have the same size of text on the page
 LEGEND_ROW = 0.19  # inches
 _LETTERS = 15.5  # of a legend, in an inch
+_ELEMENTS = ("text.", "axes.label", "axes.edge", "axes.title", "xtick.", "ytick.", "grid.")
 RC: dict[Any, Any] = {
+    **{f"{element}color": INK for element in _ELEMENTS},
+    **{f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig")},
     "font.size": 9,
     "font.family": "sans-serif",
     "axes.titlesize": 9,
     "legend.fontsize": 8,
     "legend.frameon": False,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": INK,
     "grid.alpha": 0.15,
     "grid.linewidth": 0.6,
     "axes.grid": True,
@@ -42,20 +38,10 @@ RC: dict[Any, Any] = {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
     "text.parse_math": False,  # names of tasks and methods are text, dollar signs included
     "figure.constrained_layout.h_pad": 0.08,
     "figure.constrained_layout.w_pad": 0.08,
 }
-
-
-class Drawing(Protocol):
-    """Draws finished runs in so many inches; None where they have nothing for it."""
-
-    def __call__(self, runs: Sequence[Run], *, width: float = WIDTH) -> Figure | None:
-        """Draw the runs."""
 
 
 class Mark(NamedTuple):
@@ -66,15 +52,14 @@ class Mark(NamedTuple):
     linestyle: str
 
 
-def styled(draw: Callable[[Sequence[Run]], Figure | None]) -> Drawing:
-    """Let a function draw with the settings of all figures, in the width that is asked for."""
+def styled(draw: Drawing) -> Drawing:
+    """Let a function draw with the settings of all figures."""
 
-    @wraps(draw)
-    def drawn(runs: Sequence[Run], *, width: float = WIDTH) -> Figure | None:
+    def drawn(results: Results) -> Figure | None:
         import matplotlib as mpl
 
-        with mpl.rc_context(RC | {"figure.figsize": (width, width)}):
-            figure = draw(runs)
+        with mpl.rc_context(RC):
+            figure = draw(results)
             if figure is not None:  # placed once: each file that is written would do it again
                 figure.draw_without_rendering()
                 figure.set_layout_engine("none")
@@ -100,16 +85,23 @@ def marks(names: Sequence[tuple[str, str]]) -> dict[str, Mark]:
     return found
 
 
+def method_in(line: str) -> str:
+    """Return the method of a line, which has its colour.
+
+    >>> method_in("aot-p-tuning (variant=fc)")
+    'aot-p-tuning'
+    """
+    return line.partition(" (")[0]
+
+
 def grid(count: int, *, columns: int = 3, height: float = 2.4) -> tuple[Figure, list[Axes]]:
-    """Return a figure with this many axes, in rows of ``columns`` or what fits; one alone is as wide as the figure."""
-    from matplotlib import rcParams
+    """Return a figure with this many axes, in rows of ``columns``; one alone is as wide as the figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    width = rcParams["figure.figsize"][0]
-    columns = min(columns, 2 if count == 4 else count, int(width / _PANEL))
+    columns = min(columns, 2 if count == 4 else count)
     rows = -(-count // columns)
-    figure = Figure(figsize=(width, rows * height + 0.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH, rows * height + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for spare in axes[count:]:
@@ -120,8 +112,9 @@ def grid(count: int, *, columns: int = 3, height: float = 2.4) -> tuple[Figure, 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """Put one legend below the figure, each name once, and make the figure taller by it."""
     handles: dict[str, Artist] = {}
-    for handle, label in _entries(axes):
-        handles.setdefault(label, handle)
+    for one in axes:
+        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
     if not handles:
         return
     letters = int(_LETTERS * figure.get_figwidth())
@@ -170,6 +163,10 @@ def thousands(value: float, _: Any = None) -> str:
     return f"{value:g}"
 
 
-def _entries(axes: Sequence[Axes]) -> Iterator[tuple[Artist, str]]:
-    for one in axes:
-        yield from zip(*one.get_legend_handles_labels(), strict=True)
+def percent(value: float, _: Any = None) -> str:
+    """Return a share as an axis shows it.
+
+    >>> percent(0.815), percent(-1e-17)
+    ('81.5', '0')
+    """
+    return f"{100 * value:g}" if abs(value) > 1e-9 else "0"

@@ -1,7 +1,7 @@
 """Comparisons of two methods on a task: over seeds by t-tests, over documents by a paired bootstrap.
 
 Every two methods of the same task and model are compared, on test. The first of the two is the one that is better
-by validation, so the one-sided question, "is the first better?", is fixed without a look at the test scores.
+by validation, so that the question of a one-sided test, "is the first better?", needs no look at the test scores.
 
 The t-tests are Welch's and not paired: what two methods share through a seed (the order of the documents, the
 initial head) makes their scores no pairs, and choosing between the two tests by the data would be a second chance.
@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
 from foretoken.errors import DataError
-from foretoken.metrics.statistics import Bootstrap, TTest, holm, paired_bootstrap, t_test
+from foretoken.metrics.statistics import Alternative, Bootstrap, TTest, holm, paired_bootstrap, t_test
 from foretoken.report.runs.documents import MEASURES, Key, paired, per_document
 from foretoken.report.runs.groups import TEST, Group, Results, by
-from foretoken.report.tables.scores import greater_is_better
+from foretoken.report.scores import greater_is_better
 
+ONE_SIDED_T = "one-sided-t"
 SAMPLES = 5000
 SIGNIFICANT = 0.05
 
@@ -30,31 +32,36 @@ class Comparison:
 
     one: Group
     other: Group
-    two_sided: TTest | None = None
-    one_sided: TTest | None = None
+    difference: float | None = None  # of the means over seeds, in the task's metric
+    over_seeds: TTest | None = None
+    paper: TTest | None = None  # the paper's own test, where it is asked for
     no_t_test: str = ""
     bootstrap: Bootstrap | None = None
     measure: str = ""
     no_bootstrap: str = ""
-    holm_two_sided: float | None = None
-    holm_one_sided: float | None = None
+    holm_over_seeds: float | None = None
     holm_bootstrap: float | None = None
 
-    @property
-    def difference(self) -> float | None:
-        """The mean of the first minus that of the other, in the task's metric; None where either has none."""
-        means = [_mean(group.values(self.one.metric, TEST)) for group in (self.one, self.other)]
-        return None if means[0] is None or means[1] is None else means[0] - means[1]
 
+def compare(results: Results, *, paper: str | None = None) -> list[Comparison]:
+    """Compare the chosen methods of every task and model; p-values are corrected (Holm) within a task.
 
-def compare(results: Results) -> list[Comparison]:
-    """Compare the chosen methods of every task and model; p-values are corrected (Holm) within a task."""
+    ``paper`` names the test of a paper to make as well: `one-sided-t`, Student's, as Li et al. 2023 report it.
+    """
     found: list[Comparison] = []
     for alike in by(results.chosen, lambda group: group.task).values():
         documents: dict[int, dict[Key, float] | str] = {id(group): per_document(group) for group in alike}
         models = by(alike, lambda group: group.model).values()
         pairs = [pair for same in models for pair in combinations(_by_validation(same), 2)]
-        compared = [_compare(one, other, documents[id(one)], documents[id(other)]) for one, other in pairs]
+        compared = [
+            Comparison(
+                one,
+                other,
+                **_over_seeds(one, other, paper),
+                **_over_documents(one, documents[id(one)], documents[id(other)]),
+            )
+            for one, other in pairs
+        ]
         found += _corrected(compared)
     return found
 
@@ -65,21 +72,19 @@ def _by_validation(groups: Sequence[Group]) -> list[Group]:
     return sorted(groups, key=lambda group: (group.validation is None, sign * (group.validation or 0.0)))
 
 
-def _compare(one: Group, other: Group, documents: dict[Key, float] | str, others: dict[Key, float] | str) -> Comparison:
-    return Comparison(one, other, **_over_seeds(one, other), **_over_documents(one, documents, others))
-
-
-def _over_seeds(one: Group, other: Group) -> dict[str, Any]:
+def _over_seeds(one: Group, other: Group, paper: str | None) -> dict[str, Any]:
     first, second = (group.values(one.metric, TEST) for group in (one, other))
     if not first or not second:
         return {"no_t_test": f"no test scores of {(other if first else one).label}"}
+    difference = {"difference": fmean(first) - fmean(second)}
     if min(len(first), len(second)) < 2:
-        return {"no_t_test": f"no test possible with one seed ({len(first)} and {len(second)})"}
-    better = "greater" if greater_is_better(one.metric) else "less"
+        return difference | {"no_t_test": f"no test possible with one seed ({len(first)} and {len(second)})"}
+    better: Alternative = "greater" if greater_is_better(one.metric) else "less"
     try:
-        return {"two_sided": t_test(first, second), "one_sided": t_test(first, second, alternative=better)}  # type: ignore[arg-type]
+        own = t_test(first, second, alternative=better, equal_var=True) if paper == ONE_SIDED_T else None
+        return difference | {"over_seeds": t_test(first, second), "paper": own}
     except DataError as error:
-        return {"no_t_test": str(error)}
+        return difference | {"no_t_test": str(error)}
 
 
 def _over_documents(one: Group, documents: dict[Key, float] | str, others: dict[Key, float] | str) -> dict[str, Any]:
@@ -99,14 +104,10 @@ def _over_documents(one: Group, documents: dict[Key, float] | str, others: dict[
 def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Correct each kind of test for how often it was made on the task."""
     corrected = list(comparisons)
-    for name in ("two_sided", "one_sided", "bootstrap"):
+    for name in ("over_seeds", "bootstrap"):
         made = [index for index, item in enumerate(corrected) if getattr(item, name) is not None]
         adjusted = holm([getattr(corrected[index], name).p_value for index in made])
         for index, p_value in zip(made, adjusted, strict=True):
             changes: dict[str, Any] = {f"holm_{name}": p_value}
             corrected[index] = replace(corrected[index], **changes)
     return corrected
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

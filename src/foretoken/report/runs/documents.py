@@ -67,7 +67,7 @@ def per_document(group: Group) -> dict[Key, float] | str:
         if not run.scores(TEST):
             continue
         try:
-            scores = _scores(run.read_predictions(), measure)
+            scores = _scores(run.predictions(), measure)
         except DataError as error:
             return f"{printable(run.folder.name)}: {error}"
         if isinstance(scores, str):

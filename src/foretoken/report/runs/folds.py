@@ -56,7 +56,7 @@ def _pooled(runs: Sequence[Run]) -> dict[str, float]:
     first = runs[0]
     bins, task = number(first.recipe.get("ece_bins")), first.recipe["data"].get("task")
     try:
-        table = only_test(joined([run.read_predictions() for run in runs]))
+        table = only_test(joined([run.predictions() for run in runs]))
         problem = make_problem(first.problem, first.values.get("labels") or [], n_bins=int(bins or 15), task=task)
         return pooled_scores(problem, table)
     except (ForetokenError, KeyError, TypeError, ValueError):

@@ -6,14 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
+from math import inf
+from statistics import fmean, median
 from typing import Any, TypeVar
 
 from foretoken.options import flatten
 from foretoken.report.runs.folds import as_one
 from foretoken.report.runs.labels import differing, identity, shown, without_fold
-from foretoken.report.runs.records import Run, number
-from foretoken.report.tables.scores import greater_is_better
+from foretoken.report.runs.records import Run
+from foretoken.report.scores import greater_is_better
 
 T = TypeVar("T")
 TEST, VALIDATION = "test", "validation"
@@ -55,6 +56,11 @@ class Group:
         """The method with the options that tell it from others."""
         return self.first.label
 
+    @property
+    def line(self) -> str:
+        """The method with those of the options that tell it from others that are no numbers."""
+        return self.first.line
+
     @cached_property
     def split(self) -> str:
         """`test`, or `validation` where no run of the group has looked at the test split."""
@@ -66,20 +72,10 @@ class Group:
         values = self.values(self.metric, VALIDATION)
         return fmean(values) if values else None
 
-    @property
-    def percent(self) -> float | None:
-        """The share of parameters that were trained, in percent."""
-        return number((self.first.values.get("parameters") or {}).get("percent"))
-
     def values(self, metric: str, split: str | None = None) -> list[float]:
         """Return a metric of every run that has it, in the order of the seeds; of the group's split by default."""
         scores = [run.scores(split or self.split) for run in self.runs]
         return [score[metric] for score in scores if metric in score]
-
-    def by_seed(self, metric: str, split: str) -> dict[int | None, float]:
-        """Return a metric of every run that has it, by seed."""
-        scores = {run.seed: run.scores(split) for run in self.runs}
-        return {seed: score[metric] for seed, score in scores.items() if metric in score}
 
     def measured(self) -> list[str]:
         """Return the names of the metrics that any run has on the group's split."""
@@ -106,10 +102,13 @@ class Results:
         """The runs that are counted, each fold for itself."""
         return [run for group in self.groups for run in group.parts]
 
-    @property
-    def by_seed(self) -> list[Run]:
-        """The runs that are counted, all folds of a seed as one."""
-        return [run for group in self.groups for run in group.runs]
+    def middle(self, values: Sequence[float]) -> float:
+        """Return what the report shows of the seeds: their mean, or their median."""
+        return median(values) if self.average == MEDIAN else fmean(values)
+
+    def named(self, group: Group) -> str:
+        """Return what a row is called: the label of its method, and the model where there are several."""
+        return f"{group.label}, {group.model}" if len({one.model for one in self.groups}) > 1 else group.label
 
     def of_task(self, task: str) -> list[Group]:
         """Return the chosen groups of a task."""
@@ -120,8 +119,14 @@ def collect(runs: Sequence[Run], *, average: str = MEAN) -> Results:
     """Group runs over seeds and choose among the candidates of each method; `average` is what tables show of seeds."""
     made, repeated = _once_per_seed([run for run in runs if run.is_finished])
     counted = _folds_as_one(made)
-    metrics = {task: _most_common(run.metric for run in alike) for task, alike in by(counted, _task).items()}
-    groups = [group for alike in by(counted, _row).values() for group in _candidates(alike, metrics[alike[0].task])]
+    metrics = {
+        task: _most_common(run.metric for run in alike) for task, alike in by(counted, lambda run: run.task).items()
+    }
+    groups = [
+        group
+        for alike in by(counted, lambda run: (run.task, run.model, run.label)).values()
+        for group in _candidates(alike, metrics[alike[0].task])
+    ]
     groups.sort(key=lambda group: (group.task, group.model, group.label, group.setting))
     left_out = [(run, run.reason) for run in runs if not run.is_finished] + repeated
     return Results(tuple(runs), tuple(groups), tuple(_chosen(groups)), tuple(left_out), average)
@@ -188,26 +193,15 @@ def _chosen(groups: Sequence[Group]) -> list[Group]:
     kept = []
     for alike in by(groups, lambda group: (group.task, group.model, group.first.method)).values():
         tested = [group for group in alike if group.split == TEST]
-        kept += [_best(same) for same in by(tested or alike, lambda group: group.label).values()]
+        kept += [best_by_validation(same) for same in by(tested or alike, lambda group: group.label).values()]
     return kept
 
 
-def _best(candidates: Sequence[Group]) -> Group:
+def best_by_validation(groups: Sequence[Group]) -> Group:
     """Return the best by mean validation score; the first among equals, never one without a score if others have."""
-    measured = [group for group in candidates if group.validation is not None]
-    if not measured:
-        return candidates[0]
-    sign = 1 if greater_is_better(measured[0].metric) else -1
-    return max(measured, key=lambda group: sign * (group.validation or 0.0))
+    sign = 1 if greater_is_better(groups[0].metric) else -1
+    return max(groups, key=lambda group: -inf if group.validation is None else sign * group.validation)
 
 
 def _most_common(metrics: Iterable[str]) -> str:
     return min(Counter(metrics).items(), key=lambda item: (-item[1], item[0]))[0]
-
-
-def _task(run: Run) -> Hashable:
-    return run.task
-
-
-def _row(run: Run) -> Hashable:
-    return (run.task, run.model, run.label)

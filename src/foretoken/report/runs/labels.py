@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from foretoken.data.options import FOLD_OPTIONS
-from foretoken.options import flatten
+from foretoken.options import flatten, is_number
 
 UNKNOWN = "unknown"
 
 
 class Labels(NamedTuple):
-    """The names of a run's task, model and method, unique among the runs they were made with."""
+    """The names of a run's task, model and method, unique among the runs they were made with.
+
+    `line` is the method with those of its options alone that are no numbers: what a figure draws as one line.
+    """
 
     task: str
     model: str
     method: str
+    line: str
 
 
 def labels_of(recipes: Sequence[Mapping[str, Any]], counted: Sequence[bool] | None = None) -> list[Labels]:
@@ -39,10 +43,10 @@ def labels_of(recipes: Sequence[Mapping[str, Any]], counted: Sequence[bool] | No
         [(task, _model_name(recipe), _model_options(recipe)) for task, recipe in zip(tasks, recipes, strict=True)],
         counted,
     )
-    methods = _named(
-        [("", str(_part(recipe, "method").get("name") or UNKNOWN), recipe.get("method")) for recipe in recipes], counted
-    )
-    return [Labels(*names) for names in zip(tasks, models, methods, strict=True)]
+    chosen = [(str(_part(recipe, "method").get("name") or UNKNOWN), _part(recipe, "method")) for recipe in recipes]
+    methods = _named([("", name, options) for name, options in chosen], counted)
+    lines = _named([("", name, _without_numbers(options)) for name, options in chosen], counted)
+    return [Labels(*names) for names in zip(tasks, models, methods, lines, strict=True)]
 
 
 def data_name(data: Mapping[str, Any]) -> str:
@@ -82,6 +86,10 @@ def shown(options: Mapping[str, Any], keys: Iterable[str]) -> str:
     'r=4'
     """
     return ", ".join(f"{key}={_value(options[key])}" for key in keys if options.get(key) is not None)
+
+
+def _without_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in flatten(options).items() if not is_number(value)}
 
 
 def _named(parts: Sequence[tuple[str, str, Mapping[str, Any] | None]], counted: Sequence[bool]) -> list[str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.errors import DataError, printable, quoted
+from foretoken.errors import DataError, printable
 from foretoken.report.runs.labels import UNKNOWN, Labels, data_name, labels_of
 from foretoken.report.runs.reading import check_accuracy, joined, read_json, read_predictions
-from foretoken.report.tables.scores import PART
+from foretoken.report.scores import PART
 from foretoken.training.run.folder import CHECKPOINTS, PREDICTIONS, RECORD, SAVED, is_set_aside
 
 if TYPE_CHECKING:
@@ -21,11 +21,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 FINISHED, UNREADABLE = "finished", "unreadable"
 _LEFT_BY_A_RUN = (PREDICTIONS, CHECKPOINTS, *SAVED)
-_OBJECTS = ("recipe", "best", "validation", "test", "parameters", "timings", "versions", "hardware")
-_OF_OBJECTS = ("documents", "validation_parts", "test_parts")
 _RIGHT_OR_WRONG = ("classification", "multiple-choice")  # problems whose accuracy is that of their predictions
 _GREATEST = 1e100  # of a number: its square, and the sum of many, are numbers too
-_RECIPE_OBJECTS = ("data", "method", "training")
+_ANY = "*"  # every key of an object
+_EXPECTED = {dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number"}
+_SHAPE: dict[str, Any] = {  # of a record as a run writes it, on which the rest of the report relies
+    "status": str,
+    "name": str,
+    "problem": str,
+    "seed": int,
+    "recipe": {"model": str, "data": {}, "method": {"name": str}, "training": {"metric": str, "seed": int}},
+    "best": {"metric": str},
+    "epochs": [{"validation": {}}],
+    "documents": {_ANY: {"length_quantiles": [float]}},
+    **{key: {_ANY: {}} for key in ("validation_parts", "test_parts")},
+    **{key: {} for key in ("validation", "test", "parameters", "timings", "versions", "hardware")},
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,11 @@ class Run:
         return self.labels.method if self.labels else self.method
 
     @property
+    def line(self) -> str:
+        """The method, with those of its differing options that are no numbers."""
+        return self.labels.line if self.labels else self.method
+
+    @property
     def task(self) -> str:
         """The task or the name of the data, with the data options that differ between runs of it."""
         return self.labels.task if self.labels else data_name(self._recipe("data"))
@@ -97,11 +113,6 @@ class Run:
     def parts(self) -> tuple[Run, ...]:
         """The runs that were made: those of the folds, or the run itself."""
         return self.folds or (self,)
-
-    @property
-    def learning_rate(self) -> float | None:
-        """The peak learning rate."""
-        return number(self._recipe("training").get("learning_rate"))
 
     @property
     def metric(self) -> str:
@@ -132,21 +143,14 @@ class Run:
         numbers = {key: number(value) for key, value in found.items()}
         return {key: value for key, value in numbers.items() if value is not None}
 
-    def predictions(self) -> pa.Table | None:
-        """Read the predictions of the run; None where there are none, or they are not the run's or not readable."""
-        try:
-            return self.read_predictions()
-        except DataError:
-            return None
-
-    def read_predictions(self) -> pa.Table:
+    def predictions(self) -> pa.Table:
         """Read the predictions of the run.
 
         Raises:
             DataError: there are none, or they are not the run's or not readable.
         """
         if self.folds:
-            return joined([run.read_predictions() for run in self.folds])
+            return joined([run.predictions() for run in self.folds])
         table = read_predictions(self.folder / PREDICTIONS)
         if self.problem in _RIGHT_OR_WRONG:
             for split in ("validation", "test"):
@@ -155,12 +159,10 @@ class Run:
 
     def predictions_error(self) -> str:
         """Say what is wrong with the predictions; nothing where there are none."""
-        if not os.path.lexists(self.folder / PREDICTIONS):
-            return ""
         try:
-            self.read_predictions()
+            self.predictions()
         except DataError as error:
-            return str(error)
+            return str(error) if os.path.lexists(self.folder / PREDICTIONS) else ""
         return ""
 
     def _recipe(self, part: str) -> Mapping[str, Any]:
@@ -223,70 +225,32 @@ def _read(folder: Path) -> dict[str, Any]:
         values = read_json(folder / RECORD)
     except DataError as error:
         return _unreadable(str(error))
-    wrong = _wrong_shape(values)
-    return _unreadable(f"{RECORD}: {wrong}") if wrong else values
+    wrong = _misfit(values, _SHAPE, RECORD) or _missing(values)
+    return _unreadable(wrong) if wrong else values
 
 
 def _unreadable(reason: str) -> dict[str, Any]:
     return {"status": UNREADABLE, "error": reason}
 
 
-def _wrong_shape(values: Any) -> str | None:
-    """Say what in a record is not as a run writes it; the rest of the report relies on it."""
-    if not isinstance(values, dict):
-        return f"holds a {type(values).__name__}, expected an object"
-    for name, part in _parts(values).items():
-        if part is not None and not isinstance(part, dict):
-            return f"{name} is a {type(part).__name__}, expected an object"
-    if not isinstance(values.get("status"), str):
-        return "it has no status"
-    for name, text in _names(values).items():
-        if not isinstance(text, str | None):
-            return f"{name} is a {type(text).__name__}, expected a text"
-    recipe = values.get("recipe") or {}
-    if values["status"] == FINISHED and not (recipe.get("method") and values.get("validation")):
-        return "the run is finished, but has no method or no validation metrics"
-    seed = values.get("seed", (recipe.get("training") or {}).get("seed"))
-    if isinstance(seed, bool) or not isinstance(seed, int | None):
-        return f"seed is {quoted(seed)}, expected a whole number"
-    return _wrong_course(values)
-
-
-def _names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be a text, under its dotted name."""
-    recipe, best = values.get("recipe") or {}, values.get("best") or {}
-    method, training = recipe.get("method") or {}, recipe.get("training") or {}
-    return {
-        "name": values.get("name"),
-        "problem": values.get("problem"),
-        "recipe.model": recipe.get("model"),
-        "recipe.method.name": method.get("name"),
-        "recipe.training.metric": training.get("metric"),
-        "best.metric": best.get("metric"),
-    }
-
-
-def _wrong_course(values: Mapping[str, Any]) -> str | None:
-    """Say what is wrong with the lists of a record, that of its evaluations and those of lengths."""
-    epochs = values.get("epochs") or []
-    if not isinstance(epochs, list) or not all(isinstance(entry, dict) for entry in epochs):
-        return "epochs is no list of objects"
-    if not all(isinstance(entry.get("validation"), dict | None) for entry in epochs):
-        return "validation of an epoch is no object"
-    for split, counts in (values.get("documents") or {}).items():
-        lengths = (counts or {}).get("length_quantiles") or []
-        if not isinstance(lengths, list) or not all(isinstance(length, int | float) for length in lengths):
-            return f"documents.{split}.length_quantiles is no list of numbers"
+def _missing(values: Mapping[str, Any]) -> str | None:
+    if not values.get("status"):
+        return f"{RECORD} has no status"
+    whole = (values.get("recipe") or {}).get("method") and values.get("validation")
+    if values["status"] == FINISHED and not whole:
+        return f"{RECORD}: the run is finished, but has no method or no validation metrics"
     return None
 
 
-def _parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be an object, under its dotted name."""
-    parts = {name: values.get(name) for name in (*_OBJECTS, *_OF_OBJECTS)}
-    recipe = values.get("recipe")
-    if isinstance(recipe, dict):
-        parts |= {f"recipe.{key}": recipe.get(key) for key in _RECIPE_OBJECTS}
-    for name in _OF_OBJECTS:
-        inner = values.get(name)
-        parts |= {f"{name}.{key}": part for key, part in inner.items()} if isinstance(inner, dict) else {}
-    return parts
+def _misfit(value: Any, shape: Any, place: str) -> str | None:
+    """Say what in a value is not of its shape: a type, a list of a shape, or an object, in which null is allowed."""
+    kind = shape if isinstance(shape, type) else type(shape)
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        return f"{place} is a {type(value).__name__}, expected {_EXPECTED[kind]}"
+    parts: list[tuple[str, Any, Any]] = []
+    if isinstance(value, list):
+        parts = [(place, item, shape[0]) for item in value]
+    elif isinstance(value, dict):
+        known = {key: shape.get(key, shape.get(_ANY)) for key, item in value.items() if item is not None}
+        parts = [(f"{place}: {key}", value[key], part) for key, part in known.items() if part is not None]
+    return next((wrong for name, item, part in parts if (wrong := _misfit(item, part, name))), None)

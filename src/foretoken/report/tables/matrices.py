@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from foretoken.metrics.statistics import summary
 from foretoken.report.render.table import Cell, Table, ranked
-from foretoken.report.runs.groups import MEAN, MEDIAN, TEST, VALIDATION, Group, Results
-from foretoken.report.tables.scores import ABSENT, greater_is_better, heading, spread
+from foretoken.report.runs.groups import MEAN, MEDIAN, TEST, VALIDATION, Group, Results, by
+from foretoken.report.runs.records import number
+from foretoken.report.scores import ABSENT, greater_is_better, heading, is_share, printed, spread
 
 MARK = " †"
 _MARKED = "† on validation: the test split was not looked at."
 _HOW = "± standard deviation over seeds, on test. Best in bold, second best underlined."
+_TIMES = "Scores times 100."
 _PAPER = ("precision_macro", "recall_macro", "f1_micro")  # prefix-propagation, table 2
 
 
@@ -26,7 +29,10 @@ class Column(NamedTuple):
 def main_table(results: Results) -> Table:
     """Return every task's own metric."""
     columns = [Column(task, results.of_task(task)[0].metric) for task in results.tasks]
-    return _matrix("Score on each task", results, columns, f"{_percent(results)} Trained: share of the parameters.")
+    caption = f"{how(results)} {_TIMES} Trained: share of the parameters."
+    if len(columns) > 1 and all(is_share(column.metric) for column in columns):
+        return _matrix("Score on each task", results, columns, f"{caption} Mean: over all tasks, on test.", mean=True)
+    return _matrix("Score on each task", results, columns, caption)
 
 
 def paper_table(results: Results) -> Table:
@@ -36,35 +42,33 @@ def paper_table(results: Results) -> Table:
         groups = results.of_task(task)
         classes = all(set(_PAPER) <= set(group.measured()) for group in groups)
         columns += [Column(task, metric) for metric in (_PAPER if classes else (groups[0].metric,))]
-    return _matrix("Precision and recall (macro) and F1 (micro)", results, columns, _percent(results))
+    return _matrix("Precision and recall (macro) and F1 (micro)", results, columns, f"{how(results)} {_TIMES}")
 
 
 def ece_table(results: Results) -> Table | None:
     """Return the layout of table 3 of prefix-propagation; None where no task has probabilities."""
-    columns = [
-        Column(task, "ece") for task in results.tasks if any(group.values("ece") for group in results.of_task(task))
-    ]
-    if not columns:
-        return None
-    return _matrix("Expected calibration error", results, columns, f"{how(results)} Lower is better.")
+    tasks = [task for task in results.tasks if any(group.values("ece") for group in results.of_task(task))]
+    caption = f"{how(results)} Lower is better."
+    return (
+        _matrix("Expected calibration error", results, [Column(task, "ece") for task in tasks], caption)
+        if tasks
+        else None
+    )
 
 
 def how(results: Results) -> str:
     """Say what the numbers of a table are."""
-    return f"{results.average.capitalize()} {_HOW}"
+    models = sorted({group.model for group in results.chosen})
+    return f"{results.average.capitalize()} {_HOW}{f' Model: {models[0]}.' if len(models) == 1 else ''}"
 
 
-def _percent(results: Results) -> str:
-    return f"{how(results)} Scores times 100."
-
-
-def score_cell(group: Group | None, metric: str, average: str = MEAN) -> Cell:
+def score_cell(group: Group | None, metric: str, average: str = MEAN, split: str | None = None) -> Cell:
     """Return mean or median and deviation of a metric over the group's seeds, marked where it is not of the test."""
-    values = group.values(metric) if group else []
+    values = group.values(metric, split) if group else []
     if not group or not values:
         return Cell(ABSENT)
     numbers = summary(values)
-    sign = MARK if group.split == VALIDATION else ""
+    sign = MARK if not split and group.split == VALIDATION else ""
     middle = numbers.median if average == MEDIAN else numbers.mean
     return Cell(spread(metric, middle, numbers.std) + sign, middle)
 
@@ -91,37 +95,38 @@ def seeds_of(groups: Sequence[Group]) -> str:
 
 def percent_of(groups: Sequence[Group]) -> Cell:
     """Return the share of trained parameters, or its range where the tasks' heads differ in size."""
-    shares = sorted({group.percent for group in groups if group.percent is not None})
+    found = {number((group.first.values.get("parameters") or {}).get("percent")) for group in groups}
+    shares = sorted(share for share in found if share is not None)
     return Cell(_range(shares, "{:.3g}") or ABSENT, shares[0] if shares else None)
 
 
-def _matrix(title: str, results: Results, columns: Sequence[Column], caption: str) -> Table:
-    models = sorted({group.model for group in results.chosen})
-    keys = sorted({(group.model, group.label) for group in results.chosen})
-    members = {key: [group for group in results.chosen if (group.model, group.label) == key] for key in keys}
+def _means(results: Results, rows: Iterable[Sequence[Group]]) -> list[Cell]:
+    """Return the mean over all tasks of the rows that were tested on each."""
+    cells = []
+    for groups in rows:
+        scores = [results.middle(values) for group in groups if (values := group.values(group.metric, TEST))]
+        whole = len(scores) == len(results.tasks)
+        cells.append(Cell(printed(groups[0].metric, fmean(scores)), fmean(scores)) if whole else Cell(ABSENT))
+    return ranked(cells, greater_is_better=True, competing=[True] * len(cells))
+
+
+def _matrix(title: str, results: Results, columns: Sequence[Column], caption: str, *, mean: bool = False) -> Table:
+    members = by(sorted(results.chosen, key=lambda group: (group.model, group.label)), results.named)
     scored = [
-        score_column([_on(members[key], column.task) for key in keys], column.metric, results.average)
+        score_column([_on(groups, column.task) for groups in members.values()], column.metric, results.average)
         for column in columns
     ]
-    several = len(models) > 1
+    scored += [_means(results, members.values())] if mean else []
     rows = tuple(
-        (
-            Cell(label),
-            *([Cell(model)] if several else []),
-            percent_of(members[model, label]),
-            *(column[index] for column in scored),
-            Cell(seeds_of(members[model, label])),
-        )
-        for index, (model, label) in enumerate(keys)
+        (Cell(name), percent_of(groups), *cells, Cell(seeds_of(groups)))
+        for (name, groups), *cells in zip(members.items(), *scored, strict=True)
     )
-    fixed = ("Method", *(["Model"] if several else []), "Trained %")
     return Table(
         title,
-        (*fixed, *(heading(column.metric) for column in columns), "Seeds"),
+        ("Method", "Trained %", *(heading(column.metric) for column in columns), *(["Mean"] if mean else []), "Seeds"),
         rows,
-        with_mark(caption if several or not models else f"{caption} Model: {models[0]}.", rows),
-        names=2 if several else 1,
-        heads=(("", len(fixed)), *_heads(columns), ("", 1)),
+        with_mark(caption, rows),
+        heads=(("", 2), *_heads(columns), ("", 2 if mean else 1)),
     )
 
 

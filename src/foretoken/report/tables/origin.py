@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from foretoken.report.render.table import Cell, Table, words
-from foretoken.report.runs.groups import Group, Results, settings
+from foretoken.report.answers import counted
+from foretoken.report.runs.groups import Group, Results, by, settings
 
 
 class RecipeText(NamedTuple):
@@ -19,36 +19,26 @@ class RecipeText(NamedTuple):
     text: str
 
 
-def origin_table(results: Results) -> Table | None:
-    """Return versions and hardware, with the number of counted runs that had them; None without a run."""
-    found = Counter(
-        (part, str(name), str(value))
-        for run in results.finished
-        for part in ("versions", "hardware")
-        for name, value in (run.values.get(part) or {}).items()
-        if value is not None
-    )
-    if not found:
-        return None
-    rows = tuple(
-        (*words(part, name, value), Cell(str(number), number)) for (part, name, value), number in found.items()
-    )
-    return Table("Versions and hardware", ("", "Name", "Value", "Runs"), rows, names=3)
-
-
-def protocol_lines(results: Results) -> list[str]:
-    """Return what the recipes say of how their scores came about, each once, with the tasks that it is about."""
-    tasks: dict[str, list[str]] = {}
-    for group in results.groups:
-        said = group.first.recipe.get("protocol")
+def made_lines(results: Results) -> list[str]:
+    """Return how the scores came about as the recipes say it, with which versions, and on which machines."""
+    lines = []
+    for said, groups in by(results.groups, lambda group: group.first.recipe.get("protocol")).items():
         if said:
-            tasks.setdefault(" ".join(str(said).split()), []).append(group.task)
-    return [f"Protocol of {', '.join(dict.fromkeys(names))}: {said}" for said, names in tasks.items()]
+            tasks = ", ".join(dict.fromkeys(group.task for group in groups))
+            lines.append(f"Protocol of {tasks}: {' '.join(str(said).split())}")
+    for part in ("versions", "hardware"):
+        found = Counter(_listed(run.values.get(part) or {}) for run in results.finished)
+        lines += [f"{part.capitalize()}: {text} ({counted(number, 'run')})." for text, number in found.items() if text]
+    return lines
 
 
 def recipe_texts(results: Results) -> list[RecipeText]:
     """Return the recipe of every row of the tables."""
     return [RecipeText(_title(group), _yaml(settings(group.first.recipe))) for group in results.chosen]
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def _title(group: Group) -> str:

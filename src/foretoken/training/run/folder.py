@@ -30,7 +30,6 @@ from foretoken.files import (
 log = logging.getLogger(__name__)
 RECORD = "run.json"
 PREDICTIONS = "predictions.parquet"
-RATE_CURVE = "rate-search.svg"
 CHECKPOINTS = "checkpoints"
 SAVED = ("adapter", "model")
 _LOCK, _HOLDER = ".foretoken-lock", ".foretoken-holder.json"

@@ -17,7 +17,7 @@ from peft import PeftConfig
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.table import TASKS
 from foretoken.files import JsonObject
-from foretoken.metrics.table import METRICS
+from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, METRICS, metrics_of
 from foretoken.training.problems import PROBLEMS
 from foretoken.training.run.card import read_card
 from foretoken.training.run.folder import PREDICTIONS, SAVED
@@ -33,8 +33,6 @@ from foretoken.tuner.checkpoints.model_card import (
     table,
 )
 
-_CALIBRATION = ("ece", "ece_mass", "mce", "brier", "nll")
-_AS_ACCURACY = ("precision_micro", "recall_micro", "f1_micro")  # of one class per document
 _TRAINED = ("learning_rate", "head_learning_rate", "batch_size", "tokens_per_batch", "precision", "seed")
 _HUB_NAME = re.compile(r"(?:hub:)?(\w[\w.-]*/\w[\w.-]*)")
 
@@ -144,7 +142,8 @@ def _training(record: JsonObject) -> Iterator[str]:
 
 
 def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    values = {name: value for name, value in record[split].items() if name not in (*_CALIBRATION, *_AS_ACCURACY)}
+    elsewhere = {*metrics_of(CALIBRATION), *metrics_of(AS_ACCURACY)}
+    values = {name: value for name, value in record[split].items() if name not in elsewhere}
     rows = [
         (METRICS[name].title if name in METRICS else name, f"{value:.4f}", _shown(intervals.get(name)))
         for name, value in values.items()
@@ -165,15 +164,14 @@ def _shown(interval: tuple[float, float] | None) -> str:
 
 
 def _calibration(record: JsonObject, split: str) -> Iterator[str]:
-    names = [name for name in _CALIBRATION if name in record[split]]
+    names = [name for name in metrics_of(CALIBRATION) if isinstance(record[split].get(name), int | float)]
     if not names:
         return
     scaling = record.get("scaling") or {}
     scaled = scaling.get(split) or {}
     rows = [
-        [METRICS[name].title, f"{record[split][name]:.4f}", *([f"{scaled[name]:.4f}"] if scaled else [])]
+        [METRICS[name].title, f"{record[split][name]:.4f}", *([_decimals(scaled.get(name))] if scaled else [])]
         for name in names
-        if not scaled or name in scaled
     ]
     head = ["metric", "as trained", *(["scaled"] if scaled else [])]
     said = "The probabilities are not scaled."
@@ -182,6 +180,10 @@ def _calibration(record: JsonObject, split: str) -> Iterator[str]:
         said = f"The probabilities are scaled by a {scaling['kind']}{degree} that was fitted on validation: "
         said += "`foretoken predict` applies it, the Python above does not."
     yield f"## Calibration\n\n{said}\n\n{table(head, rows)}"
+
+
+def _decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
 def _use() -> Iterator[str]:
@@ -204,5 +206,5 @@ def _evaluated(record: JsonObject, split: str, task: Task | None, found: Describ
             metric_value=round(float(value), 6),
         )
         for metric, value in record[split].items()
-        if isinstance(value, int | float) and math.isfinite(value) and metric not in _AS_ACCURACY
+        if isinstance(value, int | float) and math.isfinite(value) and metric not in metrics_of(AS_ACCURACY)
     ]

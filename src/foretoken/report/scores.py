@@ -4,35 +4,10 @@ from __future__ import annotations
 
 import math
 
-from foretoken.metrics.table import METRICS
+from foretoken.metrics.table import CALIBRATION, ERROR, METRICS, SCORE
 
-CALIBRATION = ("ece", "ece_mass", "ece_upper_edge", "mce", "ece_classwise", "brier", "nll", "aurc")
 PART = "/"  # between the part of a test split and the metric: `mismatched/accuracy`
 ABSENT = "-"
-_NOT_A_SHARE = (*CALIBRATION, "loss", "mse")  # printed as they are; everything else as percent
-_SHORT = {
-    "precision_micro": "P (micro)",
-    "recall_micro": "R (micro)",
-    "precision_macro": "P (macro)",
-    "recall_macro": "R (macro)",
-    "precision": "P",
-    "recall": "R",
-    "matthews": "Matthews",
-    "roc_auc": "ROC AUC",
-    "accuracy_f1": "(Accuracy + F1) / 2",
-    "ece": "ECE",
-    "ece_mass": "ECE (equal mass)",
-    "ece_upper_edge": "ECE (upper edges)",
-    "mce": "MCE",
-    "ece_classwise": "ECE (classwise)",
-    "brier": "Brier",
-    "nll": "NLL",
-    "aurc": "AURC",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-    "pearson_spearman": "(Pearson + Spearman) / 2",
-    "mse": "MSE",
-}
 
 
 def greater_is_better(metric: str) -> bool:
@@ -45,6 +20,21 @@ def greater_is_better(metric: str) -> bool:
     return known.greater_is_better if known else True
 
 
+def group_of(metric: str) -> str:
+    """Return the group of a metric in the table of metrics; one that nobody knows is a score."""
+    known = METRICS.get(_bare(metric))
+    return known.group if known else SCORE
+
+
+def is_share(metric: str) -> bool:
+    """Tell whether a metric is printed in percent.
+
+    >>> is_share("accuracy"), is_share("ece")
+    (True, False)
+    """
+    return group_of(metric) not in (CALIBRATION, ERROR)
+
+
 def heading(metric: str) -> str:
     """Return the short name of a metric, for the head of a column.
 
@@ -52,8 +42,7 @@ def heading(metric: str) -> str:
     ('F1 (macro)', 'ECE (equal mass)', 'Accuracy, mismatched')
     """
     bare, part = _bare(metric), metric.rpartition(PART)[0]
-    known = METRICS.get(bare)
-    name = _SHORT.get(bare) or (known.title if known else bare)
+    name = METRICS[bare].heading if bare in METRICS else bare
     return f"{name}, {part}" if part else name
 
 
@@ -65,16 +54,16 @@ def printed(metric: str, value: float | None) -> str:
     """
     if value is None or math.isnan(value):
         return ABSENT
-    return f"{value:.3f}" if _bare(metric) in _NOT_A_SHARE else f"{100 * value:.1f}"
+    return f"{100 * value:.1f}" if is_share(metric) else f"{value:.3f}"
 
 
-def spread(metric: str, mean: float, std: float) -> str:
-    """Return mean and standard deviation; the mean alone where one value has no deviation.
+def spread(metric: str, middle: float, std: float) -> str:
+    """Return mean (or median) and standard deviation; the first alone where one value has no deviation.
 
     >>> spread("accuracy", 0.8154, 0.0042), spread("accuracy", 0.8154, float("nan"))
     ('81.5 ± 0.4', '81.5')
     """
-    return printed(metric, mean) if math.isnan(std) else f"{printed(metric, mean)} ± {printed(metric, std)}"
+    return printed(metric, middle) if math.isnan(std) else f"{printed(metric, middle)} ± {printed(metric, std)}"
 
 
 def _bare(metric: str) -> str:
