@@ -9,6 +9,9 @@ KEYS = {  # of recipes and sweep files, by their dotted names
 VERBS = {
     "bench": "python -m benchmarks NAME, in a clone of foretoken's repository",
 }
+TASKS = dict.fromkeys(  # of data.task
+    ("medhop", "medhop-masked"), "name its files as data of your own, with data.problem candidates"
+)
 
 
 def gone(name: str, table: dict[str, str]) -> str | None:

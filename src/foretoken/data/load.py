@@ -34,7 +34,7 @@ from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
 from foretoken.data.readers.hub import hub_name, read_hub
 from foretoken.data.readers.rows import ColumnNames
-from foretoken.data.readers.user_data import read_examples, read_inputs
+from foretoken.data.readers.user_data import read_examples
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups
 from foretoken.data.tasks.table import find_raw, get_task, task_errors
@@ -116,8 +116,8 @@ def load_inputs(path: str | Path, options: DataOptions, problem: str) -> dataset
     Raises:
         DataError: the file or folder is not usable, or a text is empty.
     """
-    path, columns = local_path(path), replace(options.columns, problem=problem)
-    examples = _texts_of_folder(path, problem) if is_folder(path) else read_inputs(path, columns)
+    path, columns = local_path(path), replace(options.columns, problem=problem, label=None)
+    examples = _texts_of_folder(path, problem) if is_folder(path) else read_examples(path, columns)
     kind, label, names = _UNLABELLED.get(problem, (problem, "label", []))
     return table(kind, examples, names).remove_columns(label)
 

@@ -8,10 +8,12 @@ import pytest
 
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.tasks.coqa import TASK, read_conversations
+from foretoken.data.tasks.coqa import read_conversations
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
 
 NONE = DataOptions(task="pydocs")
+TASK = TASKS["coqa"]
 
 
 def turns(texts):
@@ -97,11 +99,6 @@ def test_a_malformed_record_is_named(tmp_path, records, message):
         read_conversations(path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(DataError, match=r"'coqa' needs a file coqa-train-v1\.0\.json"):
-        TASK.read_raw(tmp_path, NONE)
 
 
 def test_the_hub_copy_warns_of_its_single_references(monkeypatch, caplog):

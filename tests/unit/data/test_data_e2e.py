@@ -9,12 +9,15 @@ import datasets
 import pytest
 
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.user_data import read_generation
-from foretoken.data.tasks.e2e import TASK
+from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.user_data import read_examples
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "e2e"
 NONE = DataOptions(task="pydocs")
+TASK = TASKS["e2e"]
+SOURCES = ColumnNames("source", "target", problem="generation")
 NAMES = ("trainset.csv", "devset.csv", "testset_w_refs.csv")
 ROWS = [
     ("name[Caf\u00e9], area[city, centre]", 'In "town".'),
@@ -84,9 +87,9 @@ def test_a_malformed_row_is_named(tmp_path, text, message, packed):
 
 def test_missing_and_damaged_files(tmp_path):
     path = folder(tmp_path / "x", names=NAMES[:2])
-    with pytest.raises(DataError, match=r"'e2e' needs a file testset_w_refs\.csv"):
+    with pytest.raises(DataError, match=r"x: no testset_w_refs\.csv here"):
         TASK.read_raw(path, NONE)
-    with pytest.raises(DataError, match=r"has no testset_w_refs\.csv"):
+    with pytest.raises(DataError, match=r"a\.zip: no testset_w_refs\.csv here"):
         TASK.read_raw(zipped(tmp_path / "a.zip", path), NONE)
     (tmp_path / "b.zip").write_bytes(b"PK")
     with pytest.raises(DataError, match="the archive is damaged"):
@@ -119,15 +122,15 @@ def test_the_real_zip():
 def test_your_own_files(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"id": "x", "in": "a", "out": ["b", "c"]}\n{"id": "y", "in": "d", "out": "e"}\n')
-    examples = read_generation(path, "in", "out")
+    examples = read_examples(path, ColumnNames("in", "out", problem="generation"))
     assert [(one.id, one.source, one.references, one.where) for one in examples] == [
         ("x", "a", ("b", "c"), f"{path}:1"),
         ("y", "d", ("e",), f"{path}:2"),
     ]
     datasets.Dataset.from_dict({"source": ["a"], "target": [["b", "c"]]}).to_parquet(tmp_path / "mine.parquet")
-    assert read_generation(tmp_path / "mine.parquet")[0].references == ("b", "c")
+    assert read_examples(tmp_path / "mine.parquet", SOURCES)[0].references == ("b", "c")
     (tmp_path / "mine.csv").write_text('source,target\na,"b, c"\n')
-    assert read_generation(tmp_path / "mine.csv")[0].references == ("b, c",)
+    assert read_examples(tmp_path / "mine.csv", SOURCES)[0].references == ("b, c",)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +150,6 @@ def test_your_own_malformed_files(tmp_path, text, message):
     path = tmp_path / "mine.jsonl"
     path.write_text(text)
     with pytest.raises(DataError) as caught:
-        read_generation(path)
+        read_examples(path, SOURCES)
     assert f"{path}" in str(caught.value)
     assert message in str(caught.value)
-    with pytest.raises(DataError, match="source and target are both column 'a'"):
-        read_generation(path, "a", "a")

@@ -8,11 +8,12 @@ import datasets
 import pytest
 
 from foretoken.data.options import DataOptions
-from foretoken.data.tasks.squality import TASK
+from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "squality"
 NONE = DataOptions(task="pydocs")
+TASK = TASKS["squality"]
 
 
 def question(number, answers=("One.", " Two. ")):

@@ -12,11 +12,12 @@ import pytest
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.tasks.table import TASKS
-from foretoken.data.tasks.webnlg import TASK, linearise
+from foretoken.data.tasks.webnlg import linearise
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "webnlg"
 NONE = DataOptions(task="pydocs")
+TASK = TASKS["webnlg"]
 ENTRY = """<entry category="{category}" eid="Id{number}" size="2">
 <originaltripleset><otriple>no | not | this</otriple></originaltripleset>
 <modifiedtripleset>
@@ -95,7 +96,7 @@ def test_an_entry(tmp_path):
     )
     assert seen.references == ("Text one of 30.", "Text two.")
     assert (seen.part, unseen.part) == ("seen", "unseen")
-    assert seen.where == f"{tmp_path / 'test/testdata_with_lex.xml'}:4"
+    assert seen.where == f"{tmp_path / 'test/testdata_with_lex.xml'}:entry 1"
     assert corpus.splits["train"][0].part is None
     assert corpus.problem == "generation"
 
@@ -127,12 +128,20 @@ def test_the_task_becomes_tables(tmp_path):
 @pytest.mark.parametrize(
     ("entry", "line", "message"),
     [
-        ("<entry category='Food' eid='1'><lex>a</entry>", 4, "malformed XML: mismatched tag"),
-        ("<entry category='Food' eid='1'>\n<mtriple>a | b</mtriple></entry>", 5, "the triple 'a | b' has 2 parts"),
-        ("<entry category='Food' eid='1'><lex>a</lex></entry>", 4, "the entry has no <mtriple>"),
-        ("<entry category='Food' eid='1'><mtriple>a | b | c</mtriple></entry>", 4, "the entry has no <lex>"),
-        ("<entry eid='1'><mtriple>a | b | c</mtriple><lex>a</lex></entry>", 4, "lacks eid or category; it has eid"),
-        ("<entry category='x' eid='1'><mtriple>a | b | c</mtriple><lex> </lex></entry>", 4, "has an empty <lex>"),
+        ("<entry category='Food' eid='1'><lex>a</entry>", ":4:", "malformed XML: mismatched tag"),
+        (
+            "<entry category='Food' eid='1'>\n<mtriple>a | b</mtriple></entry>",
+            ":entry 1",
+            "the triple 'a | b' has 2 parts",
+        ),
+        ("<entry category='Food' eid='1'><lex>a</lex></entry>", ":entry 1", "no <mtriple>"),
+        ("<entry category='Food' eid='1'><mtriple>a | b | c</mtriple></entry>", ":entry 1", "no <lex>"),
+        (
+            "<entry eid='1'><mtriple>a | b | c</mtriple><lex>a</lex></entry>",
+            ":entry 1",
+            "no eid or category; the entry has eid",
+        ),
+        ("<entry category='x' eid='1'><mtriple>a | b | c</mtriple><lex> </lex></entry>", ":entry 1", "an empty <lex>"),
     ],
 )
 def test_a_malformed_entry_is_named(tmp_path, entry, line, message):
@@ -140,12 +149,12 @@ def test_a_malformed_entry_is_named(tmp_path, entry, line, message):
     path.write_text(document([entry]), encoding="utf-8")
     with pytest.raises(DataError) as caught:
         TASK.read_raw(tmp_path, NONE)
-    assert str(caught.value).startswith(f"{path}:{line}")
+    assert str(caught.value).startswith(f"{path}{line}")
     assert message in str(caught.value)
 
 
 def test_missing_and_damaged_files(tmp_path):
-    with pytest.raises(DataError, match=r"neither webnlg_challenge_2017\.tar\* nor its XML files are here"):
+    with pytest.raises(DataError, match=r"no entries for train; expected webnlg_challenge_2017\.tar\*"):
         TASK.read_raw(tmp_path, NONE)
     (folder(tmp_path / "a") / "test/testdata_with_lex.xml").unlink()
     with pytest.raises(DataError, match="no entries for test; expected"):

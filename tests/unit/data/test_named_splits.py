@@ -44,14 +44,14 @@ def test_20_newsgroups_in_60_20_20():
 def test_coqa_with_500_questions_for_validation():
     examples = [GenerationExample(f"c{i // 10}/{i}", f"q {i}", ("a",), "here", group=f"c{i // 10}") for i in range(620)]
     options = DataOptions(task="coqa", split="500-instances")
-    found = coqa.TASK.validation(examples, options)
+    found = coqa.split_off_500(examples, options)
     assert {name: len(documents) for name, documents in found.items()} == {"train": 120, "validation": 500}
     assert not {one.id for one in found["train"]} & {one.id for one in found["validation"]}
-    assert found == coqa.TASK.validation(examples, options)
-    assert found != coqa.TASK.validation(examples, DataOptions(task="coqa", split="500-instances", split_seed=1))
-    assert coqa.TASK.validation(examples, DataOptions(task="coqa")) == {"train": examples}
+    assert found == coqa.split_off_500(examples, options)
+    assert found != coqa.split_off_500(examples, DataOptions(task="coqa", split="500-instances", split_seed=1))
+    assert coqa.split_off_500(examples, DataOptions(task="coqa")) == {"train": examples}
     with pytest.raises(DataError, match="takes 500 questions from train, which has 7"):
-        coqa.TASK.validation(examples[:7], options)
+        coqa.split_off_500(examples[:7], options)
 
 
 def test_hyperpartisan_on_its_published_validation_part(tmp_path, caplog):

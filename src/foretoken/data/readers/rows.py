@@ -10,13 +10,21 @@ from typing import Any
 
 from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids, shown
 from foretoken.data.oddities import warn_of_merged_labels
-from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION, RETRIEVAL
+from foretoken.data.problems import (
+    CANDIDATES,
+    CLASSIFICATION,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    REGRESSION,
+    RETRIEVAL,
+)
 from foretoken.errors import DataError, did_you_mean
 
 Row = tuple[str, Mapping[str, Any]]
 MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 CHOICES = "choices"
 QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"
+CANDIDATE_COLUMNS, ANSWER = ("query", "candidates", "supports"), "answer"
 QUESTION, CONTEXT, ANSWERS = "question", "context", "answers"
 OPTIONAL = ("id", NEGATIVE)  # columns that are read where they are
 
@@ -41,6 +49,8 @@ class ColumnNames:
             return [QUERY] if self.label is None else [QUERY, PASSAGE]
         if self.problem == QUESTION_ANSWERING:
             return [QUESTION, CONTEXT] if self.label is None else [QUESTION, CONTEXT, ANSWERS]
+        if self.problem == CANDIDATES:
+            return [*CANDIDATE_COLUMNS, *([] if self.label is None else [ANSWER])]
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
         return [name for name in (self.text, self.label, self.text_pair, choices) if name is not None]
 
