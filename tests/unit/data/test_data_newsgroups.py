@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foretoken.data.options import DataOptions
-from foretoken.data.tasks.newsgroups import LABELS, strip
+from foretoken.data.tasks.newsgroups import strip
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
 
@@ -125,7 +125,7 @@ def test_the_real_archive():
 
     plain = TASK.read_raw(RAW, DataOptions(task="20newsgroups", remove=[])).splits
     assert {split: len(documents) for split, documents in plain.items()} == {"train": 11314, "test": 7532}
-    assert tuple(sorted({document.label for document in plain["test"]})) == LABELS
+    assert tuple(sorted({document.label for document in plain["test"]})) == TASK.labels
     assert Counter(document.label for document in plain["train"])["alt.atheism"] == 480
     for document in plain["test"][::75]:
         text = rules.strip_newsgroup_header(document.text)

@@ -13,7 +13,7 @@ from foretoken.errors import DataError
 def posts(half, count):
     return [
         Document(f"{label}/{i}", f"{half} post {i} of {label}", label, "here")
-        for label in newsgroups.LABELS[:2]
+        for label in ("sci.med", "sci.space")
         for i in range(count)
     ]
 
@@ -29,7 +29,7 @@ def test_20_newsgroups_with_its_test_half_halved():
     parts = ids(found)
     assert parts["train"] == ids(halves)["train"]
     assert parts["validation"] | parts["test"] == ids(halves)["test"]
-    assert {document.label for document in found["test"]} == set(newsgroups.LABELS[:2])
+    assert {document.label for document in found["test"]} == {"sci.med", "sci.space"}
 
 
 def test_20_newsgroups_in_60_20_20():

@@ -25,8 +25,7 @@ LABELS = (
     "cs.NE",
     "math.ST",
 )  # in the order of the hub's class numbers
-HUB = "ccdv/arxiv-classification"
-COLUMNS = ColumnNames("text", "label")
+_COLUMNS = ColumnNames("text", "label")
 _FILES = {
     "train": ("train_data.txt", "train_data.jsonl"),
     "validation": ("val_data.txt", "val_data.jsonl"),
@@ -63,14 +62,14 @@ def _split(path: Path, split: str) -> list[Document]:
     for place in (folder / "no_ref", folder):
         shards = sorted(place.glob(f"{split}-*.parquet"))
         if shards:
-            return from_rows(str(place), (row for shard in shards for row in read_rows(shard, COLUMNS.needed)))
+            return from_rows(str(place), (row for shard in shards for row in read_rows(shard, _COLUMNS.needed)))
     file = raw_file(path, _FILES[split], "arxiv")
-    return from_rows(str(file), read_rows(file, COLUMNS.needed, ending=".jsonl"))
+    return from_rows(str(file), read_rows(file, _COLUMNS.needed, ending=".jsonl"))
 
 
 def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
     """Return the papers of a table, their texts without the subjects."""
-    return documents_from_rows(source, map(_row, rows), COLUMNS)
+    return documents_from_rows(source, map(_row, rows), _COLUMNS)
 
 
 def _row(row: Row) -> Row:

@@ -14,7 +14,6 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder
 from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.rows import Row
-from foretoken.data.readers.tables import read_rows
 from foretoken.errors import ConfigError, MissingDataError
 
 OFFICIAL = "official"  # as papers report it, also where that means to select on what is reported
@@ -57,9 +56,9 @@ class HubSource:
     lacks: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """A built-in task.
+    """A built-in task, which is a row of tasks.yaml with what reads its data.
 
     Attributes:
         metric: what the literature reports and runs select by.
@@ -80,7 +79,7 @@ class Task:
     name: str
     title: str
     summary: str
-    metric: str
+    metric: str = "accuracy"
     sizes: str
     source: str
     licence: str
@@ -169,14 +168,6 @@ def from_files(
         return {split: read(file) for split, file in found.items()}
 
     return reader
-
-
-def from_tables(
-    task: str, train: str, validation: str, columns: Sequence[str], examples: FromRows, *, test: str | None = None
-) -> Reader:
-    """Return a reader of one table per split, which ``examples`` makes examples of as :func:`from_hub` says it."""
-    files = {"train": train, "validation": validation} | ({"test": test} if test else {})
-    return from_files(task, files, lambda file: examples(str(file), read_rows(file, columns)))
 
 
 def from_hub(

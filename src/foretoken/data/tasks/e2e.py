@@ -16,7 +16,7 @@ from foretoken.errors import DataError, MissingDataError
 
 _FILES = {"train": "trainset.csv", "validation": "devset.csv", "test": "testset_w_refs.csv"}
 _HEADER = ["mr", "ref"]
-HUB_COLUMNS = ("meaning_representation", "human_reference")
+_HUB_COLUMNS = ("meaning_representation", "human_reference")
 _Pair = tuple[str, str, str]  # where, meaning representation, reference
 
 
@@ -38,7 +38,7 @@ def read(path: Path, _: DataOptions) -> Splits:
 
 def from_rows(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
     """Return the same from the rows on the hub."""
-    texts = ((where, *(filled(where, values[name], name) for name in HUB_COLUMNS)) for where, values in rows)
+    texts = ((where, *(filled(where, values[name], name) for name in _HUB_COLUMNS)) for where, values in rows)
     return _grouped((where, mr, reference) for where, mr, reference in texts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ class Columns:
 
     Attributes:
         text, text_pair, label: columns; ``text_pair`` None for single texts.
-        labels: the class of each published label, in order; numbers are the hub's. None for regression.
+        labels: the class of each published label; none for regression.
         id: a column of ids; None: the number of the row.
         group: a column whose equal values never straddle the splits made here.
         header: the columns of a file that does not name them.
@@ -38,29 +38,25 @@ class Columns:
     labels: Mapping[str | int, str] = field(default_factory=dict)
     id: str | None = None
     group: str | None = None
-    header: tuple[str, ...] = ()
+    header: Sequence[str] = ()
     skip_broken: bool = False
-    on_hub: tuple[str, str] | None = None
+    on_hub: Sequence[str] | None = None
 
     @property
     def needed(self) -> list[str]:
         """The columns that every row must have."""
         return [name for name in (self.text, self.text_pair, self.label, self.id, self.group) if name is not None]
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes in order; none for regression."""
-        return tuple(dict.fromkeys(self.labels.values()))
 
+def published(
+    classes: Sequence[str], *, numbered: bool = False, on_hub: Sequence[str] | None = None
+) -> dict[str | int, str]:
+    """Return the class of each published label: its name, or its number in files that are ``numbered``.
 
-def numbered(*classes: str) -> dict[str | int, str]:
-    """Return the classes of labels that are published as their numbers."""
-    return {key: name for number, name in enumerate(classes) for key in (str(number), number)}
-
-
-def named(*classes: str) -> dict[str | int, str]:
-    """Return the classes of labels that are published as their names, and on the hub as numbers in this order."""
-    return {key: name for number, name in enumerate(classes) for key in (name, number)}
+    The hub has class numbers, in the order of ``on_hub``.
+    """
+    known: dict[str | int, str] = {str(index) if numbered else name: name for index, name in enumerate(classes)}
+    return known | dict(enumerate(on_hub or classes))
 
 
 def labelled(rows: Iterable[Row], columns: Columns, part: str | None = None) -> list[Document]:

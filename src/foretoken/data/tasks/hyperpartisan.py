@@ -24,9 +24,8 @@ _ARTICLES = "articles-training-byarticle-*.xml"
 _TRUTH = "ground-truth-training-byarticle-*.xml"
 _PUBLISHED = {"train": "train", "dev": "validation", "test": "test"}
 _CLASS = {"false": LABELS[0], "true": LABELS[1]}
-PUBLISHED = "longformer"
 ON_VALIDATION = "longformer-validation"  # what Li et al. 2023 report, as the published test part recurs in train
-HUB_COLUMNS = ColumnNames("text", "hyperpartisan")
+_HUB_COLUMNS = ColumnNames("text", "hyperpartisan")
 _LINK = re.compile(r"\b(?:https?://|www\.)\S+", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s>/]*)[^>]*>")
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,31});")
@@ -79,7 +78,7 @@ def strip_tags(text: str) -> str:
 
 def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
     """Return the articles with the title in front, the text cleaned, and our class names."""
-    return documents_from_rows(source, map(_hub_row, rows), HUB_COLUMNS)
+    return documents_from_rows(source, map(_hub_row, rows), _HUB_COLUMNS)
 
 
 def _hub_row(row: Row) -> Row:

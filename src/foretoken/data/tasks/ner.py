@@ -15,8 +15,6 @@ from foretoken.data.readers.rows import Row
 from foretoken.data.tasks.base import from_files, raw_folder
 from foretoken.errors import DataError, MissingDataError
 
-HUB_COLUMNS = ("tokens", "ner_tags")
-
 
 def from_rows(_: str, rows: Iterable[Row]) -> list[TaggedExample]:
     """Return the sentences of the rows on the hub, whose tags are names or class numbers."""

@@ -13,32 +13,10 @@ from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
 from foretoken.data.splits import split_off
 from foretoken.errors import ConfigError, DataError, MissingDataError
 
-LABELS = (
-    "alt.atheism",
-    "comp.graphics",
-    "comp.os.ms-windows.misc",
-    "comp.sys.ibm.pc.hardware",
-    "comp.sys.mac.hardware",
-    "comp.windows.x",
-    "misc.forsale",
-    "rec.autos",
-    "rec.motorcycles",
-    "rec.sport.baseball",
-    "rec.sport.hockey",
-    "sci.crypt",
-    "sci.electronics",
-    "sci.med",
-    "sci.space",
-    "soc.religion.christian",
-    "talk.politics.guns",
-    "talk.politics.mideast",
-    "talk.politics.misc",
-    "talk.religion.misc",
-)
 SIXTY = "60-20-20"  # of all posts, as table 6 of Li et al. 2023 gives the shares
 HALVED = "bydate-halved"  # the test half halved into validation and test, which makes the same shares
 _HALVES = {"20news-bydate-train": "train", "20news-bydate-test": "test"}
-HUB_COLUMNS = ColumnNames("text", "label_text")
+_HUB_COLUMNS = ColumnNames("text", "label_text")
 _log = logging.getLogger(__name__)
 
 
@@ -104,7 +82,7 @@ def strip(text: str, remove: Sequence[str]) -> str:
 def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
     """Return the posts, which are already stripped, where anything was left."""
     kept = ((where, values) for where, values in rows if (values["text"] or "").strip())
-    return documents_from_rows(source, kept, HUB_COLUMNS)
+    return documents_from_rows(source, kept, _HUB_COLUMNS)
 
 
 def check_hub(options: DataOptions) -> None:

@@ -10,7 +10,6 @@ from foretoken.data.examples import GenerationExample
 from foretoken.data.readers.rows import Row, field_of, filled
 from foretoken.errors import DataError
 
-FIELDS = ("metadata", "document", "questions")
 _field = partial(field_of, record="SQuALITY v1.3")
 
 

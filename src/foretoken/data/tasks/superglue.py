@@ -13,11 +13,13 @@ from typing import Any
 from foretoken.data.documents import Document, Splits
 from foretoken.data.examples import ChoiceExample, QuestionExample
 from foretoken.data.options import DataOptions
+from foretoken.data.readers.hub import PARQUET
 from foretoken.data.readers.questions import Span
 from foretoken.data.readers.rows import Row, check_columns, filled, text_value
+from foretoken.data.readers.tables import read_rows
 from foretoken.data.splits import split_off
-from foretoken.data.tasks.base import FromRows
-from foretoken.data.tasks.glue import Columns, labelled, named
+from foretoken.data.tasks.base import FromRows, HubSource, Reader, from_files, from_hub
+from foretoken.data.tasks.glue import Columns, labelled, published
 from foretoken.errors import DataError
 
 
@@ -28,25 +30,34 @@ class Records:
     Attributes:
         needed: what a record must have.
         examples: makes the examples of a split, given the name of its source and its records.
-        labels: the classes, in order.
         on_hub: the same of the rows on the hub, where they have another shape.
     """
 
     needed: Sequence[str]
     examples: FromRows
-    labels: tuple[str, ...] = ()
     on_hub: Records | None = None
 
+    def reader(self, task: str) -> Reader:
+        """Return the reader of a folder."""
+        files = {"train": "train.jsonl", "validation": "val.jsonl"}
+        return from_files(task, files, lambda file: self.examples(str(file), read_rows(file, self.needed)))
 
-def records_of(text: str, text_pair: str, labels: Mapping[str | int, str]) -> Records:
+    def hub(self, config: str) -> HubSource:
+        """Return the copy on the hub, whose test set has no labels either."""
+        own = self.on_hub or self
+        splits = ("train", "validation")
+        return from_hub("aps/super_glue", own.needed, own.examples, config=config, revision=PARQUET, splits=splits)
+
+
+def records_of(labels: Mapping[str | int, str], text: str, text_pair: str) -> Records:
     """Return records that hold a pair of texts under these names."""
     columns = Columns(text, text_pair, labels=labels)
-    return Records(columns.needed, lambda _, rows: labelled(rows, columns), columns.classes)
+    return Records(columns.needed, lambda _, rows: labelled(rows, columns))
 
 
 _JOINERS = {"cause": "because", "effect": "so"}
-FALSE_TRUE = named("false", "true")  # the files have false and true, which equal the numbers
-_TEXTS = Columns("text", "text_pair", labels=FALSE_TRUE)
+# the files have false and true, which equal the numbers
+_TEXTS = Columns("text", "text_pair", labels=published(("false", "true")))
 _TEXT = replace(_TEXTS, text_pair=None)
 _ANSWERS = replace(_TEXTS, id="id", group="group")
 
@@ -214,23 +225,19 @@ def _mention(where: str, text: str, span: Mapping[str, Any]) -> Span:
 
 
 _WORDS = ("word", "sentence1", "sentence2", "label")
-COPA = Records(("premise", "choice1", "choice2", "question", "label"), _copa)
-WIC = Records(_WORDS, _wic, _TEXTS.classes)
-WIC_QUESTION = Records(_WORDS, _wic_question, _TEXTS.classes)
-WSC = Records(
-    ("text", "target", "label"),
-    _wsc,
-    _TEXTS.classes,
-    Records(("text", "span1_text", "span2_text", "span2_index", "label"), _wsc),
-)
-MULTIRC = Records(
-    ("idx", "passage"),
-    _multirc_records,
-    _TEXTS.classes,
-    Records(("paragraph", "question", "answer", "idx", "label"), _multirc),
-)
-RECORD = Records(
-    ("idx", "passage", "qas"),
-    _record_records,
-    on_hub=Records(("passage", "query", "entity_spans", "answers", "idx"), _record),
-)
+RECORDS = {
+    "copa": Records(("premise", "choice1", "choice2", "question", "label"), _copa),
+    "wic": Records(_WORDS, _wic),
+    "wic-question": Records(_WORDS, _wic_question),
+    "wsc": Records(
+        ("text", "target", "label"), _wsc, Records(("text", "span1_text", "span2_text", "span2_index", "label"), _wsc)
+    ),
+    "multirc": Records(
+        ("idx", "passage"), _multirc_records, Records(("paragraph", "question", "answer", "idx", "label"), _multirc)
+    ),
+    "record": Records(
+        ("idx", "passage", "qas"),
+        _record_records,
+        Records(("passage", "query", "entity_spans", "answers", "idx"), _record),
+    ),
+}
