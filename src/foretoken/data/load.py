@@ -15,10 +15,10 @@ from foretoken.data.folds import fold_splits, pooled
 from foretoken.data.made_up import made_up
 from foretoken.data.oddities import (
     input_keys,
+    warn_of_absent_classes,
     warn_of_classes,
     warn_of_contradictions,
     warn_of_leaks,
-    warn_of_thin_splits,
 )
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import (
@@ -209,7 +209,7 @@ def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> 
         warn_of_leaks(complete, keys)
     if options.task is None:
         warn_of_contradictions(corpus.problem, complete, keys)
-        warn_of_thin_splits(complete, missing)
+        warn_of_absent_classes(complete)
     return {split: complete[split] for split in SPLITS}
 
 

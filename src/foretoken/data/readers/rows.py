@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids, shown
-from foretoken.data.oddities import warn_of_merged_labels
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -78,18 +77,11 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
         DataError: no rows, a missing value, a text that is no string, a label that is no number where the
             problem is regression, an empty document, a repeated id.
     """
-    documents: list[Document] = []
-    written: dict[str, set[str]] = {}  # the forms that each label has in the file
-    for number, (where, values) in enumerate(rows):
-        document = _document(where, values, number, columns)
-        documents.append(document)
-        if document.label is not None:
-            written.setdefault(document.label, set()).add(repr(values[str(columns.label)]))
+    documents = [_document(where, values, number, columns) for number, (where, values) in enumerate(rows)]
     if not documents:
         raise DataError(f"{source}: has no documents; expected at least one row of data")
     refuse_empty(documents)
     refuse_repeated_ids(documents)
-    warn_of_merged_labels(source, written)
     return documents
 
 
