@@ -68,9 +68,3 @@ def test_a_malformed_record_is_named(folder, line, said):
     (folder / "val_data.txt").write_text(json.dumps(paper("validation", 0)) + "\n" + line)
     with pytest.raises(DataError, match=said):
         load(DataOptions(task="arxiv", path=str(folder)))
-
-
-def test_a_missing_file(folder):
-    (folder / "val_data.txt").unlink()
-    with pytest.raises(DataError, match=r"task 'arxiv' needs a file val_data\.txt or val_data\.jsonl here"):
-        load(DataOptions(task="arxiv", path=str(folder)))

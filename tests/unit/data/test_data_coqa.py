@@ -3,7 +3,6 @@
 import json
 import logging
 
-import datasets
 import pytest
 
 from foretoken.data.load import load_data
@@ -99,20 +98,3 @@ def test_a_malformed_record_is_named(tmp_path, records, message):
         read_conversations(path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
-
-
-def test_the_hub_copy_warns_of_its_single_references(monkeypatch, caplog):
-    row = {
-        "source": "cnn",
-        "story": "S.",
-        "questions": ["Q1?", "Q2?"],
-        "answers": {"input_text": ["a1", "a2"], "answer_start": [0, 1], "answer_end": [1, 2]},
-    }
-    table = datasets.Dataset.from_list([row, row])
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_: {"train": table, "validation": table.select([0])})
-    with caplog.at_level(logging.WARNING, logger="foretoken.data"):
-        corpus = TASK.read_hub(NONE)
-    assert "lacks the additional answers" in caplog.text
-    assert [one.id for one in corpus.splits["train"]] == ["0/1", "0/2", "1/1", "1/2"]
-    assert corpus.splits["test"][1].source == "<bos_qa> <document> S. <question> Q1? <answer> a1 <question> Q2?"
-    assert corpus.splits["test"][1].references == ("a2",)

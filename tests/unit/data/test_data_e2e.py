@@ -96,22 +96,6 @@ def test_missing_and_damaged_files(tmp_path):
         TASK.read_raw(tmp_path / "b.zip", NONE)
 
 
-def test_the_hub_copy(monkeypatch):
-    table = datasets.Dataset.from_list(
-        [{"meaning_representation": mr, "human_reference": reference} for mr, reference in ROWS]
-    )
-    asked = []
-
-    def load_dataset(*arguments, **place):
-        asked.append((arguments, place))
-        return datasets.DatasetDict({"train": table, "validation": table, "test": table})
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    corpus = TASK.read_hub(NONE)
-    assert asked == [(("tuetschek/e2e_nlg",), {"data_dir": None, "revision": "refs/convert/parquet"})]
-    assert [len(one.references) for one in corpus.splits["test"]] == [2, 1]
-
-
 @pytest.mark.skipif(not RAW.is_dir(), reason="the raw data are not at hand")
 def test_the_real_zip():
     splits = TASK.read_raw(RAW, NONE).splits

@@ -72,13 +72,6 @@ def test_the_official_split_is_dev_twice_and_says_so(tmp_path, caplog):
     assert "rte: split 'official' selects on the official dev set and reports it too" in warning
 
 
-def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
-    rte(tmp_path)
-    text = (tmp_path / "train.tsv").read_text()
-    (tmp_path / "train.tsv").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    assert sizes(from_task("rte", tmp_path)) == [36, 4, 6]
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -170,15 +163,6 @@ def test_stsb_is_a_regression_with_test_scores(tmp_path):
         from_task("stsb", tmp_path)
 
 
-def test_stsb_from_the_files_of_glue_alone(tmp_path):
-    header = ["index", "genre", "sentence1", "sentence2", "score"]
-    for name, count in (("train", 20), ("dev", 4)):
-        write(tmp_path / f"{name}.tsv", header, [(i, "g", f"{name} {i}", f"b {i}", i / 4) for i in range(count)])
-    data = from_task("stsb", tmp_path)
-    assert sizes(data) == [18, 2, 4]
-    assert data.splits["test"]["label"][:] == [0.0, 0.25, 0.5, 0.75]
-
-
 def mnli(folder):
     def rows(name, count, annotators):
         for i in range(count):
@@ -214,20 +198,6 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
     assert sizes(data) == [18, 2, 4]
     assert data.labels == ["not_duplicate", "duplicate"]
     assert "train.tsv: left out 1 of 21 rows, which are broken in the published file" in caplog.text
-
-
-def test_qnli_and_sst2(tmp_path):
-    for name in ("train", "dev"):
-        write(
-            tmp_path / "q" / f"{name}.tsv",
-            ["index", "question", "sentence", "label"],
-            [(i, f"{name} who {i}?", f"It {i}.", ("entailment", "not_entailment")[i % 2]) for i in range(10)],
-        )
-        write(tmp_path / "s" / f"{name}.tsv", ["sentence", "label"], [(f"{name} {i} ", i % 2) for i in range(10)])
-    assert from_task("qnli", tmp_path / "q").splits["test"][0]["text"] == "dev who 0?"
-    sst2 = from_task("sst2", tmp_path / "s")
-    assert sst2.labels == ["negative", "positive"]
-    assert sst2.splits["test"][1]["text"] == "dev 1 "  # as published
 
 
 def hub_table(count, label, **texts):

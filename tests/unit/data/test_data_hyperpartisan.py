@@ -124,11 +124,6 @@ def test_errors(tmp_path, files, split, message):
     assert message in str(caught.value)
 
 
-def test_missing_files(tmp_path):
-    with pytest.raises(DataError, match=r"'hyperpartisan' needs a file articles-training-byarticle"):
-        load(DataOptions(path=str(tmp_path), **OPTIONS))
-
-
 @pytest.fixture(scope="module")
 def real():
     if not (RAW / ARTICLES).is_file():

@@ -122,12 +122,6 @@ def test_a_malformed_question_is_named(tmp_path, changes, said):
         load_data(DataOptions(path=path, problem="multiple-choice"))
 
 
-def test_multiple_choice_without_the_column(tmp_path):
-    path = lines(tmp_path / "a.jsonl", [{"text": "q", "label": 0}])
-    with pytest.raises(DataError, match=r"a\.jsonl:1: no column 'choices'"):
-        load_data(DataOptions(path=path, problem="multiple-choice"))
-
-
 def tagged(path, count=20, start=0):
     sentences = [f"Ada{i} B-PER\nwrote{i} O\n" for i in range(start, start + count)]
     path.write_text("\n".join(sentences), encoding="utf-8")
@@ -156,12 +150,6 @@ def candidates(path, count=20):
     return str(path)
 
 
-def test_candidates(tmp_path):
-    data = load_data(DataOptions(path=candidates(tmp_path / "a.json"), problem="candidates"))
-    assert sizes(data) == [16, 2, 2]
-    assert set(data.splits["train"]["label"]) == {1}
-
-
 def test_sources_and_targets(tmp_path):
     records = [{"meaning": f"name[{i}]", "says": [f"It is {i}.", f"{i} it is."]} for i in range(20)]
     path = lines(tmp_path / "a.jsonl", records)
@@ -186,16 +174,6 @@ def test_a_hub_or_saved_table_of_pairs_numbers_and_choices(tmp_path, monkeypatch
         assert sizes(load_data(DataOptions(path=path, problem="multiple-choice"))) == [32, 4, 4]
         with pytest.raises(ConfigError, match=r"such a table is read for classification, regression, multiple-choice"):
             load_data(DataOptions(path=path, problem="token-classification"))
-
-
-def test_a_folder_without_usable_files(tmp_path):
-    (tmp_path / "notes.md").write_text("x")
-    with pytest.raises(DataError, match=r"no usable files for candidates: it holds notes\.md; expected files named"):
-        load_data(DataOptions(path=str(tmp_path), problem="candidates"))
-    candidates(tmp_path / "dev.json")
-    candidates(tmp_path / "other.json")
-    with pytest.raises(DataError, match=r"no file is named train .* among dev\.json, other\.json"):
-        load_data(DataOptions(path=str(tmp_path), problem="candidates"))
 
 
 def test_labelled_examples_of_every_problem(tmp_path):
@@ -261,8 +239,3 @@ def test_the_sentences_of_a_document_are_one_row_where_that_is_asked_for(tmp_pat
     assert sum(map(len, joined.values())) == 20
     words = {tuple(words) for split in joined.values() for words in split["words"]}
     assert ("a3", "Rome", "b3", "Rome") in words
-
-
-def test_joined_documents_are_for_words(tmp_path):
-    with pytest.raises(ConfigError, match="join_documents is for token-classification"):
-        load_data(DataOptions(path="x.csv", join_documents=True))

@@ -1,9 +1,7 @@
 """WikiHop, on files made here in the official format."""
 
 import json
-import logging
 
-import datasets
 import pytest
 
 from foretoken.data.load import load_data
@@ -81,14 +79,6 @@ def test_dev_is_the_test_and_validation_comes_from_train(tmp_path):
     assert row["candidates"][row["label"]] == "italy"
 
 
-def test_the_official_split_selects_on_dev_and_says_so(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, logger="foretoken.data"):
-        data = load_data(DataOptions(task="wikihop", path=str(folder(tmp_path)), split="official")).splits
-    assert [len(data[split]) for split in ("train", "validation", "test")] == [30, 5, 5]
-    assert data["validation"]["question"][:] == data["test"]["question"][:]
-    assert "its scores are optimistic" in caplog.text
-
-
 def test_the_masked_files_are_a_task_of_their_own(tmp_path):
     folder(tmp_path, ".masked", count=3)
     corpus = TASKS["wikihop-masked"].read_raw(tmp_path, NONE)
@@ -106,20 +96,3 @@ def test_medhop_left_and_its_files_are_data_of_ones_own(tmp_path):
         DataOptions(train=str(tmp_path / "train.json"), test=str(tmp_path / "dev.json"), problem="candidates")
     )
     assert [len(data.splits[split]) for split in ("train", "validation", "test")] == [18, 2, 5]
-
-
-@pytest.mark.parametrize(("name", "config"), [("wikihop", "wikihop"), ("wikihop-masked", "masked_wikihop")])
-def test_the_hub_copy(monkeypatch, name, config):
-    asked = []
-    items = [item(number) for number in range(4)]
-    table = datasets.Dataset.from_list(items)
-
-    def load_dataset(*arguments):
-        asked.append(arguments)
-        return datasets.DatasetDict({"train": table, "validation": table.select([1])})
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    corpus = TASKS[name].read_hub(NONE)
-    assert asked == [("community-datasets/qangaroo", config)]
-    assert [example.id for example in corpus.splits["train"]] == [one["id"] for one in items]
-    assert [example.answer for example in corpus.splits["test"]] == [2]

@@ -69,12 +69,6 @@ def test_a_pipe_is_not_waited_for(tmp_path, task, name, beside):
     refused(task, tmp_path, f"{name}: is a pipe, expected a file")
 
 
-@pytest.mark.parametrize("task", ["20newsgroups", "e2e", "webnlg"])
-def test_a_pipe_in_place_of_an_archive(tmp_path, task):
-    os.mkfifo(tmp_path / "pipe")
-    refused(task, tmp_path / "pipe", "pipe: is a pipe, expected a file")
-
-
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -92,23 +86,6 @@ def test_json_that_python_cannot_hold(tmp_path, value, said):
     (tmp_path / TRUTH).write_text("<articles><article id='1' hyperpartisan='true'/></articles>")
     (tmp_path / "hp-splits.json").write_text(f'{{"train": {value}}}')
     refused("hyperpartisan", tmp_path, "hp-splits.json:1", said, split="longformer")
-
-
-def e2e(folder, text):
-    for name in ("trainset.csv", "devset.csv", "testset_w_refs.csv"):
-        (folder / name).write_bytes(text)
-    return folder
-
-
-def test_fields_longer_than_csv_takes_by_itself(tmp_path):
-    long = "word " * 60_000  # 300 kB; the limit of the csv module is 128 KiB
-    rows = "".join(f"{long}{number},{number} {long}\n" for number in range(4))
-    data = load_data(DataOptions(task="e2e", path=str(e2e(tmp_path, f"mr,ref\n{rows}".encode()))))
-    assert data.splits["test"]["source"][1] == f"{long}1"
-    assert data.splits["test"]["references"][1] == [f"1 {long}"]
-    refused("e2e", e2e(tmp_path, b"mr,ref\na,b\0\n"), ":2:4: a zero byte")
-    refused("e2e", e2e(tmp_path, b"\x1f\x8b\x08"), "trainset.csv:1:1: not UTF-8 text but a gzip archive")
-    refused("e2e", e2e(tmp_path, b'mr,ref\n"a,b\n' + b"c,d\n" * 1000), "trainset.csv:2: malformed row", "to line 1002")
 
 
 def tar(path, files):

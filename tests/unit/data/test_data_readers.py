@@ -1,7 +1,6 @@
 """Every file format, and every way a file can be wrong."""
 
 import json
-import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -44,19 +43,6 @@ def test_csv_quotes_line_breaks_bom_and_long_fields(tmp_path):
     )
     assert rows(path) == [('say "hi",\r\nthen go', "x"), (long, "y"), ("größer", "z")]
     assert [doc.where for doc in read_examples(path, ColumnNames())] == [f"{path}:2", f"{path}:5", f"{path}:6"]
-
-
-def test_the_csv_field_limit_is_put_back(tmp_path):
-    import csv
-
-    before = csv.field_size_limit()
-    rows(write(tmp_path / "a.csv", "text,label\na,b\n"))
-    assert csv.field_size_limit() == before
-
-
-def test_tsv(tmp_path):
-    path = write(tmp_path / "a.tsv", "text\tlabel\na, b\tx\n")
-    assert rows(path) == [("a, b", "x")]
 
 
 def test_jsonl_label_types(tmp_path):
@@ -172,11 +158,6 @@ def test_errors_name_file_line_and_column(tmp_path, name, content, parts):
     refused(write(tmp_path / name, content), *parts)
 
 
-@pytest.mark.parametrize("name", ["none.csv", "none", "none.parquet"])
-def test_a_file_that_does_not_exist(tmp_path, name):
-    refused(tmp_path / name, ": no such file")
-
-
 def test_parquet_missing_value_and_unlabelled_class(tmp_path):
     import datasets
     import pyarrow
@@ -230,16 +211,3 @@ def test_inputs_need_no_label(tmp_path):
     (tmp_path / "sub").mkdir()
     write(tmp_path / "sub" / "b.txt", "second")
     assert inputs(tmp_path) == [("letter.txt", "Dear\nall\n"), ("sub/b.txt", "second")]
-
-
-def test_unusable_inputs(tmp_path):
-    with pytest.raises(DataError, match=r"a\.csv:3: the document is empty"):
-        inputs(write(tmp_path / "a.csv", "text,n\na,1\n ,2\n"))
-    with pytest.raises(DataError, match=re.escape("no .txt files at or below this folder: it holds a.csv")):
-        inputs(tmp_path)
-    with pytest.raises(DataError, match="the document is empty"):
-        inputs(write(tmp_path / "blank.txt", " \n"))
-    with pytest.raises(DataError, match=r"blank\.txt: the document is empty \(1 of 1"):
-        inputs(tmp_path)
-    with pytest.raises(DataError, match="no such file"):
-        inputs(tmp_path / "none.txt")

@@ -4,7 +4,6 @@ import json
 import os
 from pathlib import Path
 
-import datasets
 import pytest
 
 from foretoken.data.options import DataOptions
@@ -65,21 +64,6 @@ def test_a_malformed_line_is_named(tmp_path, stories, message):
     with pytest.raises(DataError) as caught:
         TASK.read_raw(folder(tmp_path, stories), NONE)
     assert f"{tmp_path / 'dev.jsonl'}{message}" in str(caught.value)
-
-
-def test_the_hub_copy(monkeypatch):
-    table = datasets.Dataset.from_list([story("a"), story("b")])
-    asked = []
-
-    def load_dataset(*arguments):
-        asked.append(arguments)
-        return datasets.DatasetDict({"train": table, "validation": table, "test": table})
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    corpus = TASK.read_hub(NONE)
-    assert asked == [("pszemraj/SQuALITY-v1.3", None)]
-    assert corpus.splits["train"][3].source == "What 2?\n\nStory b\n\nEnd."
-    assert corpus.splits["train"][3].references == ("One.", "Two.")
 
 
 @pytest.mark.skipif(not RAW.is_dir(), reason="the raw data are not at hand")

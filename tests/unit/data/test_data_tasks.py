@@ -35,14 +35,6 @@ def test_tasks_of_the_bench_have_recipes():
     assert named == set(TASKS)
 
 
-def test_the_folder_of_a_task_may_differ_from_its_name(tmp_path, monkeypatch):
-    (tmp_path / "glue" / "RTE").mkdir(parents=True)
-    monkeypatch.setenv("FORETOKEN_DATA", str(tmp_path))
-    assert find_raw(TASKS["rte"]) == tmp_path / "glue" / "RTE"
-    with pytest.raises(DataError, match=r"were not found at .*glue.MNLI; get MNLI\.zip, https://"):
-        find_raw(TASKS["mnli"])
-
-
 def test_a_task_that_has_no_copy_on_the_hub():
     with pytest.raises(ConfigError, match="task 'webnlg' has no copy on the hub; get webnlg_challenge_2017"):
         load(DataOptions(task="webnlg", path="hub"))

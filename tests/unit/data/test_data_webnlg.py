@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.tasks.table import TASKS
-from foretoken.data.tasks.webnlg import linearise
 from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "webnlg"
@@ -99,30 +97,6 @@ def test_an_entry(tmp_path):
     assert seen.where == f"{tmp_path / 'test/testdata_with_lex.xml'}:entry 1"
     assert corpus.splits["train"][0].part is None
     assert corpus.problem == "generation"
-
-
-def test_all_markers_and_where_they_go():
-    markers = TASK.markers
-    assert markers.tokens == (  # Chen et al. (2022), Table 4, whose six embeddings are trained
-        "<bos_webnlg>",
-        "<subject>",
-        "<property>",
-        "<object>",
-        "<target_webnlg>",
-        "<eos_webnlg>",
-    )
-    source = linearise([("a", "b", "c")] * 2)
-    assert [word for word in source.split() if word.startswith("<")] == [
-        "<bos_webnlg>",
-        *("<subject>", "<property>", "<object>") * 2,
-    ]
-    assert len(TASKS["coqa"].markers.tokens) == 5
-
-
-def test_the_task_becomes_tables(tmp_path):
-    data = load_data(DataOptions(task="webnlg", path=str(folder(tmp_path))))
-    assert data.splits["test"]["part"][:] == ["seen", "unseen"]
-    assert data.splits["test"][0]["references"] == ["Text one of 30.", "Text two."]
 
 
 @pytest.mark.parametrize(

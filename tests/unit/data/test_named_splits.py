@@ -6,7 +6,6 @@ from foretoken.data.documents import Document
 from foretoken.data.examples import GenerationExample
 from foretoken.data.options import DataOptions
 from foretoken.data.tasks import coqa, hyperpartisan, newsgroups
-from foretoken.data.tasks.table import task_errors
 from foretoken.errors import DataError
 
 
@@ -60,8 +59,3 @@ def test_hyperpartisan_on_its_published_validation_part(tmp_path, caplog):
     found = hyperpartisan._published(tmp_path / "hp-splits.json", documents, "longformer-validation")
     assert found["test"] == found["validation"] == [documents[2]]
     assert "selects on the published validation part" in caplog.text
-
-
-@pytest.mark.parametrize("split", ["60-20-20", "500-instances", "longformer-validation"])
-def test_a_split_of_another_task_is_refused(split):
-    assert "exists only for task" in " ".join(task_errors({"task": "rte", "split": split}))
