@@ -104,10 +104,7 @@ def test_a_hashtag_is_no_document(tmp_path):
         ("a O\n\nb\n", {}, 3, "the line has 1 column ('b'), expected at least 2: a word and its tag"),
         ("a\tO\n\tO\n", {}, 2, "the word is empty"),
         ("a O\nb S-PER\n", {}, 2, "tag 'S-PER' is not known; expected O, B-<type> or I-<type>"),
-        ("a B\n", {}, 1, "tag 'B' is not known"),
-        ("a B-\n", {}, 1, "tag 'B-' is not known"),
         ("a B-X\nb O\n\nc I-X\n", {}, 4, "tag 'I-X' begins an entity, which is IOB1, but line 1 begins one with 'B-X'"),
-        ("a B-X\nb I-Y\n", {}, 2, "tag 'I-Y' begins an entity, which is IOB1, but line 1"),
         ("a b O\nc O\n", {"tag_column": 2}, 2, "the line has 2 columns ('c O'), expected at least 3"),
     ],
 )

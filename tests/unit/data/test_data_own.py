@@ -239,3 +239,22 @@ def test_the_sentences_of_a_document_are_one_row_where_that_is_asked_for(tmp_pat
     assert sum(map(len, joined.values())) == 20
     words = {tuple(words) for split in joined.values() for words in split["words"]}
     assert ("a3", "Rome", "b3", "Rome") in words
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"text": "a", "label": []}', ":1: column 'label' holds an empty list"),
+        ('{"text": "a", "label": ["b", ""]}', ":1: 'label' is empty"),
+        ('{"text": " ", "label": "b"}', ":1: 'text' is empty"),
+        ('{"text": "a", "labels": "b"}', ":1: no column 'label' (did you mean 'labels'?)"),
+        ('{"id": 1, "text": "a", "label": "b"}\n' * 2, ":2: id '1' was already used at"),
+        ("\n", ": has no rows"),
+    ],
+)
+def test_malformed_sources_and_targets_are_named(tmp_path, text, message):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        load_data(DataOptions(path=str(path), problem="generation"))
+    assert f"{path}{message}" in str(caught.value)
