@@ -37,7 +37,7 @@ def read_rows(path: Path, needed: Sequence[str], ending: str | None = None) -> I
     return reader(path, needed)
 
 
-def delimited(source: Path | str, text: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
+def _delimited(source: Path | str, text: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows of a text that are not blank, each with the place where it begins.
 
     Raises:
@@ -59,16 +59,21 @@ def delimited(source: Path | str, text: str, delimiter: str = ",") -> Iterator[t
 
 
 def _csv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    return _delimited_rows(path, needed, ",")
+    return delimited_rows(path, read_text(path), needed)
 
 
 def _tsv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    return _delimited_rows(path, needed, "\t")
+    return delimited_rows(path, read_text(path), needed, "\t")
 
 
-def _delimited_rows(path: Path, needed: Sequence[str], delimiter: str) -> Iterator[Row]:
+def delimited_rows(source: Path | str, text: str, needed: Sequence[str], delimiter: str = ",") -> Iterator[Row]:
+    """Yield the rows of a text whose first row names the columns.
+
+    Raises:
+        DataError: a column is missing, or a row is malformed or has another number of fields.
+    """
     header: list[str] | None = None
-    for where, row in delimited(path, read_text(path), delimiter):
+    for where, row in _delimited(source, text, delimiter):
         if header is None:
             header = _header(where, row, needed, delimiter)
         elif len(row) != len(header):

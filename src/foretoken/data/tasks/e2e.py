@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from foretoken.data.documents import Splits
@@ -11,13 +11,12 @@ from foretoken.data.options import DataOptions
 from foretoken.data.readers.archives import raw_files
 from foretoken.data.readers.files import as_text
 from foretoken.data.readers.rows import Row, filled
-from foretoken.data.readers.tables import delimited
-from foretoken.errors import DataError, MissingDataError
+from foretoken.data.readers.tables import delimited_rows
+from foretoken.errors import MissingDataError
 
 _FILES = {"train": "trainset.csv", "validation": "devset.csv", "test": "testset_w_refs.csv"}
-_HEADER = ["mr", "ref"]
+_COLUMNS = ("mr", "ref")
 _HUB_COLUMNS = ("meaning_representation", "human_reference")
-_Pair = tuple[str, str, str]  # where, meaning representation, reference
 
 
 def read(path: Path, _: DataOptions) -> Splits:
@@ -33,36 +32,24 @@ def read(path: Path, _: DataOptions) -> Splits:
     missing = [name for name in _FILES.values() if name not in found]
     if missing:
         raise MissingDataError(f"{path}: no {', '.join(missing)} here, and no e2e-dataset.zip with all of them")
-    return {split: _grouped(_pairs(*found[name])) for split, name in _FILES.items()}
+    splits = {}
+    for split, name in _FILES.items():
+        where, content = found[name]
+        rows = delimited_rows(where, as_text(where, content), _COLUMNS)
+        splits[split] = from_rows(where, rows, _COLUMNS)
+    return splits
 
 
-def from_rows(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
-    """Return the same from the rows on the hub."""
-    texts = ((where, *(filled(where, values[name], name) for name in _HUB_COLUMNS)) for where, values in rows)
-    return _grouped((where, mr, reference) for where, mr, reference in texts)
-
-
-def _grouped(pairs: Iterable[_Pair]) -> list[GenerationExample]:
-    references: dict[str, list[str]] = {}
-    places: dict[str, str] = {}
-    for where, mr, reference in pairs:
-        references.setdefault(mr, []).append(reference)
-        places.setdefault(mr, where)
+def from_rows(_: str, rows: Iterable[Row], columns: tuple[str, str] = _HUB_COLUMNS) -> list[GenerationExample]:
+    """Return one example per meaning representation of the rows of the hub, or of those with other columns."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for where, values in rows:
+        mr, reference = (filled(where, values[name], name) for name in columns)
+        found.setdefault(mr, (where, []))[1].append(reference)
     return [
-        GenerationExample(str(number), mr, tuple(texts), places[mr])
-        for number, (mr, texts) in enumerate(references.items())
+        GenerationExample(str(number), mr, tuple(references), where)
+        for number, (mr, (where, references)) in enumerate(found.items())
     ]
-
-
-def _pairs(file: str, content: bytes) -> Iterator[_Pair]:
-    rows = delimited(file, as_text(file, content))
-    where, header = next(rows, (file, []))
-    if [name.lower() for name in header] != _HEADER:
-        raise DataError(f"{where}: the header is {', '.join(header) or 'missing'}, expected mr, ref")
-    for where, row in rows:
-        if len(row) != len(_HEADER):
-            raise DataError(f"{where}: the row has {len(row)} fields, expected 2 (mr, ref)")
-        yield where, filled(where, row[0], "mr"), filled(where, row[1], "ref")
 
 
 def _is_wanted(name: PurePosixPath) -> bool:
