@@ -137,12 +137,6 @@ def test_mrpc_is_split_by_the_ids_of_the_dev_set(tmp_path):
         from_task("mrpc", tmp_path)
 
 
-def test_mrpc_from_the_files_of_glue_alone(tmp_path):
-    for name, count in (("train", 20), ("dev", 4)):
-        write(tmp_path / f"{name}.tsv", ["\ufeffQuality", "#1 ID", "#2 ID", "#1 String", "#2 String"], mrpc_rows(count))
-    assert sizes(from_task("mrpc", tmp_path)) == [18, 2, 4]
-
-
 def stsb_rows(count, extra=()):
     return [("main-news", "f", "2012", i, f"{i % 6}.250", f"one {i}", f"other {i}", *extra) for i in range(count)]
 

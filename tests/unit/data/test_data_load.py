@@ -61,12 +61,6 @@ def test_identical_texts_stay_in_one_split(tmp_path):
     assert sum(map(len, keys)) == len(set.union(*keys)) == 60
 
 
-def test_a_source_with_train_and_test_gets_its_validation_from_train(tmp_path):
-    options = DataOptions(train=table(tmp_path / "x.csv", many(60)), test=table(tmp_path / "y.csv", many(6, word="t")))
-    data = load(options)
-    assert [len(data[split]) for split in SPLITS] == [54, 6, 6]
-
-
 def test_a_folder_with_one_file_per_split(tmp_path):
     table(tmp_path / "train.csv", many(9, word="train"))
     table(tmp_path / "dev.csv", many(6, word="dev"))

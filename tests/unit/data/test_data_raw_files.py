@@ -64,25 +64,6 @@ def test_a_pipe_is_not_waited_for(tmp_path, task, name, beside):
     refused(task, tmp_path, f"{name}: is a pipe, expected a file")
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("[" * 100_000 + "]" * 100_000, "malformed JSON: it is nested too deeply"),
-        ("1" * 10_000, "malformed JSON: a number has more than 4,300 digits"),
-        ('{"a": 1, "a": 2}', "malformed JSON: an object names 'a' more than once"),
-    ],
-    ids=["deep", "digits", "repeated"],
-)
-def test_json_that_python_cannot_hold(tmp_path, value, said):
-    (tmp_path / "coqa-train-v1.0.json").write_text(f'{{"data": {value}}}')
-    (tmp_path / "coqa-dev-v1.0.json").touch()
-    refused("coqa", tmp_path, "coqa-train-v1.0.json:1", said)
-    (tmp_path / ARTICLES).write_text("<articles><article id='1' title='t'>a</article></articles>")
-    (tmp_path / TRUTH).write_text("<articles><article id='1' hyperpartisan='true'/></articles>")
-    (tmp_path / "hp-splits.json").write_text(f'{{"train": {value}}}')
-    refused("hyperpartisan", tmp_path, "hp-splits.json:1", said, split="longformer")
-
-
 def tar(path, files):
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():

@@ -6,9 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foretoken.data.load import load_inputs
-from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.tables import READERS
 from foretoken.data.readers.user_data import read_examples
@@ -173,20 +170,3 @@ def test_any_bytes_give_documents_or_a_data_error_naming_the_file(tmp_path, suff
         assert str(error).startswith(str(path))  # noqa: PT017
     else:
         assert all(doc.text.strip() and doc.label for doc in documents)
-
-
-def inputs(path, text_column="text"):
-    rows = load_inputs(path, DataOptions(path="unused", text_column=text_column), CLASSIFICATION)
-    return list(zip(rows["id"], rows["text"], strict=True))
-
-
-def test_inputs_need_no_label(tmp_path):
-    csv = write(tmp_path / "a.csv", "id,text\nq,hello\n")
-    assert inputs(csv) == [("q", "hello")]
-    jsonl = write(tmp_path / "b.jsonl", '{"body": "hello"}\n')
-    assert inputs(jsonl, "body") == [("0", "hello")]
-    txt = write(tmp_path / "letter.txt", "Dear\nall\n")
-    assert inputs(str(txt)) == [("letter", "Dear\nall\n")]
-    (tmp_path / "sub").mkdir()
-    write(tmp_path / "sub" / "b.txt", "second")
-    assert inputs(tmp_path) == [("letter.txt", "Dear\nall\n"), ("sub/b.txt", "second")]
