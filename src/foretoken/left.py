@@ -17,6 +17,9 @@ FLAGS = {
     "--corpus": "sentence-transformers searches passages, with foretoken's adapters as well",
     "--no-malloc": "leave it out; the allocator is always as the system has it",
 }
+TASKS = dict.fromkeys(  # of data.task
+    ("medhop", "medhop-masked"), "name its files as data of your own, with data.problem candidates"
+)
 
 
 def gone(name: str, table: dict[str, str]) -> str | None:

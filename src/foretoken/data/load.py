@@ -15,10 +15,10 @@ from foretoken.data.folds import fold_splits, pooled
 from foretoken.data.made_up import made_up
 from foretoken.data.oddities import (
     input_keys,
+    warn_of_absent_classes,
     warn_of_classes,
     warn_of_contradictions,
     warn_of_leaks,
-    warn_of_thin_splits,
 )
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import (
@@ -33,7 +33,7 @@ from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
 from foretoken.data.readers.hub import hub_name, read_hub
 from foretoken.data.readers.rows import ColumnNames
-from foretoken.data.readers.user_data import read_examples, read_inputs
+from foretoken.data.readers.user_data import read_examples
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups
 from foretoken.data.tasks.table import find_raw, get_task, task_errors
@@ -115,8 +115,8 @@ def load_inputs(path: str | Path, options: DataOptions, problem: str) -> dataset
     Raises:
         DataError: the file or folder is not usable, or a text is empty.
     """
-    path, columns = local_path(path), replace(options.columns, problem=problem)
-    examples = _texts_of_folder(path, problem) if is_folder(path) else read_inputs(path, columns)
+    path, columns = local_path(path), replace(options.columns, problem=problem, label=None)
+    examples = _texts_of_folder(path, problem) if is_folder(path) else read_examples(path, columns)
     kind, label, names = _UNLABELLED.get(problem, (problem, "label", []))
     return table(kind, examples, names).remove_columns(label)
 
@@ -207,7 +207,7 @@ def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> 
         warn_of_leaks(complete, keys)
     if options.task is None:
         warn_of_contradictions(corpus.problem, complete, keys)
-        warn_of_thin_splits(complete, missing)
+        warn_of_absent_classes(complete)
     return {split: complete[split] for split in SPLITS}
 
 

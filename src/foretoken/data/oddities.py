@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
 from foretoken.data.documents import Corpus, Example, number_of, shown
 from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, TOKEN_CLASSIFICATION
+from foretoken.data.splits import text_key
 
 _log = logging.getLogger(__name__)
-_MANY_NUMBERS = 50  # classes that are all numbers: more look like a quantity
 _ANSWERS = {CLASSIFICATION: "label", MULTIPLE_CHOICE: "answer", TOKEN_CLASSIFICATION: "tags"}
 
 
-def warn_of_merged_labels(source: Path | str, written: Mapping[str, Iterable[str]]) -> None:
-    """Log a warning when one class is written in several ways: as ``1`` and ``"1"``, with and without a space."""
-    several = {label: sorted(forms) for label, forms in written.items() if len(set(forms)) > 1}
-    if several:
-        label, forms = next(iter(several.items()))
-        _log.warning(
-            "%s: %d of %d labels are written in several ways, and each is read as one class: %s",
-            shown([str(source)]),
-            len(several),
-            len(written),
-            f"{shown([label])} is written {shown(forms)}",
-        )
-
-
 def warn_of_classes(corpus: Corpus, names: Sequence[str]) -> None:
-    """Log a warning when classes differ in nothing that a reader would see, or look like a quantity."""
+    """Log a warning when classes differ in nothing that a reader would see."""
     if corpus.problem != CLASSIFICATION:
         return
     alike = list(_alike(names))
@@ -45,20 +29,14 @@ def warn_of_classes(corpus: Corpus, names: Sequence[str]) -> None:
             len(names),
             first,
         )
-    if len(names) >= _MANY_NUMBERS and all(number_of(name) is not None for name in names):
-        _log.warning(
-            "the labels are %d different numbers (%s); if they measure something, set data.problem to regression",
-            len(names),
-            shown(list(names)),
-        )
 
 
-def input_keys(splits: Mapping[str, Sequence[Example]]) -> dict[str, list[bytes]]:
+def input_keys(splits: Mapping[str, Sequence[Example]]) -> dict[str, list[str]]:
     """Return for every example what it shares with those whose whole input differs in white space alone."""
-    return {split: [_key(example) for example in examples] for split, examples in splits.items()}
+    return {split: [text_key(example.content) for example in examples] for split, examples in splits.items()}
 
 
-def warn_of_leaks(splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[bytes]]) -> None:
+def warn_of_leaks(splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[str]]) -> None:
     """Log a warning when validation or test repeat inputs of train, or test those of validation."""
     for first, second in (("train", "validation"), ("train", "test"), ("validation", "test")):
         known = set(keys[first])
@@ -76,7 +54,7 @@ def warn_of_leaks(splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Se
 
 
 def warn_of_contradictions(
-    problem: str, splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[bytes]]
+    problem: str, splits: Mapping[str, Sequence[Example]], keys: Mapping[str, Sequence[str]]
 ) -> None:
     """Log a warning when one and the same input has different answers; say how often train repeats an input."""
     repeated = len(keys["train"]) - len(set(keys["train"]))
@@ -84,8 +62,8 @@ def warn_of_contradictions(
         _log.info("%d of %d training documents repeat the text of another", repeated, len(keys["train"]))
     if problem not in _ANSWERS:
         return
-    first: dict[bytes, Example] = {}
-    contradicted: dict[bytes, tuple[Example, Example]] = {}
+    first: dict[str, Example] = {}
+    contradicted: dict[str, tuple[Example, Example]] = {}
     for split, examples in splits.items():
         for example, key in zip(examples, keys[split], strict=True):
             other = first.setdefault(key, example)
@@ -99,30 +77,14 @@ def warn_of_contradictions(
         )
 
 
-def warn_of_thin_splits(splits: Mapping[str, Sequence[Example]], made: Iterable[str]) -> None:
-    """Log a warning when a split that was made here has single documents, or any split lacks classes of train."""
+def warn_of_absent_classes(splits: Mapping[str, Sequence[Example]]) -> None:
+    """Log a warning when validation or test lack classes of train."""
     classes = {example.stratum for example in splits["train"]}
     for name in ("validation", "test"):
-        sizes = Counter(example.stratum for example in splits[name])
-        single = sorted(label for label, count in sizes.items() if count == 1)
-        absent = sorted(classes - set(sizes))
-        if name in made and single:
-            of_what = f" of {len(single)} of {len(sizes)} classes ({shown(single)})" if any(single) else ""
-            _log.warning(
-                "%s is taken from train and has a single document%s: its scores say little; raise data.%s_fraction, or "
-                "add documents",
-                name,
-                of_what,
-                name,
-            )
+        absent = sorted(classes - {example.stratum for example in splits[name]})
         if absent:
-            _log.warning(
-                "%s has no documents of %d of the %d classes of train: %s",
-                name,
-                len(absent),
-                len(classes),
-                shown(absent),
-            )
+            found = len(absent), len(classes), shown(absent)
+            _log.warning("%s has no documents of %d of the %d classes of train: %s", name, *found)
 
 
 def _alike(names: Sequence[str]) -> Iterator[list[str]]:
@@ -144,9 +106,3 @@ def _look(label: str) -> object:
     folded = unicodedata.normalize("NFKC", label).casefold()
     kept = "".join(character for character in folded if unicodedata.category(character)[0] not in "CZ")
     return kept or label
-
-
-def _key(example: Example) -> bytes:
-    """Return what two examples share when their inputs differ only in white space."""
-    text = " ".join(example.content.split())
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -72,13 +72,6 @@ def test_the_official_split_is_dev_twice_and_says_so(tmp_path, caplog):
     assert "rte: split 'official' selects on the official dev set and reports it too" in warning
 
 
-def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
-    rte(tmp_path)
-    text = (tmp_path / "train.tsv").read_text()
-    (tmp_path / "train.tsv").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    assert sizes(from_task("rte", tmp_path)) == [36, 4, 6]
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -111,7 +104,7 @@ def test_rows_without_text_are_left_out_and_counted(tmp_path, caplog):
         file.write("40\t \tno premise\tentailment\n")
     with caplog.at_level(logging.INFO, logger="foretoken.data"):
         assert sizes(from_task("rte", tmp_path)) == [36, 4, 6]
-    assert "rte: left out 1 of 41 rows, whose text is empty" in caplog.text
+    assert "left out 1 of 41 rows, whose text is empty: " in caplog.text
 
 
 def test_cola_has_no_header(tmp_path):
@@ -144,12 +137,6 @@ def test_mrpc_is_split_by_the_ids_of_the_dev_set(tmp_path):
         from_task("mrpc", tmp_path)
 
 
-def test_mrpc_from_the_files_of_glue_alone(tmp_path):
-    for name, count in (("train", 20), ("dev", 4)):
-        write(tmp_path / f"{name}.tsv", ["\ufeffQuality", "#1 ID", "#2 ID", "#1 String", "#2 String"], mrpc_rows(count))
-    assert sizes(from_task("mrpc", tmp_path)) == [18, 2, 4]
-
-
 def stsb_rows(count, extra=()):
     return [("main-news", "f", "2012", i, f"{i % 6}.250", f"one {i}", f"other {i}", *extra) for i in range(count)]
 
@@ -168,15 +155,6 @@ def test_stsb_is_a_regression_with_test_scores(tmp_path):
     write(tmp_path / "original" / "sts-test.tsv", None, rows)
     with pytest.raises(DataError, match=r"sts-test\.tsv:4: column 'score' holds 'high', expected a number"):
         from_task("stsb", tmp_path)
-
-
-def test_stsb_from_the_files_of_glue_alone(tmp_path):
-    header = ["index", "genre", "sentence1", "sentence2", "score"]
-    for name, count in (("train", 20), ("dev", 4)):
-        write(tmp_path / f"{name}.tsv", header, [(i, "g", f"{name} {i}", f"b {i}", i / 4) for i in range(count)])
-    data = from_task("stsb", tmp_path)
-    assert sizes(data) == [18, 2, 4]
-    assert data.splits["test"]["label"][:] == [0.0, 0.25, 0.5, 0.75]
 
 
 def mnli(folder):
@@ -214,26 +192,6 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path, caplog):
     assert sizes(data) == [18, 2, 4]
     assert data.labels == ["not_duplicate", "duplicate"]
     assert "train.tsv: left out 1 of 21 rows, which are broken in the published file" in caplog.text
-
-
-def test_a_file_of_blank_lines(tmp_path):
-    (tmp_path / "train.tsv").write_text("\n\n")
-    with pytest.raises(DataError, match=r"train\.tsv:1: no column 'sentence'"):
-        from_task("sst2", tmp_path)
-
-
-def test_qnli_and_sst2(tmp_path):
-    for name in ("train", "dev"):
-        write(
-            tmp_path / "q" / f"{name}.tsv",
-            ["index", "question", "sentence", "label"],
-            [(i, f"{name} who {i}?", f"It {i}.", ("entailment", "not_entailment")[i % 2]) for i in range(10)],
-        )
-        write(tmp_path / "s" / f"{name}.tsv", ["sentence", "label"], [(f"{name} {i} ", i % 2) for i in range(10)])
-    assert from_task("qnli", tmp_path / "q").splits["test"][0]["text"] == "dev who 0?"
-    sst2 = from_task("sst2", tmp_path / "s")
-    assert sst2.labels == ["negative", "positive"]
-    assert sst2.splits["test"][1]["text"] == "dev 1 "  # as published
 
 
 def hub_table(count, label, **texts):

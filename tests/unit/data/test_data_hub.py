@@ -7,7 +7,7 @@ from foretoken.data.load import load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.hub import hub_name
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import DataError
 
 from support.data import load
 
@@ -36,13 +36,6 @@ def test_a_saved_table_and_a_saved_dict(tmp_path):
     assert len(load_examples(tmp_path / "one", DataOptions(path="unused"), CLASSIFICATION, ["no", "yes"])) == 40
     with pytest.raises(DataError, match="holds the splits train, validation, expected one table"):
         load_examples(tmp_path / "several", DataOptions(path="unused"), CLASSIFICATION, ["no", "yes"])
-
-
-def test_a_damaged_saved_table(tmp_path):
-    made().save_to_disk(tmp_path / "one")
-    (tmp_path / "one" / "state.json").write_text("{")
-    with pytest.raises(DataError, match="one: the saved data set cannot be read"):
-        load(DataOptions(path=str(tmp_path / "one")))
 
 
 def test_an_unlabelled_row_is_refused(tmp_path):
@@ -103,38 +96,3 @@ def test_an_error_of_the_library_becomes_a_data_error(hub):
     hub[0]["owner/name"] = ValueError("Config name is missing.\nPick one")
     with pytest.raises(DataError, match=r"'owner/name' \(config None\): ValueError: Config name is missing. Pick one"):
         load(DataOptions(path="owner/name"))
-
-
-def test_the_hub_copy_of_hyperpartisan(hub):
-    answers, asked = hub
-    rows = {
-        "text": [f"<p>Body <a href='x'>no</a>. {i} &amp;#160;here</p><p>End</p>" for i in range(30)],
-        "title": [f"Title {i}" for i in range(30)],
-        "hyperpartisan": [i % 3 == 0 for i in range(30)],
-    }
-    answers["hyperpartisan_news_detection"] = datasets.DatasetDict({"train": datasets.Dataset.from_dict(rows)})
-    data = load(DataOptions(task="hyperpartisan", path="hub"))
-    assert asked == [("hyperpartisan_news_detection", "byarticle")]
-    assert data["train"].features["label"].names == ["mainstream", "hyperpartisan"]
-    row = data["train"][0]
-    number = int(row["id"])
-    assert row["text"] == f"Title {number}\nBody no. {number} here End"
-    assert row["label"] == int(number % 3 == 0)
-    with pytest.raises(ConfigError, match=r"hp-splits\.json"):
-        load(DataOptions(task="hyperpartisan", path="hub", split="longformer"))
-
-
-def test_the_hub_copy_of_20newsgroups_drops_empty_posts(hub):
-    answers, _ = hub
-    rows = {
-        "text": [f"post {i}" if i else "" for i in range(30)],
-        "label": [i % 2 for i in range(30)],
-        "label_text": [("sci.med", "sci.space")[i % 2] for i in range(30)],
-    }
-    table = datasets.Dataset.from_dict(rows)
-    answers["SetFit/20_newsgroups"] = datasets.DatasetDict({"train": table, "test": table.select(range(20, 30))})
-    data = load(DataOptions(task="20newsgroups", path="hub"))
-    assert data["train"].features["label"].names == ["sci.med", "sci.space"]
-    assert len(data["train"]) + len(data["validation"]) == 29
-    with pytest.raises(ConfigError, match="without headers, footers and quotes"):
-        load(DataOptions(task="20newsgroups", path="hub", remove=["headers"]))

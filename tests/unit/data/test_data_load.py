@@ -1,7 +1,6 @@
 """From files and folders to three tables: splits, labels, ids, subsamples."""
 
 import csv
-import logging
 from collections import Counter
 
 import pytest
@@ -60,25 +59,6 @@ def test_identical_texts_stay_in_one_split(tmp_path):
     data = load(DataOptions(path=table(tmp_path / "a.csv", rows), test_fraction=0.3))
     keys = [{" ".join(text.split()) for text in texts(data, split)} for split in SPLITS]
     assert sum(map(len, keys)) == len(set.union(*keys)) == 60
-
-
-def test_numeric_labels_are_ordered_as_numbers(tmp_path):
-    data = load(DataOptions(path=table(tmp_path / "a.csv", many(60, ("10", "9", "-1")))))
-    assert data["train"].features["label"].names == ["-1", "9", "10"]
-
-
-def test_explicit_files_are_kept_and_ids_made_unique(tmp_path):
-    files = {split: table(tmp_path / f"{split}-data.csv", many(6, word=split)) for split in SPLITS}
-    data = load(DataOptions(**files))
-    assert [len(data[split]) for split in SPLITS] == [6, 6, 6]
-    assert texts(data, "test") == {f"test number {i}" for i in range(6)}
-    assert data["test"]["id"][0] == "test/0"
-
-
-def test_a_source_with_train_and_test_gets_its_validation_from_train(tmp_path):
-    options = DataOptions(train=table(tmp_path / "x.csv", many(60)), test=table(tmp_path / "y.csv", many(6, word="t")))
-    data = load(options)
-    assert [len(data[split]) for split in SPLITS] == [54, 6, 6]
 
 
 def test_a_folder_with_one_file_per_split(tmp_path):
@@ -195,18 +175,6 @@ def test_subsamples_keep_the_proportions_and_are_nested(tmp_path):
         load(DataOptions(path=path, max_train=1))
 
 
-def test_a_leak_between_given_splits_is_logged(tmp_path, caplog):
-    train = table(tmp_path / "x.csv", many(60))
-    test = table(tmp_path / "y.csv", [("text number 5", "c"), ("new", "a")])
-    with caplog.at_level(logging.WARNING, logger="foretoken.data"):
-        load(DataOptions(train=train, validation=table(tmp_path / "z.csv", [("newer", "a")]), test=test))
-    assert [record.getMessage() for record in caplog.records] == [
-        "1 of 2 test documents (50 %) are in train too, and scores on them are too good: 0",
-        "validation has no documents of 2 of the 3 classes of train: b, c",
-        "test has no documents of 1 of the 3 classes of train: b",
-    ]
-
-
 def test_load_examples_uses_the_given_class_numbers(tmp_path):
     path = table(tmp_path / "a.csv", [("x", "no"), ("y", "yes")], header=("body", "truth"))
     options = DataOptions(path="unused", text_column="body", label_column="truth")
@@ -215,12 +183,6 @@ def test_load_examples_uses_the_given_class_numbers(tmp_path):
     assert data.features["label"].names == ["yes", "no", "maybe"]
     with pytest.raises(DataError, match=r"a\.csv:3: label 'yes' is unknown \(did you mean 'yess'\?\); the labels are"):
         load_examples(path, options, CLASSIFICATION, ["yess", "no"])
-
-
-def test_load_examples_reads_label_folders(tmp_path):
-    labelled_folder(tmp_path / "c", 2)
-    data = load_examples(tmp_path / "c", DataOptions(path="unused"), CLASSIFICATION, ["pos", "neg"])
-    assert data["label"][:] == [1, 1, 0, 0]
 
 
 def test_a_task_of_another_problem_cannot_keep_some_labels(tmp_path, monkeypatch):
@@ -232,11 +194,3 @@ def test_a_task_of_another_problem_cannot_keep_some_labels(tmp_path, monkeypatch
     monkeypatch.setenv("FORETOKEN_DATA", str(tmp_path))
     with pytest.raises(ConfigError, match="labels is for classification, got data for regression"):
         load(DataOptions(task="stsb", labels=["1", "2"]))
-
-
-def test_files_without_a_train_split(tmp_path):
-    (tmp_path / "f").mkdir()
-    table(tmp_path / "f" / "test.csv", many(6))
-    table(tmp_path / "f" / "dev.csv", many(6))
-    with pytest.raises(DataError, match=r"no file is named train .* among dev\.csv, test\.csv; rename one"):
-        load(DataOptions(path=str(tmp_path / "f")))

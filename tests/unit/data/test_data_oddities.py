@@ -36,40 +36,14 @@ def test_nothing_is_said_of_clean_data(tmp_path, said):
     assert said(path=rows_of(tmp_path / "a.jsonl", texts(40)))[0] == []
 
 
-def test_labels_that_differ_in_type_or_outer_spaces_are_one_class(tmp_path, said):
-    rows = [*texts(40, (1, 2)), *texts(4, ("1", "2 "), word="more"), *texts(4, (1.0, 2), word="again")]
-    lines, data = said(path=rows_of(tmp_path / "a.jsonl", rows))
-    assert data.labels == ["1", "2"]
-    assert lines == [
-        "a.jsonl: 2 of 2 labels are written in several ways, and each is read as one class: 1 is written '1', 1, 1.0"
-    ]
-
-
 @pytest.mark.parametrize(
-    ("labels", "first"),
-    [
-        (("Ham", "ham", "spam"), "'Ham' (20 documents), 'ham' (20 documents)"),
-        (("1", "1.0", "2"), "'1' (20 documents), '1.0' (20 documents)"),
-        (("caf\xe9", "cafe\u0301", "b"), "'cafe\u0301' (20 documents), 'caf\xe9' (20 documents)"),
-        (("a\u200bb", "ab", "c"), "'ab' (20 documents), 'a\\u200bb' (20 documents)"),
-        (("new york", "new  york", "c"), "'new  york' (20 documents), 'new york' (20 documents)"),
-    ],
+    "labels", [("Ham", "ham", "spam"), ("1", "1.0", "2"), ("caf\xe9", "cafe\u0301", "b"), ("a\u200bb", "ab", "c")]
 )
-def test_classes_that_look_alike_are_kept_apart(tmp_path, said, labels, first):
+def test_classes_that_look_alike_are_kept_apart(tmp_path, said, labels):
     lines, data = said(path=rows_of(tmp_path / "a.jsonl", texts(60, labels)))
     assert len(data.labels) == 3
-    assert len(lines) == 1
-    assert lines[0].startswith("2 of 3 classes look like another one and are kept apart: ")
-    assert first in lines[0].replace("\\\\", "\\")
-
-
-def test_many_numbers_as_classes_look_like_a_quantity(tmp_path, said, caplog):
-    numbers = [str(number / 10) for number in range(60)]
-    lines, _ = said(path=rows_of(tmp_path / "a.jsonl", texts(180, numbers)))
-    assert lines[0].startswith("the labels are 60 different numbers (0.0, 0.1, 0.2, 0.3, 0.4 and 55 more)")
-    caplog.clear()
-    lines, _ = said(path=rows_of(tmp_path / "b.jsonl", texts(400, numbers[:20])))
-    assert lines == []
+    [line] = lines
+    assert line.startswith("2 of 3 classes look like another one and are kept apart: ")
 
 
 def test_one_text_with_two_labels(tmp_path, said, monkeypatch):
@@ -81,15 +55,6 @@ def test_one_text_with_two_labels(tmp_path, said, monkeypatch):
         "1 of 33 training documents repeat the text of another",
         "texts with contradicting labels, about which no model can be right: 1, the first at a.jsonl:4, a.jsonl:41",
     ]
-
-
-def test_pairs_contradict_by_both_texts(tmp_path, said, caplog):
-    rows = [row | {"other": f"second {n}"} for n, row in enumerate(texts(40))]
-    path = rows_of(tmp_path / "a.jsonl", [*rows, {"text": "text 3", "other": "second 4", "label": "a"}])
-    assert said(path=path, text_pair_column="other")[0] == []
-    path = rows_of(tmp_path / "b.jsonl", [*rows, {"text": "text 3", "other": "second 3", "label": "a"}])
-    caplog.clear()
-    assert any("texts with contradicting labels" in line for line in said(path=path, text_pair_column="other")[0])
 
 
 def test_choices_and_tags_contradict_too(tmp_path, said, caplog):
@@ -110,18 +75,6 @@ def test_the_same_file_as_train_and_test(tmp_path, said):
     assert lines[0].startswith("36 of 40 test documents (90 %) are in train too, and scores on them are too good: ")
     assert lines[1].startswith("4 of 40 test documents (10 %) are in validation too")
     assert len(lines) == 2
-
-
-def test_splits_that_measure_nothing(tmp_path, said, caplog):
-    lines, _ = said(path=rows_of(tmp_path / "a.jsonl", texts(30)), validation_fraction=0.04)
-    assert lines == [
-        "validation is taken from train and has a single document of 2 of 2 classes (a, b): its scores say little; "
-        "raise data.validation_fraction, or add documents"
-    ]
-    caplog.clear()
-    test = rows_of(tmp_path / "t.jsonl", texts(4, ("a",), word="other"))
-    lines, _ = said(train=rows_of(tmp_path / "a.jsonl", texts(60)), test=test)
-    assert lines == ["test has no documents of 1 of the 2 classes of train: b"]
 
 
 def test_what_a_folder_holds_and_is_not_read(tmp_path, said, caplog):
@@ -157,12 +110,3 @@ def test_a_saved_split_that_is_none(tmp_path, said):
     assert said(path=str(tmp_path / "s"))[0] == [
         "s: not read, as they are none of train, validation, test: unsupervised"
     ]
-
-
-def test_built_in_tasks_are_taken_as_published(tmp_path, said):
-    folder = tmp_path / "glue" / "CoLA"
-    folder.mkdir(parents=True)
-    for name in ("train", "dev"):
-        folder.joinpath(f"{name}.tsv").write_text("".join(f"x\t{n % 2}\t\t{name} {n // 2}\n" for n in range(20)))
-    lines = said(task="cola", path=str(folder))[0]
-    assert not any("contradicting" in line or "single document" in line for line in lines)

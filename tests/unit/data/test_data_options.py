@@ -21,13 +21,10 @@ from foretoken.training.recipe.recipe import build_recipe
         ({}, "no data named"),
         ({"task": "pydocs", "text_column": "body"}, "text_column is for your own data"),
         ({"path": "a.csv", "train": "b.csv"}, "both path and train"),
-        ({"task": "pydocs", "train": "b.csv"}, "both task and train"),
         ({"test": "b.csv"}, "test is set without train"),
         ({"path": ""}, "path is an empty string"),
         ({"path": "a", "problem": "regresion"}, "no problem 'regresion' (did you mean 'regression'?)"),
         ({"task": "rte", "problem": "regression"}, "problem is for your own data, and has no use with task 'rte'"),
-        ({"task": "rte", "text_pair_column": "b"}, "text_pair_column is for your own data"),
-        ({"path": "a", "text_pair_column": ""}, "text_pair_column is an empty string"),
         ({"path": "a", "text_pair_column": "label"}, "text_pair_column and label_column are both 'label'"),
         (
             {"path": "a", "problem": "multiple-choice", "text_pair_column": "b"},
@@ -44,15 +41,9 @@ from foretoken.training.recipe.recipe import build_recipe
         ({"path": "a", "problem": "regression", "labels": ["x", "y"]}, "labels is for classification"),
         ({"task": "20newsgroups", "remove": ["header"]}, "'header' is not known (did you mean 'headers'?)"),
         ({"task": "20newsgroups", "remove": "headers"}, "remove: got 'headers' (a text), expected a list"),
-        ({"path": "a", "validation_fraction": 0}, "validation_fraction: got 0.0, expected above 0"),
-        ({"path": "a", "test_fraction": "0.1"}, "test_fraction: got '0.1' (a text), expected a number"),
         ({"path": "a", "test_fraction": 0.5, "validation_fraction": 0.5}, "must be below 1, got 1"),
-        ({"path": "a", "split_seed": 1.5}, "split_seed: got 1.5 (a number), expected a whole number"),
         ({"path": "a", "max_test": 0}, "max_test: got 0, expected at least 1"),
-        ({"path": "a", "max_train": True}, "max_train: got True (true or false), expected a whole number or null"),
         ({"path": "a", "labels": ["x"]}, "labels must name at least two"),
-        ({"path": "a", "labels": "xy"}, "labels: got 'xy' (a text), expected a list"),
-        ({"path": "a", "labels": [0, 1]}, "labels: got [0, 1] (a list), expected a list (each item a text)"),
         ({"path": "a", "text_column": "label"}, "they must differ"),
     ],
 )
@@ -89,12 +80,6 @@ def test_what_does_not_fit_the_task_is_named_before_anything_is_read(values, par
     assert part in str(caught.value)
 
 
-def test_values_of_another_type_are_left_to_those_who_know_types():
-    assert task_errors({"task": ["pydocs"], "split": ["clean"]}) == []
-    assert task_errors({"task": "20newsgroups", "split": "clean", "remove": ["headers", "footers", "quotes"]}) == []
-    assert "split must be one of clean" in task_errors({"path": "a", "split": ["clean"]})[0]
-
-
 def test_all_problems_are_told_together():
     with pytest.raises(ConfigError, match=r"max_train.*max_test"):
         DataOptions(path="a", max_train=0, max_test=-1)
@@ -105,10 +90,6 @@ def test_good_values_pass_and_lists_become_tuples():
     assert options.remove == ("quotes",)
     assert options.labels == ("sci.med", "sci.space")
     assert hash(options) == hash(DataOptions(**{f.name: getattr(options, f.name) for f in fields(options)}))
-
-
-def test_every_field_has_help():
-    assert [item.name for item in fields(DataOptions) if not item.metadata.get("help")] == []
 
 
 def test_importing_options_tasks_and_load_imports_nothing_heavy():

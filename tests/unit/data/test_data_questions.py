@@ -100,14 +100,6 @@ def test_own_questions_in_any_format(tmp_path, form):
     assert inputs.column_names == ["id", "group", "question", "context"]
 
 
-def test_what_is_to_be_predicted_may_be_a_csv(tmp_path):
-    path = tmp_path / "new.csv"
-    path.write_text("question,context\nWhere?,In Rome.\n")
-    assert load_inputs(path, DataOptions(path=str(path), **OWN), QUESTION_ANSWERING)["context"][:] == ["In Rome."]
-    with pytest.raises(DataError, match="no column 'answers'"):
-        load_examples(path, DataOptions(path=str(path), **OWN), QUESTION_ANSWERING, [])
-
-
 def test_an_answer_that_stands_elsewhere_is_taken_at_the_nearest_place(tmp_path, caplog):
     row = {"question": "Where?", "context": context("Rome"), "answers": [{"text": "Rome", "answer_start": 30}]}
     path = tmp_path / "mine.jsonl"

@@ -11,7 +11,7 @@ import pytest
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import archives
-from foretoken.data.readers.xml_events import xml_events
+from foretoken.data.readers.files import as_xml
 from foretoken.errors import DataError
 
 SECONDS = 10  # to read a pipe that nobody writes to would take for ever
@@ -45,18 +45,13 @@ def refused(task, path, *parts, **options):
         ("coqa", "coqa-train-v1.0.json", ["coqa-dev-v1.0.json"]),
         ("hyperpartisan", ARTICLES, [TRUTH]),
         ("20newsgroups", "20news-bydate.tar.gz", []),
-        ("20newsgroups", "20news-bydate-train/sci.med/1", ["20news-bydate-test/sci.med/1"]),
         ("e2e", "e2e-dataset.zip", []),
         ("e2e", "trainset.csv", ["devset.csv", "testset_w_refs.csv"]),
-        ("webnlg", "webnlg_challenge_2017.tar.xz", []),
         ("webnlg", "train/a.xml", []),
         ("squality", "train.jsonl", ["dev.jsonl", "test.jsonl"]),
-        ("wikihop", "train.json", ["dev.json"]),
         ("conll2003", "eng.train", ["eng.testa", "eng.testb"]),
         ("cola", "train.tsv", ["dev.tsv"]),
         ("mrpc", "msr_paraphrase_train.txt", ["dev_ids.tsv"]),
-        ("stsb", "original/sts-train.tsv", []),
-        ("boolq", "train.jsonl", ["val.jsonl"]),
         ("arxiv", "train-0.parquet", []),
     ],
 )
@@ -67,48 +62,6 @@ def test_a_pipe_is_not_waited_for(tmp_path, task, name, beside):
         (tmp_path / file).write_text("a\tb\n")
     os.mkfifo(tmp_path / name)
     refused(task, tmp_path, f"{name}: is a pipe, expected a file")
-
-
-@pytest.mark.parametrize("task", ["20newsgroups", "e2e", "webnlg"])
-def test_a_pipe_in_place_of_an_archive(tmp_path, task):
-    os.mkfifo(tmp_path / "pipe")
-    refused(task, tmp_path / "pipe", "pipe: is a pipe, expected a file")
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("[" * 100_000 + "]" * 100_000, "malformed JSON: it is nested too deeply"),
-        ("1" * 10_000, "malformed JSON: a number has more than 4,300 digits"),
-        ('{"a": 1, "a": 2}', "malformed JSON: an object names 'a' more than once"),
-    ],
-    ids=["deep", "digits", "repeated"],
-)
-def test_json_that_python_cannot_hold(tmp_path, value, said):
-    (tmp_path / "coqa-train-v1.0.json").write_text(f'{{"data": {value}}}')
-    (tmp_path / "coqa-dev-v1.0.json").touch()
-    refused("coqa", tmp_path, "coqa-train-v1.0.json:1", said)
-    (tmp_path / ARTICLES).write_text("<articles><article id='1' title='t'>a</article></articles>")
-    (tmp_path / TRUTH).write_text("<articles><article id='1' hyperpartisan='true'/></articles>")
-    (tmp_path / "hp-splits.json").write_text(f'{{"train": {value}}}')
-    refused("hyperpartisan", tmp_path, "hp-splits.json:1", said, split="longformer")
-
-
-def e2e(folder, text):
-    for name in ("trainset.csv", "devset.csv", "testset_w_refs.csv"):
-        (folder / name).write_bytes(text)
-    return folder
-
-
-def test_fields_longer_than_csv_takes_by_itself(tmp_path):
-    long = "word " * 60_000  # 300 kB; the limit of the csv module is 128 KiB
-    rows = "".join(f"{long}{number},{number} {long}\n" for number in range(4))
-    data = load_data(DataOptions(task="e2e", path=str(e2e(tmp_path, f"mr,ref\n{rows}".encode()))))
-    assert data.splits["test"]["source"][1] == f"{long}1"
-    assert data.splits["test"]["references"][1] == [f"1 {long}"]
-    refused("e2e", e2e(tmp_path, b"mr,ref\na,b\0\n"), ":2:4: a zero byte")
-    refused("e2e", e2e(tmp_path, b"\x1f\x8b\x08"), "trainset.csv:1:1: not UTF-8 text but a gzip archive")
-    refused("e2e", e2e(tmp_path, b'mr,ref\n"a,b\n' + b"c,d\n" * 1000), "trainset.csv:2: malformed row", "to line 1002")
 
 
 def tar(path, files):
@@ -123,11 +76,11 @@ def tar(path, files):
 def test_archives_that_unpack_to_more_than_any_data_set(tmp_path, monkeypatch):
     monkeypatch.setattr(archives, "_MOST_BYTES", 10_000)
     post = {"20news-bydate-train/sci.med/1": b"a" * 10_001}
-    refused("20newsgroups", tar(tmp_path / "news.tar.gz", post), "unpacks to 10,001 bytes, and at most 10,000 are read")
-    refused("webnlg", tar(tmp_path / "nlg.tar.gz", {"train/a.xml": b"a" * 10_001}), "unpacks to 10,001 bytes")
+    refused("20newsgroups", tar(tmp_path / "news.tar.gz", post), "unpacks to more than 10,000 bytes")
+    refused("webnlg", tar(tmp_path / "nlg.tar.gz", {"train/a.xml": b"a" * 10_001}), "unpacks to more than 10,000 bytes")
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("trainset.csv", "a" * 10_001)
-    refused("e2e", tmp_path / "a.zip", "unpacks to 10,001 bytes")
+    refused("e2e", tmp_path / "a.zip", "unpacks to more than 10,000 bytes")
 
 
 def test_packings_and_passwords_that_zipfile_does_not_know(tmp_path):
@@ -141,10 +94,10 @@ def test_packings_and_passwords_that_zipfile_does_not_know(tmp_path):
         for magic, offset in ((b"PK\x03\x04", place), (b"PK\x01\x02", place + 2)):
             changed[whole.index(magic) + offset] = value
         path.write_bytes(changed)
-        refused("e2e", path, "a.zip: the archive is damaged or no zip archive")
+        refused("e2e", path, "a.zip: the archive is damaged or no tar or zip archive")
 
 
 @pytest.mark.parametrize("name", ["nothing-of-that-name", "shift_jis"])
 def test_xml_in_an_encoding_that_expat_cannot_read(name):
     with pytest.raises(DataError, match=r"a\.xml:1:\d+: malformed XML: "):
-        xml_events("a.xml", f'<?xml version="1.0" encoding="{name}"?><a/>'.encode())
+        as_xml("a.xml", f'<?xml version="1.0" encoding="{name}"?><a/>'.encode())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretoken.data.documents import Document, shown, sort_labels
+from foretoken.data.documents import Document, sort_labels
 from foretoken.data.splits import near_duplicates, split_off, subsample
 from foretoken.data.tasks.hyperpartisan import clean_article, strip_tags
 from foretoken.errors import ConfigError, DataError
@@ -85,10 +85,6 @@ def test_near_duplicates_are_chained_to_their_first():
 )
 def test_label_order(labels, order):
     assert sort_labels(labels) == order
-
-
-def test_long_lists_are_cut_in_messages():
-    assert shown(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """SuperGLUE: small files in the official layout, the hub copies, and the real data where they are at hand."""
 
 import json
-import logging
 from collections import Counter
 from pathlib import Path
 
@@ -72,14 +71,6 @@ def multirc(split, i):
     return {"idx": i, "passage": {"text": f"{split} paragraph {i}", "questions": questions}}
 
 
-def test_boolq(tmp_path):
-    data = from_task("boolq", made(tmp_path, boolq))
-    assert sizes(data) == [18, 2, 4]
-    assert data.labels == ["false", "true"]
-    row = data.splits["test"][1]
-    assert (row["text"], row["text_pair"], row["label"]) == ("is val 1", "Passage 1", 0)
-
-
 def test_the_question_of_copa_follows_the_premise(tmp_path):
     data = from_task("copa", made(tmp_path, copa))
     assert data.problem == "multiple-choice"
@@ -99,15 +90,6 @@ def test_wic_may_be_asked_as_a_question(tmp_path):
     assert (row["text"], "text_pair" in row, row["label"]) == (asked, False, 1)
 
 
-def test_rte_and_cb(tmp_path):
-    data = from_task("superglue-rte", made(tmp_path / "rte", rte))
-    assert data.labels == ["not_entailment", "entailment"]
-    assert data.splits["test"]["label"][:] == [1, 0, 1, 0]
-    data = from_task("cb", made(tmp_path / "cb", cb))
-    assert data.labels == ["entailment", "contradiction", "neutral"]
-    assert data.splits["test"]["label"][:] == [0, 1, 2, 0]
-
-
 @pytest.mark.parametrize(
     ("index", "text"),
     [
@@ -120,12 +102,6 @@ def test_the_pronoun_of_wsc_is_marked(tmp_path, index, text):
     data = from_task("wsc", made(tmp_path, lambda split, i: wsc(split, i, index)))
     assert data.splits["test"][0]["text"] == text
     assert data.splits["test"][0]["text_pair"] == "Mark"
-
-
-def test_a_pronoun_that_is_not_in_the_text(tmp_path):
-    made(tmp_path, lambda split, i: wsc(split, i) | ({"text": "She slept there."} if i == 2 else {}))
-    with pytest.raises(DataError, match=r"train\.jsonl:3: the pronoun 'he' is not in the text"):
-        from_task("wsc", tmp_path)
 
 
 def test_multirc_has_a_row_per_answer_and_a_group_per_question(tmp_path):
@@ -150,13 +126,14 @@ def test_a_subsample_of_multirc_has_whole_questions(tmp_path):
 @pytest.mark.parametrize(
     ("task", "record", "change", "said"),
     [
-        ("boolq", boolq, {"label": None}, r"train\.jsonl:3: label None, expected one of 0, 1"),
-        ("boolq", boolq, {"label": []}, r"train\.jsonl:3: label \[\], expected one of 0, 1"),
-        ("cb", cb, {"label": "maybe"}, r"train\.jsonl:3: label 'maybe', expected one of 'entailment'"),
+        (
+            "boolq",
+            boolq,
+            {"label": None},
+            r"train\.jsonl:3: column 'label' holds None, expected one of 'false', 'true'",
+        ),
         ("copa", copa, {"question": "why"}, r"train\.jsonl:3: question 'why', expected one of cause, effect"),
-        ("copa", copa, {"label": -1}, r"train\.jsonl:3: label -1, expected 0 or 1"),
         ("wic", wic, {"sentence1": 7}, r"train\.jsonl:3: column 'sentence1' holds int, expected text"),
-        ("boolq", boolq, {"passage": " "}, r"train\.jsonl:3: the document is empty"),
         ("multirc", multirc, {"passage": {"text": "t"}}, r"train\.jsonl:3: no column 'questions'"),
         ("wsc", wsc, {"target": {"span1_text": "Mark"}}, r"train\.jsonl:3: no column 'span2_text'"),
     ],
@@ -165,28 +142,6 @@ def test_a_malformed_record_is_named(tmp_path, task, record, change, said):
     made(tmp_path, lambda split, i: record(split, i) | (change if i == 2 else {}))
     with pytest.raises(DataError, match=said):
         from_task(task, tmp_path)
-
-
-def test_unlabelled_records_and_missing_files(tmp_path):
-    made(tmp_path, boolq)
-    write(tmp_path / "val.jsonl", [{"question": "q", "passage": "p", "idx": 0}])
-    with pytest.raises(DataError, match=r"val\.jsonl:1: no column 'label'"):
-        from_task("boolq", tmp_path)
-    (tmp_path / "val.jsonl").write_text('{"question": "q",\n')
-    with pytest.raises(DataError, match=r"val\.jsonl:1:.*malformed JSON"):
-        from_task("boolq", tmp_path)
-    (tmp_path / "val.jsonl").unlink()
-    with pytest.raises(DataError, match=r"task 'boolq' needs a file val\.jsonl here"):
-        from_task("boolq", tmp_path)
-
-
-def test_the_official_split(tmp_path, caplog):
-    made(tmp_path, multirc)
-    with caplog.at_level(logging.WARNING, logger="foretoken.data"):
-        data = from_task("multirc", tmp_path, split="official")
-    assert sizes(data) == [120, 24, 24]
-    assert data.grouped
-    assert "multirc: split 'official'" in caplog.text
 
 
 @pytest.fixture

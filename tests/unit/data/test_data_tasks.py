@@ -7,7 +7,7 @@ import yaml
 
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import PROBLEMS
-from foretoken.data.tasks.table import _TASKS, TASKS, find_raw, get_task
+from foretoken.data.tasks.table import TASKS, find_raw, get_task
 from foretoken.errors import ConfigError, DataError
 from foretoken.metrics.table import METRICS
 
@@ -15,7 +15,6 @@ from support.data import load
 
 
 def test_every_row_is_complete():
-    assert len(TASKS) == len(_TASKS)  # no name twice
     assert {"pydocs", "20newsgroups", "hyperpartisan", "arxiv", "wikihop", "mnli", "multirc", "wnut17"} < set(TASKS)
     for name, task in TASKS.items():
         assert task.name == name
@@ -34,14 +33,6 @@ def test_tasks_of_the_bench_have_recipes():
     folder = Path(__file__).resolve().parents[3] / "recipes"
     named = {yaml.safe_load(path.read_text())["data"].get("task") for path in (folder / "tasks").glob("*.yaml")}
     assert named == set(TASKS)
-
-
-def test_the_folder_of_a_task_may_differ_from_its_name(tmp_path, monkeypatch):
-    (tmp_path / "glue" / "RTE").mkdir(parents=True)
-    monkeypatch.setenv("FORETOKEN_DATA", str(tmp_path))
-    assert find_raw(TASKS["rte"]) == tmp_path / "glue" / "RTE"
-    with pytest.raises(DataError, match=r"were not found at .*glue.MNLI; get MNLI\.zip, https://"):
-        find_raw(TASKS["mnli"])
 
 
 def test_a_task_that_has_no_copy_on_the_hub():

@@ -1,62 +1,66 @@
-"""Files in archives, read into memory: nothing is written to disk."""
+"""Raw files of a task in a folder, or in an archive and then read into memory: nothing is written to disk."""
 
 from __future__ import annotations
 
+import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
-from foretoken.data.readers.files import opened
+from foretoken.data.readers.files import is_folder, opened, read_bytes, refuse_damage
 from foretoken.errors import DataError
 
 _MOST_BYTES = 1 << 30  # what the files of an archive may unpack to
-_Files = list[tuple[PurePosixPath, bytes]]
+_Wanted = Callable[[PurePosixPath], bool]
+_File = tuple[PurePosixPath, str, bytes]  # name, where, content
 
 
-def tar_files(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> _Files:
-    """Return name and content of the wanted files of a tar archive, packed or not, in the order of their names.
+def raw_files(path: Path, archive: str, wanted: _Wanted) -> list[_File]:
+    """Return (name, where, content) of the wanted files of a folder or an archive, in the order of their names.
 
-    Raises:
-        DataError: the archive cannot be read, is damaged, or unpacks to more than any data set has.
-    """
-    import tarfile
-
-    with opened(archive) as file, _refuse_damage(archive, "tar"), tarfile.open(fileobj=file, mode="r:*") as tar:
-        members = [member for member in tar if member.isfile() and wanted(PurePosixPath(member.name))]
-        _refuse_bomb(archive, sum(member.size for member in members))
-        contents = [(PurePosixPath(member.name), tar.extractfile(member)) for member in members]
-        return sorted((name, content.read()) for name, content in contents if content is not None)
-
-
-def zip_files(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> _Files:
-    """Return name and content of the wanted files of a zip archive, in the order of their names.
+    Of a folder without any, the archive in it that the pattern ``archive`` names is read, if there is one.
 
     Raises:
-        DataError: as for :func:`tar_files`.
+        DataError: an archive cannot be read, is damaged, or unpacks to more than any data set has.
     """
-    with opened(archive) as file, _refuse_damage(archive, "zip"), zipfile.ZipFile(file) as content:
+    if not is_folder(path):
+        return sorted(_unpacked(path, wanted))
+    places = {PurePosixPath(file.relative_to(path).as_posix()): file for file in path.rglob("*") if not is_folder(file)}
+    files = [name for name in sorted(places) if wanted(name)]
+    archives = sorted(path.glob(archive))
+    if files or not archives:
+        return [(name, str(places[name]), read_bytes(places[name], may_be_empty=True)) for name in files]
+    return sorted(_unpacked(archives[0], wanted))
+
+
+def _unpacked(archive: Path, wanted: _Wanted) -> Iterator[_File]:
+    with opened(archive) as file, refuse_damage(f"{archive}: the archive is damaged or no tar or zip archive"):
+        for name, content in (_of_zip if zipfile.is_zipfile(file) else _of_tar)(archive, file, wanted):
+            yield PurePosixPath(name), f"{archive}:{name}", content
+
+
+def _of_zip(archive: Path, file: BinaryIO, wanted: _Wanted) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(file) as content:
         members = [member for member in content.infolist() if wanted(PurePosixPath(member.filename))]
-        _refuse_bomb(archive, sum(member.file_size for member in members))
-        return sorted((PurePosixPath(member.filename), content.read(member)) for member in members)
+        _refuse_bomb(archive, (member.file_size for member in members))
+        yield from ((member.filename, content.read(member)) for member in members)
 
 
-@contextmanager
-def _refuse_damage(archive: Path, kind: str) -> Iterator[None]:
-    import lzma
-    import tarfile
-    import zlib
-
-    damage = (tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, OSError, ValueError)
-    encrypted = (RuntimeError, NotImplementedError)  # so zipfile says it, and of packings that it does not know
-    try:
-        yield
-    except DataError:
-        raise
-    except (*damage, *encrypted) as error:
-        raise DataError(f"{archive}: the archive is damaged or no {kind} archive ({error}); fetch it again") from error
+def _of_tar(archive: Path, file: BinaryIO, wanted: _Wanted) -> Iterator[tuple[str, bytes]]:
+    file.seek(0)
+    with tarfile.open(fileobj=file, mode="r:*") as content:
+        _refuse_bomb(archive, (member.size for member in content))
+        for member in content.getmembers():
+            found = content.extractfile(member) if member.isfile() and wanted(PurePosixPath(member.name)) else None
+            if found is not None:
+                yield member.name, found.read()
 
 
-def _refuse_bomb(archive: Path, size: int) -> None:
-    if size > _MOST_BYTES:
-        raise DataError(f"{archive}: unpacks to {size:,} bytes, and at most {_MOST_BYTES:,} are read; fetch it again")
+def _refuse_bomb(archive: Path, sizes: Iterable[int]) -> None:
+    """Stop at the member that is too much: to reach the next one of a packed archive, it would have to be unpacked."""
+    unpacked = 0
+    for size in sizes:
+        unpacked += size
+        if unpacked > _MOST_BYTES:
+            raise DataError(f"{archive}: unpacks to more than {_MOST_BYTES:,} bytes; fetch it again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,11 @@ from pathlib import Path
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.readers.files import local_path, read_text
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import DataError
 
-SCHEMES = ("auto", "IOB1", "IOB2", "lenient")
 _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
 _TAG = re.compile(r"O|[BI]-\S+")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class _Sentence:
 
 
 def read_tagged(
-    path: str | Path, *, scheme: str = "auto", word_column: int = 0, tag_column: int = -1
+    path: str | Path, *, lenient: bool = False, word_column: int = 0, tag_column: int = -1
 ) -> list[TaggedExample]:
     r"""Return the sentences of a file of words and tags, with the tags in IOB2.
 
@@ -39,12 +36,11 @@ def read_tagged(
     blanks and tabs, ends a sentence. A line ``-DOCSTART-`` or ``#doc <id>`` begins a document, which becomes the
     ``group`` of its sentences.
 
-    ``scheme`` is what the tags keep to: ``auto`` takes what keeps to ``IOB1`` or to ``IOB2``. ``lenient`` takes a
-    mixture: every ``B-``, and every ``I-`` that does not continue an entity of its type, begins one.
+    The tags keep to IOB1 or to IOB2. ``lenient`` takes a mixture: every ``B-``, and every ``I-`` that does not continue
+    an entity of its type, begins one.
 
     Raises:
         DataError: a malformed line, an unknown tag or tags of no one scheme; the message names file and line.
-        ConfigError: no such scheme.
 
     >>> file = getfixture("tmp_path") / "mine.txt"
     >>> _ = file.write_text("Ada I-PER\nLovelace I-PER\nwrote O\n")
@@ -53,9 +49,8 @@ def read_tagged(
     """
     path = local_path(path)
     sentences = _read_sentences(path, word_column, tag_column)
-    repaired = _check_scheme(path, sentences, scheme)
-    if scheme == "lenient" and repaired:
-        _log.info("%s: %d entities begin with I-; they are read as B-", path, repaired)
+    if not lenient:
+        _refuse_mixture(path, sentences)
     return [
         TaggedExample(str(number), item.words, tuple(to_iob2(item.tags)), f"{path}:{item.lines[0]}", item.document)
         for number, item in enumerate(sentences)
@@ -143,25 +138,15 @@ def to_iob2(tags: Iterable[str]) -> list[str]:
     return found
 
 
-def _check_scheme(path: Path, sentences: Sequence[_Sentence], scheme: str) -> int:
-    """Return how many entities begin with ``I-``; refuse a file whose tags do not keep to one scheme."""
-    if scheme not in SCHEMES:
-        raise ConfigError(f"scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
-    without_b = list(_places(sentences, _starts_without_b))
+def _refuse_mixture(path: Path, sentences: Sequence[_Sentence]) -> None:
+    """Refuse a file whose tags do not keep to one scheme."""
+    without_b = next(_places(sentences, _starts_without_b), None)
     needless_b = next(_places(sentences, _needless_b), None)
-    not_iob2 = without_b[0] if without_b else None
-    if scheme == "auto" and not_iob2 and needless_b:
+    if without_b and needless_b:
         raise DataError(
-            f"{path}:{not_iob2[0]}: tag {not_iob2[1]!r} begins an entity, which is IOB1, but line {needless_b[0]} "
+            f"{path}:{without_b[0]}: tag {without_b[1]!r} begins an entity, which is IOB1, but line {needless_b[0]} "
             f"begins one with {needless_b[1]!r}, which is IOB2; correct the tags so that the file keeps to one of them"
         )
-    if scheme == "IOB2" and not_iob2:
-        raise DataError(f"{path}:{not_iob2[0]}: tag {not_iob2[1]!r} begins an entity; in IOB2 that is B-")
-    if scheme == "IOB1" and needless_b:
-        raise DataError(
-            f"{path}:{needless_b[0]}: tag {needless_b[1]!r} does not follow an entity of its type; in IOB1 that is I-"
-        )
-    return len(without_b)
 
 
 def _fields(line: str) -> list[str]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from xml.etree import ElementTree
 
-from foretoken.errors import DataError
+from foretoken.errors import DataError, ForetokenError
 
 _MAGIC = {
     b"\x1f\x8b": "a gzip archive: decompress it first (gunzip)",
@@ -107,6 +108,19 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: the file is larger than the memory there is; split it, or take fewer rows") from None
 
 
+@contextmanager
+def refuse_damage(what: str) -> Iterator[None]:
+    """Turn whatever a library raises about damaged files into a DataError."""
+    try:
+        yield
+    except ForetokenError:
+        raise
+    except MemoryError:
+        raise DataError(f"{what}: it needs more memory than there is; split it") from None
+    except Exception as error:
+        raise DataError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}; write it again") from error
+
+
 def read_text(path: Path, *, may_be_empty: bool = False) -> str:
     """Return the text of a UTF-8 file, without its byte order mark.
 
@@ -134,6 +148,21 @@ def as_text(path: Path | str, content: bytes) -> str:
         line, column = position(content, content.index(b"\x00"))
         raise DataError(f"{path}:{line}:{column}: a zero byte: this is a binary file, expected UTF-8 text")
     return text
+
+
+def as_xml(path: Path | str, content: bytes) -> ElementTree.Element:
+    """Return the root of the XML that the content of a file, or of a file in an archive, is.
+
+    Raises:
+        DataError: malformed XML; the message names line and column.
+    """
+    try:
+        return ElementTree.fromstring(content)
+    except ElementTree.ParseError as error:
+        line, column = error.position
+        raise DataError(f"{path}:{line}:{column + 1}: malformed XML: {error.msg}; fetch the file again") from None
+    except (LookupError, ValueError) as error:  # of the encoding that the file names
+        raise DataError(f"{path}:1:1: malformed XML: {error}; fetch the file again") from None
 
 
 def refuse_binary(path: Path | str, content: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers.parquet import refuse_damage
+from foretoken.data.readers.files import refuse_damage
 from foretoken.data.readers.rows import OPTIONAL, ColumnNames, Row, check_columns, names_of_labels, refuse_claim
 from foretoken.data.readers.user_data import examples_from_rows
 from foretoken.errors import DataError

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.readers.files import kind_of, read_bytes
+from foretoken.data.readers.files import kind_of, read_bytes, refuse_damage
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, names_of_labels, refuse_claim
-from foretoken.errors import DataError, ForetokenError
+from foretoken.errors import DataError
 
 _PIECE = 1000  # rows
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, or so many times its own size
@@ -43,19 +42,6 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         yield where, {name: names_of_labels(where, value, classes.get(name)) for name, value in values.items()}
     if number != claimed:
         raise DataError(f"{path}: has {number:,} rows, but says {claimed:,}; write it again")
-
-
-@contextmanager
-def refuse_damage(what: str) -> Iterator[None]:
-    """Turn whatever pyarrow and `datasets` raise about damaged files into a DataError."""
-    try:
-        yield
-    except ForetokenError:
-        raise
-    except MemoryError:
-        raise DataError(f"{what}: it needs more memory than there is; split it") from None
-    except Exception as error:
-        raise DataError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}; write it again") from error
 
 
 def _check(where: str, names: Sequence[str], needed: Sequence[str]) -> None:

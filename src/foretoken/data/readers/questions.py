@@ -11,7 +11,7 @@ from typing import Any
 from foretoken.data.documents import refuse_repeated_ids
 from foretoken.data.examples import QuestionExample
 from foretoken.data.readers.files import read_text
-from foretoken.data.readers.json_files import DECODER, read_json
+from foretoken.data.readers.json_files import decoded, read_json
 from foretoken.data.readers.rows import ANSWERS, CONTEXT, QUESTION, ColumnNames, Row, field_of, filled, row_id
 from foretoken.data.readers.tables import read_rows
 from foretoken.errors import DataError
@@ -35,13 +35,14 @@ def read_questions(path: Path, columns: ColumnNames) -> list[QuestionExample]:
 def _is_one_object(path: Path) -> bool:
     """Tell one JSON object from a list, and from one object per line."""
     text = read_text(path).strip()
-    if not text.startswith("{"):
-        return False
+    first, _, rest = text.partition("\n")
+    if not text.startswith("{") or not rest:
+        return text.startswith("{")
     try:
-        DECODER.decode(text.partition("\n")[0])
-    except (ValueError, RecursionError):
+        decoded(path, first)
+    except DataError:
         return True  # it goes on in the next line
-    return "\n" not in text
+    return False
 
 
 def read_squad(path: Path, *, labelled: bool = True) -> list[QuestionExample]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids, shown
-from foretoken.data.oddities import warn_of_merged_labels
-from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
+from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
 from foretoken.errors import DataError, did_you_mean
 
 Row = tuple[str, Mapping[str, Any]]
 MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 CHOICES = "choices"
+CANDIDATE_COLUMNS, ANSWER = ("query", "candidates", "supports"), "answer"
 QUESTION, CONTEXT, ANSWERS = "question", "context", "answers"
 OPTIONAL = ("id",)  # columns that are read where they are
 
@@ -38,6 +38,8 @@ class ColumnNames:
         """The columns that every row must have."""
         if self.problem == QUESTION_ANSWERING:
             return [QUESTION, CONTEXT] if self.label is None else [QUESTION, CONTEXT, ANSWERS]
+        if self.problem == CANDIDATES:
+            return [*CANDIDATE_COLUMNS, *([] if self.label is None else [ANSWER])]
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
         return [name for name in (self.text, self.label, self.text_pair, choices) if name is not None]
 
@@ -65,18 +67,11 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
         DataError: no rows, a missing value, a text that is no string, a label that is no number where the
             problem is regression, an empty document, a repeated id.
     """
-    documents: list[Document] = []
-    written: dict[str, set[str]] = {}  # the forms that each label has in the file
-    for number, (where, values) in enumerate(rows):
-        document = _document(where, values, number, columns)
-        documents.append(document)
-        if document.label is not None:
-            written.setdefault(document.label, set()).add(repr(values[str(columns.label)]))
+    documents = [_document(where, values, number, columns) for number, (where, values) in enumerate(rows)]
     if not documents:
         raise DataError(f"{source}: has no documents; expected at least one row of data")
     refuse_empty(documents)
     refuse_repeated_ids(documents)
-    warn_of_merged_labels(source, written)
     return documents
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from foretoken.data.documents import shown
 from foretoken.data.readers.files import kind_of, read_bytes, read_text
-from foretoken.data.readers.json_files import DECODER, malformed
+from foretoken.data.readers.json_files import decoded
 from foretoken.data.readers.parquet import parquet_rows
 from foretoken.data.readers.rows import Row, check_columns
 from foretoken.errors import DataError
@@ -37,7 +37,7 @@ def read_rows(path: Path, needed: Sequence[str], ending: str | None = None) -> I
     return reader(path, needed)
 
 
-def delimited(source: Path | str, text: str, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
+def _delimited(source: Path | str, text: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the rows of a text that are not blank, each with the place where it begins.
 
     Raises:
@@ -59,16 +59,21 @@ def delimited(source: Path | str, text: str, delimiter: str = ",") -> Iterator[t
 
 
 def _csv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    return _delimited_rows(path, needed, ",")
+    return delimited_rows(path, read_text(path), needed)
 
 
 def _tsv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    return _delimited_rows(path, needed, "\t")
+    return delimited_rows(path, read_text(path), needed, "\t")
 
 
-def _delimited_rows(path: Path, needed: Sequence[str], delimiter: str) -> Iterator[Row]:
+def delimited_rows(source: Path | str, text: str, needed: Sequence[str], delimiter: str = ",") -> Iterator[Row]:
+    """Yield the rows of a text whose first row names the columns.
+
+    Raises:
+        DataError: a column is missing, or a row is malformed or has another number of fields.
+    """
     header: list[str] | None = None
-    for where, row in delimited(path, read_text(path), delimiter):
+    for where, row in _delimited(source, text, delimiter):
         if header is None:
             header = _header(where, row, needed, delimiter)
         elif len(row) != len(header):
@@ -119,54 +124,17 @@ def _field_limit() -> Iterator[None]:
 
 def _jsonl_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     for number, line in enumerate(read_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = DECODER.decode(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{malformed(path, error, number)}; expected one object per line") from None
-        yield _object(f"{path}:{number}", value, needed)
+        if line.strip():
+            yield _object(f"{path}:{number}", decoded(path, line, number), needed)
 
 
 def _json_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+    """Yield the objects of a list, or of lines."""
     text = read_text(path)
-    start = _skip_space(text, 0)
-    if not text.startswith("[", start):
-        yield from _jsonl_rows(path, needed)
-        return
-    # item by item, so that every object knows its line
-    index, line, counted = _skip_space(text, start + 1), 1, 0
-    while not text.startswith("]", index):
-        line, counted = line + text.count("\n", counted, index), index
-        try:
-            value, index = DECODER.raw_decode(text, index)
-        except (ValueError, RecursionError) as error:
-            raise DataError(malformed(path, error, line)) from None
-        yield _object(f"{path}:{line}", value, needed)
-        index = _next_item(path, text, _skip_space(text, index))
-    index = _skip_space(text, index + 1)
-    if index < len(text):
-        raise DataError(f"{_place(path, text, index)}: malformed JSON: there is more after the list")
-
-
-def _next_item(path: Path, text: str, index: int) -> int:
-    if text.startswith(",", index):
-        return _skip_space(text, index + 1)
-    if text.startswith("]", index):
-        return index
-    raise DataError(f"{_place(path, text, index)}: malformed JSON: expected ',' or ']' after an object")
-
-
-def _place(path: Path, text: str, index: int) -> str:
-    """Return file, line and column of a character."""
-    line, column = text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index)
-    return f"{path}:{line}:{column}"
-
-
-def _skip_space(text: str, index: int) -> int:
-    while index < len(text) and text[index] in " \t\r\n":
-        index += 1
-    return index
+    if not text.lstrip().startswith("["):
+        return _jsonl_rows(path, needed)
+    items = enumerate(decoded(path, text), start=1)
+    return (_object(f"{path}:item {number}", item, needed) for number, item in items)
 
 
 def _object(where: str, value: object, needed: Sequence[str]) -> Row:

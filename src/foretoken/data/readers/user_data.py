@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from foretoken.data.documents import Document, E, Example, refuse_empty, refuse_repeated_ids
+from foretoken.data.documents import E, Example, refuse_repeated_ids
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import (
     CANDIDATES,
@@ -18,14 +17,14 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.conll import read_tagged, read_words
-from foretoken.data.readers.files import local_path, read_text
-from foretoken.data.readers.json_files import stream_objects
+from foretoken.data.readers.files import read_text
 from foretoken.data.readers.questions import questions_from_rows, read_questions
 from foretoken.data.readers.rows import (
+    ANSWER,
+    CANDIDATE_COLUMNS,
     CHOICES,
     ColumnNames,
     Row,
-    check_columns,
     documents_from_rows,
     filled,
     row_id,
@@ -35,9 +34,6 @@ from foretoken.data.readers.tables import READERS, read_rows
 from foretoken.errors import ConfigError, DataError, did_you_mean
 
 _Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
-_File = Callable[[Path, ColumnNames], Sequence[Example]]
-_CANDIDATE_INPUTS = ("query", "candidates", "supports")
-CANDIDATE_FIELDS = (*_CANDIDATE_INPUTS, "answer")
 
 
 def examples_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> Sequence[Example]:
@@ -56,55 +52,33 @@ def examples_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnN
 
 
 def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
-    """Return the labelled examples of one file.
+    """Return the examples of one file; labels in it are not looked at without ``columns.label``.
 
     Raises:
         DataError: the file, a row or a value is not usable; the message names file and line.
     """
-    if columns.problem in _FILES:
-        return _FILES[columns.problem](path, columns)
+    if columns.problem == TOKEN_CLASSIFICATION:
+        return read_words(path) if columns.label is None else read_tagged(path)
+    if columns.problem == QUESTION_ANSWERING:
+        return read_questions(path, columns)
+    if path.suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
+        return examples_from_rows(path, [(str(path), {columns.text: read_text(path), "id": path.stem})], columns)
     return examples_from_rows(path, read_rows(path, columns.needed), columns)
-
-
-def read_inputs(path: Path, columns: ColumnNames) -> Sequence[Example]:
-    """Return the examples of one file that are yet to be predicted; labels in it are not looked at.
-
-    Raises:
-        DataError: as for :func:`read_examples`.
-    """
-    unlabelled = replace(columns, label=None)
-    if columns.problem in _INPUTS:
-        return _INPUTS[columns.problem](path, unlabelled)
-    return examples_from_rows(path, read_rows(path, unlabelled.needed), unlabelled)
 
 
 def file_suffixes(problem: str) -> tuple[str, ...] | None:
     """Return the endings of files that hold a problem's examples; None: any."""
-    return {TOKEN_CLASSIFICATION: None, CANDIDATES: (".json",)}.get(problem, tuple(READERS))
+    return None if problem == TOKEN_CLASSIFICATION else tuple(READERS)
 
 
-def read_generation(
-    path: str | Path, source_column: str = "source", target_column: str = "target"
-) -> list[GenerationExample]:
-    r"""Return the source and target texts of one file; a target is a text, or a list of texts that are all right.
-
-    Raises:
-        DataError: the file, a row or a value is not usable; the message names file and line.
-
-    >>> file = getfixture("tmp_path") / "mine.jsonl"
-    >>> _ = file.write_text('{"source": "name[Aromi]", "target": ["Aromi is a pub.", "A pub is Aromi."]}\n')
-    >>> read_generation(file)[0].references
-    ('Aromi is a pub.', 'A pub is Aromi.')
-    """
-    path = local_path(path)
-    if source_column == target_column:
-        raise DataError(f"{path}: source and target are both column {source_column!r}; they must differ")
+def _generation_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[GenerationExample]:
+    """Return checked sources and targets; a target is a text, or a list of texts that are all right."""
     examples = []
-    for number, (where, values) in enumerate(read_rows(path, (source_column, target_column))):
-        source = filled(where, values[source_column], source_column)
-        targets = _targets(where, values[target_column], target_column)
-        examples.append(GenerationExample(row_id(where, values, number), source, targets, where))
-    return _checked(examples, f"{path}: has no rows; expected at least one source with its target")
+    for number, (where, values) in enumerate(rows):
+        targets = () if columns.label is None else _targets(where, values[columns.label], columns.label)
+        text = filled(where, values[columns.text], columns.text)
+        examples.append(GenerationExample(row_id(where, values, number), text, targets, where))
+    return _checked(examples, f"{source}: has no rows; expected at least one source with its target")
 
 
 def _targets(where: str, value: object, column: str) -> tuple[str, ...]:
@@ -115,47 +89,26 @@ def _targets(where: str, value: object, column: str) -> tuple[str, ...]:
     return tuple(filled(where, text, column) for text in value)
 
 
-def read_candidates(path: str | Path, *, labelled: bool = True) -> list[CandidateExample]:
-    """Return the questions of a QAngaroo file: a JSON list of {id, query, candidates, answer, supports}.
+def candidates_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[CandidateExample]:
+    """Return the questions of a table in the shape of QAngaroo: {id, query, candidates, answer, supports}.
 
-    The file is read item by item. Texts stay as published; ``answer`` becomes its number among the candidates, and is
-    not needed, and taken as 0, without ``labelled``.
+    Texts stay as published; ``answer`` becomes its number among the candidates, and 0 without ``columns.label``.
 
     Raises:
-        DataError: the file or an item is malformed, or an answer is not among its candidates.
-
-    >>> file = getfixture("tmp_path") / "dev.json"
-    >>> item = '{"id": "1", "query": "country rome", "candidates": ["italy", "gaul"], "answer": "italy",'
-    >>> _ = file.write_text(f'[{item} "supports": ["Rome is in Italy ."]}}]')
-    >>> [(example.question, example.answer) for example in read_candidates(file)]
-    [('country rome', 0)]
+        DataError: no rows, a value of the wrong kind, or an answer that is not among its candidates.
     """
-    path = local_path(path)
-    return candidates_from_rows(path, stream_objects(path), labelled=labelled)
-
-
-def candidates_from_rows(source: Path | str, rows: Iterable[Row], *, labelled: bool = True) -> list[CandidateExample]:
-    """Return the questions of a table, as :func:`read_candidates` returns those of a file."""
-    examples = [_candidates(number, row, labelled) for number, row in enumerate(rows)]
-    return _checked(
-        examples, f"{source}: has no questions; expected a list of objects with {', '.join(CANDIDATE_FIELDS)}"
-    )
-
-
-def _candidates(number: int, row: Row, labelled: bool) -> CandidateExample:
-    where, values = row
-    check_columns(where, values, CANDIDATE_FIELDS if labelled else _CANDIDATE_INPUTS)
-    candidates = _texts(where, values, "candidates")
-    answer = _right_candidate(where, values, candidates) if labelled else 0
-    question = text_value(where, values["query"], "query")
-    if not question.strip():
-        raise DataError(f"{where}: the query is empty; expected a question")
-    supports = _texts(where, values, "supports")
-    return CandidateExample(row_id(where, values, number), question, candidates, supports, answer, where)
+    examples = []
+    for number, (where, values) in enumerate(rows):
+        query, *lists = CANDIDATE_COLUMNS
+        candidates, supports = (_texts(where, values, name) for name in lists)
+        answer = 0 if columns.label is None else _right_candidate(where, values, candidates)
+        question = filled(where, values[query], query)
+        examples.append(CandidateExample(row_id(where, values, number), question, candidates, supports, answer, where))
+    return _checked(examples, f"{source}: has no questions; expected objects with {', '.join(columns.needed)}")
 
 
 def _right_candidate(where: str, values: Mapping[str, object], candidates: tuple[str, ...]) -> int:
-    answer = text_value(where, values["answer"], "answer")
+    answer = text_value(where, values[ANSWER], ANSWER)
     if answer not in candidates:
         raise DataError(
             f"{where}: the answer {answer!r} is not among the {len(candidates)} candidates"
@@ -178,9 +131,7 @@ def _choices_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnN
 
 
 def _question(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> ChoiceExample:
-    text = text_value(where, values[columns.text], columns.text)
-    if not text.strip():
-        raise DataError(f"{where}: the question is empty; fill in column {columns.text!r} or remove the row")
+    text = filled(where, values[columns.text], columns.text)
     choices = _choices(where, values[CHOICES])
     answer = 0 if columns.label is None else _right_choice(where, values[columns.label], choices, columns.label)
     return ChoiceExample(row_id(where, values, number), text, choices, answer, where)
@@ -217,35 +168,12 @@ def _checked(examples: list[E], said_of_none: str) -> list[E]:
     return examples
 
 
-def _documents(path: Path, columns: ColumnNames) -> list[Document]:
-    if path.suffix.lower() == ".txt":
-        documents = [Document(path.stem, read_text(path), None, str(path))]
-        refuse_empty(documents)
-        return documents
-    return documents_from_rows(path, read_rows(path, columns.needed), columns)
-
-
-def _sources(path: Path, columns: ColumnNames) -> list[GenerationExample]:
-    return [GenerationExample(one.id, one.text, (), one.where) for one in _documents(path, columns)]
-
-
+_OF_ONE_TEXT = (CLASSIFICATION, REGRESSION, GENERATION)
 _TABLES: dict[str, _Table] = {
     CLASSIFICATION: documents_from_rows,
     REGRESSION: documents_from_rows,
     MULTIPLE_CHOICE: _choices_from_rows,
+    CANDIDATES: candidates_from_rows,
+    GENERATION: _generation_from_rows,
     QUESTION_ANSWERING: questions_from_rows,
-}
-_FILES: dict[str, _File] = {
-    TOKEN_CLASSIFICATION: lambda path, _: read_tagged(path),
-    CANDIDATES: lambda path, _: read_candidates(path),
-    GENERATION: lambda path, columns: read_generation(path, columns.text, str(columns.label)),
-    QUESTION_ANSWERING: read_questions,
-}
-_INPUTS: dict[str, _File] = {
-    CLASSIFICATION: _documents,
-    REGRESSION: _documents,
-    GENERATION: _sources,
-    TOKEN_CLASSIFICATION: lambda path, _: read_words(path),
-    CANDIDATES: lambda path, _: read_candidates(path, labelled=False),
-    QUESTION_ANSWERING: read_questions,
 }

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from foretoken.data.documents import Document, Splits
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.hub import PARQUET
 from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows, names_of_labels, text_value
 from foretoken.data.readers.tables import read_rows
-from foretoken.data.tasks.base import Task, from_hub, raw_file, raw_folder
+from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import DataError, did_you_mean
 
 LABELS = (
@@ -26,7 +25,6 @@ LABELS = (
     "cs.NE",
     "math.ST",
 )  # in the order of the hub's class numbers
-_HUB = "ccdv/arxiv-classification"
 _COLUMNS = ColumnNames("text", "label")
 _FILES = {
     "train": ("train_data.txt", "train_data.jsonl"),
@@ -64,12 +62,13 @@ def _split(path: Path, split: str) -> list[Document]:
     for place in (folder / "no_ref", folder):
         shards = sorted(place.glob(f"{split}-*.parquet"))
         if shards:
-            return _papers(str(place), (row for shard in shards for row in read_rows(shard, _COLUMNS.needed)))
+            return from_rows(str(place), (row for shard in shards for row in read_rows(shard, _COLUMNS.needed)))
     file = raw_file(path, _FILES[split], "arxiv")
-    return _papers(str(file), read_rows(file, _COLUMNS.needed, ending=".jsonl"))
+    return from_rows(str(file), read_rows(file, _COLUMNS.needed, ending=".jsonl"))
 
 
-def _papers(source: str, rows: Iterable[Row]) -> list[Document]:
+def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
+    """Return the papers of a table, their texts without the subjects."""
     return documents_from_rows(source, map(_row, rows), _COLUMNS)
 
 
@@ -82,17 +81,3 @@ def _row(row: Row) -> Row:
             f"{', '.join(LABELS)}"
         )
     return where, {"text": without_subjects(text_value(where, values["text"], "text")), "label": label}
-
-
-TASK = Task(
-    name="arxiv",
-    title="ArXiv-11 (no_ref)",
-    summary="Whole papers in eleven subjects; the subjects' names are taken out of the texts.",
-    metric="f1_micro",
-    sizes="28,388 / 2,500 / 2,500",
-    source=f"train_data.txt, val_data.txt, test_data.txt, https://huggingface.co/datasets/{_HUB}",
-    licence="the authors' own, by paper; distributed for research",
-    reader=read,
-    hub=from_hub(_HUB, _COLUMNS.needed, _papers, config="no_ref", revision=PARQUET),
-    labels=LABELS,
-)

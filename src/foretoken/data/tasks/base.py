@@ -14,10 +14,11 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder
 from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.rows import Row
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import ConfigError, MissingDataError
 
 OFFICIAL = "official"  # as papers report it, also where that means to select on what is reported
 Reader = Callable[[Path, DataOptions], Splits]
+FromRows = Callable[[str, Iterable[Row]], Sequence[Example]]
 _log = logging.getLogger(__name__)
 
 
@@ -55,9 +56,9 @@ class HubSource:
     lacks: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
-    """A built-in task.
+    """A built-in task, which is a row of tasks.yaml with what reads its data.
 
     Attributes:
         metric: what the literature reports and runs select by.
@@ -78,7 +79,7 @@ class Task:
     name: str
     title: str
     summary: str
-    metric: str
+    metric: str = "accuracy"
     sizes: str
     source: str
     licence: str
@@ -109,7 +110,8 @@ class Task:
         """Return the corpus of the raw data.
 
         Raises:
-            DataError: a file is missing, or not usable; the message names file and line.
+            MissingDataError: a file is missing; the message names it.
+            DataError: a file is not usable; the message names file and line.
         """
         return self._corpus(self.reader(path, options), options)
 
@@ -155,11 +157,14 @@ class Task:
         return {**own, "test": dev}
 
 
-def from_files(task: str, files: Mapping[str, Sequence[str]], read: Callable[[Path], Sequence[Example]]) -> Reader:
+def from_files(
+    task: str, files: Mapping[str, str | Sequence[str]], read: Callable[[Path], Sequence[Example]]
+) -> Reader:
     """Return a reader of one file per split, the first that one of its patterns names."""
 
     def reader(path: Path, _: DataOptions) -> Splits:
-        found = {split: raw_file(path, patterns, task) for split, patterns in files.items()}
+        patterns = {split: (names,) if isinstance(names, str) else names for split, names in files.items()}
+        found = {split: raw_file(path, names, task) for split, names in patterns.items()}
         return {split: read(file) for split, file in found.items()}
 
     return reader
@@ -168,7 +173,7 @@ def from_files(task: str, files: Mapping[str, Sequence[str]], read: Callable[[Pa
 def from_hub(
     name: str,
     columns: Sequence[str],
-    examples: Callable[[str, Iterable[Row]], Sequence[Example]],
+    examples: FromRows,
     *,
     config: str | None = None,
     revision: str | None = None,
@@ -200,7 +205,7 @@ def raw_file(path: Path, patterns: Sequence[str], task: str) -> Path:
     """Return the first file of a task's folder that one of the patterns names.
 
     Raises:
-        DataError: the folder has none of them; the message says what it has.
+        MissingDataError: the folder has none of them; the message says what it has.
     """
     folder = raw_folder(path)
     for pattern in patterns:
@@ -208,7 +213,7 @@ def raw_file(path: Path, patterns: Sequence[str], task: str) -> Path:
         if found:
             return found[0]
     names = [file.name for file in entries(folder)]
-    raise DataError(
+    raise MissingDataError(
         f"{folder}: task {task!r} needs a file {' or '.join(patterns)} here, but the folder holds "
         f"{shown(names) or 'nothing'}; see `foretoken tasks` for where to get the data"
     )

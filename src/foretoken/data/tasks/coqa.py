@@ -11,14 +11,13 @@ from typing import Any
 from foretoken.data.documents import Splits, refuse_repeated_ids
 from foretoken.data.examples import GenerationExample
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import GENERATION
 from foretoken.data.readers.json_files import read_json
 from foretoken.data.readers.rows import Row, field_of, filled, text_value
 from foretoken.data.splits import digest
-from foretoken.data.tasks.base import CLEAN, OFFICIAL, Markers, Task, from_files, from_hub
+from foretoken.data.tasks.base import Markers
 from foretoken.errors import DataError
 
-_MARKERS = Markers(("<bos_qa>", "<document>", "<question>", "<answer>"), "<answer>", "<eos_qa>")
+MARKERS = Markers(("<bos_qa>", "<document>", "<question>", "<answer>"), "<answer>", "<eos_qa>")
 _TURNS = 2
 INSTANCES = "500-instances"
 _VALIDATION = 500
@@ -50,7 +49,7 @@ def linearise(story: str, history: Sequence[tuple[str, str]], question: str) -> 
     >>> linearise("Ada has a cat.", [("Who?", "Ada")], "What?")
     '<bos_qa> <document> Ada has a cat. <question> Who? <answer> Ada <question> What?'
     """
-    start, document, asked, answered = _MARKERS.source
+    start, document, asked, answered = MARKERS.source
     turns = (f"{asked} {one} {answered} {other}" for one, other in history)
     return " ".join((start, document, story, *turns, asked, question))
 
@@ -107,7 +106,7 @@ def _texts(where: str, values: object, name: str) -> list[str]:
     return [text_value(here, _field(here, turn, "input_text"), "input_text").strip() for turn in turns]
 
 
-def _split_off_500(examples: Sequence[GenerationExample], options: DataOptions) -> Splits:
+def split_off_500(examples: Sequence[GenerationExample], options: DataOptions) -> Splits:
     """Return train and, with ``split: 500-instances``, a validation of 500 questions drawn from it at random.
 
     Chen et al. 2022, section 5.1. Other questions of the same conversations stay in train.
@@ -123,7 +122,8 @@ def _split_off_500(examples: Sequence[GenerationExample], options: DataOptions) 
     return {name: [one for one in examples if (one.id in chosen) is wanted] for name, wanted in parts.items()}
 
 
-def _from_hub(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
+def from_rows(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
+    """Return one example per question of the conversations on the hub."""
     return [
         example
         for number, (where, row) in enumerate(rows)
@@ -131,28 +131,3 @@ def _from_hub(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
             where, str(number), row["source"], row["story"], row["questions"], [row["answers"]["input_text"]]
         )
     ]
-
-
-TASK = Task(
-    name="coqa",
-    title="CoQA",
-    summary="Answers to questions of a conversation about a passage; the official dev set is the test.",
-    metric="token_f1",
-    sizes="108,647 (validation taken from them) / 7,983",
-    source="coqa-train-v1.0.json, coqa-dev-v1.0.json, https://stanfordnlp.github.io/coqa/",
-    licence="mixed by domain: CC BY-SA 4.0, MSR-LA, Apache-2.0, RACE's own, Project Gutenberg",
-    reader=from_files(
-        "coqa", {"train": ("coqa-train-v1.0.json",), "validation": ("coqa-dev-v1.0.json",)}, read_conversations
-    ),
-    hub=from_hub(
-        "stanfordnlp/coqa",
-        ("source", "story", "questions", "answers"),
-        _from_hub,
-        lacks="the additional answers of dev; scores against one reference are lower than published ones (the raw "
-        "files of stanfordnlp.github.io/coqa have them)",
-    ),
-    problem=GENERATION,
-    splits=(CLEAN, OFFICIAL, INSTANCES),
-    validation=_split_off_500,
-    markers=_MARKERS,
-)

@@ -5,27 +5,26 @@ from __future__ import annotations
 import html
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 from foretoken.data.documents import Document, Splits, is_empty
 from foretoken.data.options import CLEAN, DataOptions
-from foretoken.data.readers.files import is_there, read_bytes
+from foretoken.data.readers.files import as_xml, is_there, read_bytes
 from foretoken.data.readers.json_files import read_json
 from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
-from foretoken.data.readers.xml_events import END, START, xml_events
 from foretoken.data.splits import near_duplicates
-from foretoken.data.tasks.base import Task, from_hub, raw_file, raw_folder
-from foretoken.errors import ConfigError, DataError
+from foretoken.data.tasks.base import raw_file, raw_folder
+from foretoken.errors import ConfigError, DataError, MissingDataError
 
 LABELS = ("mainstream", "hyperpartisan")  # the positive class last, as binary F1 expects it
 _ARTICLES = "articles-training-byarticle-*.xml"
 _TRUTH = "ground-truth-training-byarticle-*.xml"
 _PUBLISHED = {"train": "train", "dev": "validation", "test": "test"}
 _CLASS = {"false": LABELS[0], "true": LABELS[1]}
-_PUBLISHED_SPLIT = "longformer"
-_ON_VALIDATION = "longformer-validation"  # what Li et al. 2023 report, as the published test part recurs in train
+ON_VALIDATION = "longformer-validation"  # what Li et al. 2023 report, as the published test part recurs in train
 _HUB_COLUMNS = ColumnNames("text", "hyperpartisan")
 _LINK = re.compile(r"\b(?:https?://|www\.)\S+", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s>/]*)[^>]*>")
@@ -77,7 +76,7 @@ def strip_tags(text: str) -> str:
     return html.unescape(plain)
 
 
-def _from_hub(source: str, rows: Iterable[Row]) -> list[Document]:
+def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
     """Return the articles with the title in front, the text cleaned, and our class names."""
     return documents_from_rows(source, map(_hub_row, rows), _HUB_COLUMNS)
 
@@ -89,37 +88,39 @@ def _hub_row(row: Row) -> Row:
     return where, {**values, "text": text, "hyperpartisan": None if label is None else LABELS[int(label)]}
 
 
-def _check_hub(options: DataOptions) -> None:
+def check_hub(options: DataOptions) -> None:
+    """Refuse a split that the copy on the hub cannot serve."""
     if options.split != CLEAN:  # the ids of the published split are those of the raw files
         raise ConfigError(f"split={options.split!r} needs the raw files with hp-splits.json: set path to their folder")
 
 
-def _read_articles(path: Path) -> list[tuple[str, Mapping[str, str], str]]:
-    """Return (where, attributes, text) of every article of a file."""
-    found: list[tuple[int, Mapping[str, str], list[str]]] = []
-    for kind, line, value, attributes in xml_events(str(path), read_bytes(path)):
-        is_element = kind in (START, END)
-        if kind == START and value == "article":
-            found.append((line, attributes, []))
-        elif found and not (is_element and value in ("a", "article")):
-            # a link is part of its sentence, every other element stands apart
-            found[-1][2].append(" " if is_element else value)
-    return [(f"{path}:{line}", attributes, "".join(text)) for line, attributes, text in found]
+def _articles_of(path: Path) -> Iterator[tuple[str, ElementTree.Element]]:
+    """Yield (where, element) of every article of a file."""
+    for number, element in enumerate(as_xml(path, read_bytes(path)).iter("article"), start=1):
+        yield f"{path}:article {number}", element
 
 
-def _attribute(where: str, attributes: Mapping[str, str], name: str) -> str:
-    if not attributes.get(name):
-        raise DataError(f"{where}: the article has no attribute {name!r}; it has {', '.join(attributes) or 'none'}")
-    return attributes[name]
+def _body(element: ElementTree.Element) -> Iterator[str]:
+    """Yield the text of an element; a link is part of its sentence, every other element stands apart."""
+    yield element.text or ""
+    for child in element:
+        apart = "" if child.tag == "a" else " "
+        yield from (apart, *_body(child), apart, child.tail or "")
+
+
+def _attribute(where: str, article: ElementTree.Element, name: str) -> str:
+    if not article.get(name):
+        raise DataError(f"{where}: the article has no attribute {name!r}; it has {', '.join(article.keys()) or 'none'}")
+    return article.attrib[name]
 
 
 def _articles(path: Path) -> list[Document]:
     documents: dict[str, Document] = {}
-    for where, attributes, body in _read_articles(path):
-        key = _attribute(where, attributes, "id")
+    for where, article in _articles_of(path):
+        key = _attribute(where, article, "id")
         if key in documents:
             raise DataError(f"{where}: article id {key!r} was already used at {documents[key].where}")
-        documents[key] = Document(key, _text(attributes.get("title", ""), body), None, where)
+        documents[key] = Document(key, _text(article.get("title", ""), "".join(_body(article))), None, where)
     kept = [document for document in documents.values() if not is_empty(document)]
     if not kept:
         raise DataError(f"{path}: no articles; expected <articles><article id=... title=...>")
@@ -134,11 +135,11 @@ def _text(title: str, body: str) -> str:
 
 def _labels(path: Path) -> dict[str, str]:
     labels = {}
-    for where, attributes, _ in _read_articles(path):
-        value = _attribute(where, attributes, "hyperpartisan")
+    for where, article in _articles_of(path):
+        value = _attribute(where, article, "hyperpartisan")
         if value not in _CLASS:
             raise DataError(f"{where}: hyperpartisan={value!r}, expected 'true' or 'false'")
-        labels[_attribute(where, attributes, "id")] = _CLASS[value]
+        labels[_attribute(where, article, "id")] = _CLASS[value]
     return labels
 
 
@@ -162,7 +163,7 @@ def _published(path: Path, documents: list[Document], split: str) -> dict[str, l
         if unknown:
             raise DataError(f"{path}: split {name!r} names article {unknown[0]}, which the articles file lacks")
         splits[_PUBLISHED[name]] = [by_number[number] for number in numbers]
-    if split == _ON_VALIDATION:
+    if split == ON_VALIDATION:
         _log.warning(
             "hyperpartisan: split %r selects on the published validation part and reports it too: its scores are "
             "optimistic, and serve comparison with the literature only",
@@ -188,7 +189,7 @@ def _number(document: Document) -> int:
 
 def _published_numbers(path: Path) -> dict[str, list[int]]:
     if not is_there(path):
-        raise DataError(
+        raise MissingDataError(
             f"{path}: no such file; split 'longformer' needs hp-splits.json from the scripts folder of "
             "github.com/allenai/longformer beside the articles"
         )
@@ -200,18 +201,3 @@ def _published_numbers(path: Path) -> dict[str, list[int]]:
 
 def _is_ids(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(number, int) for number in value)
-
-
-TASK = Task(
-    name="hyperpartisan",
-    title="Hyperpartisan News Detection",
-    summary="645 news articles judged hyperpartisan or not (SemEval-2019 task 4, by article).",
-    metric="f1",
-    sizes="514 / 65 / 66",
-    source="articles- and ground-truth-training-byarticle-20181122.xml, https://zenodo.org/record/1489920",
-    licence="CC BY 4.0",
-    reader=read,
-    hub=from_hub("hyperpartisan_news_detection", _HUB_COLUMNS.needed, _from_hub, config="byarticle", check=_check_hub),
-    labels=LABELS,
-    splits=(CLEAN, _PUBLISHED_SPLIT, _ON_VALIDATION),
-)

@@ -8,63 +8,38 @@ from pathlib import Path, PurePosixPath
 
 from foretoken.data.documents import Document, Splits, is_empty
 from foretoken.data.options import CLEAN, REMOVABLE, DataOptions
-from foretoken.data.readers.archives import tar_files
-from foretoken.data.readers.files import entries, is_folder, read_bytes
+from foretoken.data.readers.archives import raw_files
 from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
 from foretoken.data.splits import split_off
-from foretoken.data.tasks.base import Task, from_hub
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import ConfigError, DataError, MissingDataError
 
-LABELS = (
-    "alt.atheism",
-    "comp.graphics",
-    "comp.os.ms-windows.misc",
-    "comp.sys.ibm.pc.hardware",
-    "comp.sys.mac.hardware",
-    "comp.windows.x",
-    "misc.forsale",
-    "rec.autos",
-    "rec.motorcycles",
-    "rec.sport.baseball",
-    "rec.sport.hockey",
-    "sci.crypt",
-    "sci.electronics",
-    "sci.med",
-    "sci.space",
-    "soc.religion.christian",
-    "talk.politics.guns",
-    "talk.politics.mideast",
-    "talk.politics.misc",
-    "talk.religion.misc",
-)
 SIXTY = "60-20-20"  # of all posts, as table 6 of Li et al. 2023 gives the shares
 HALVED = "bydate-halved"  # the test half halved into validation and test, which makes the same shares
 _HALVES = {"20news-bydate-train": "train", "20news-bydate-test": "test"}
 _HUB_COLUMNS = ColumnNames("text", "label_text")
 _log = logging.getLogger(__name__)
-_Post = tuple[PurePosixPath, bytes]
 
 
 def read(path: Path, options: DataOptions) -> Splits:
     """Return the posts in their official train and test halves (or as ``options.split`` says).
 
-    They are stripped as ``options.remove`` says.
-
-    ``path`` is the archive (20news-bydate.tar.gz, .tar.xz), or a folder with it or its content. Posts are
-    latin-1. Those with nothing left after the stripping are dropped and counted in the log.
+    ``path`` is the archive (20news-bydate.tar.gz, .tar.xz), or a folder with it or its content. Posts are latin-1,
+    and stripped as ``options.remove`` says. Those with nothing left are dropped and counted in the log.
 
     Raises:
-        DataError: no archive, a damaged one, or one of another shape.
+        MissingDataError: there are no posts.
+        DataError: the archive is damaged.
     """
     splits: dict[str, list[Document]] = {"train": [], "test": []}
-    for name, content in _posts(path):
-        if len(name.parts) >= 3 and name.parts[-3] in _HALVES:
-            text = strip(content.decode("latin-1"), options.remove)
-            document = Document("/".join(name.parts[-2:]), text, name.parts[-2], f"{path}:{name}")
-            splits[_HALVES[name.parts[-3]]].append(document)
+    for name, where, content in raw_files(path, "20news-bydate*.tar*", _is_post):
+        half, group, number = name.parts[-3:]
+        text = strip(content.decode("latin-1"), options.remove)
+        splits[_HALVES[half]].append(Document(f"{group}/{number}", text, group, where))
     for half, split in _HALVES.items():
         if not splits[split]:
-            raise DataError(f"{path}: no posts at {half}/<group>/<number>; expected the archive 20news-bydate.tar.gz")
+            raise MissingDataError(
+                f"{path}: no posts at {half}/<group>/<number>, and no archive 20news-bydate.tar.gz with them"
+            )
     return _arranged({split: _drop_empty(split, documents) for split, documents in splits.items()}, options)
 
 
@@ -104,13 +79,14 @@ def strip(text: str, remove: Sequence[str]) -> str:
     return text
 
 
-def _from_hub(source: str, rows: Iterable[Row]) -> list[Document]:
+def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
     """Return the posts, which are already stripped, where anything was left."""
     kept = ((where, values) for where, values in rows if (values["text"] or "").strip())
     return documents_from_rows(source, kept, _HUB_COLUMNS)
 
 
-def _check_hub(options: DataOptions) -> None:
+def check_hub(options: DataOptions) -> None:
+    """Refuse options that the copy on the hub cannot serve."""
     if options.split != CLEAN:
         raise ConfigError(f"split={options.split!r} needs the raw archive: set path to its folder")
     if set(options.remove) != set(REMOVABLE):
@@ -127,42 +103,5 @@ def _drop_empty(split: str, documents: list[Document]) -> list[Document]:
     return kept
 
 
-def _posts(path: Path) -> list[_Post]:
-    if not is_folder(path):
-        return tar_files(path, _is_any)
-    for root in (path, path / "20news-bydate"):
-        if any(is_folder(root / half) for half in _HALVES):
-            return _extracted(root)
-    archives = sorted(path.glob("20news-bydate*.tar*"))
-    if not archives:
-        raise DataError(
-            f"{path}: neither 20news-bydate.tar.gz (or .tar.xz) nor its folders are here; see `foretoken tasks`"
-        )
-    return tar_files(archives[0], _is_any)
-
-
-def _extracted(root: Path) -> list[_Post]:
-    groups = [group for half in sorted(_HALVES) for group in entries(root / half) if is_folder(group)]
-    files = [file for group in groups for file in entries(group) if not is_folder(file)]
-    return [(PurePosixPath(file.relative_to(root).as_posix()), read_bytes(file, may_be_empty=True)) for file in files]
-
-
-def _is_any(_: PurePosixPath) -> bool:
-    return True
-
-
-TASK = Task(
-    name="20newsgroups",
-    title="20 Newsgroups",
-    summary="Usenet posts of 1993 in twenty groups; the official split by date, without headers, signatures and "
-    "quotes.",
-    metric="accuracy",
-    sizes="9,912 / 1,102 / 7,317",
-    source="20news-bydate.tar.gz, http://qwone.com/~jason/20Newsgroups/",
-    licence="no formal licence; distributed for research",
-    reader=read,
-    hub=from_hub("SetFit/20_newsgroups", _HUB_COLUMNS.needed, _from_hub, check=_check_hub),
-    labels=LABELS,
-    splits=(CLEAN, SIXTY, HALVED),
-    options=("remove",),
-)
+def _is_post(name: PurePosixPath) -> bool:
+    return len(name.parts) >= 3 and name.parts[-3] in _HALVES

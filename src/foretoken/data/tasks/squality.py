@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 from foretoken.data.documents import refuse_repeated_ids
 from foretoken.data.examples import GenerationExample
-from foretoken.data.problems import GENERATION
 from foretoken.data.readers.rows import Row, field_of, filled
-from foretoken.data.readers.tables import read_rows
-from foretoken.data.tasks.base import Task, from_files, from_hub
 from foretoken.errors import DataError
 
-_FIELDS = ("metadata", "document", "questions")
 _field = partial(field_of, record="SQuALITY v1.3")
 
 
-def _read(file: Path) -> list[GenerationExample]:
-    return _examples(str(file), read_rows(file, _FIELDS))
-
-
-def _examples(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
+def from_rows(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
     """Return one example per question: the question, a blank line and the story; the answers are the references.
 
     The questions of a story form a group.
@@ -52,19 +43,3 @@ def _answers(where: str, question: object) -> tuple[str, ...]:
     return tuple(
         filled(where, _field(where, response, "response_text"), "response_text").strip() for response in responses
     )
-
-
-TASK = Task(
-    name="squality",
-    title="SQuALITY",
-    summary="Answers of a paragraph to questions about stories of 5,000 words; four references each.",
-    metric="rougeL",
-    sizes="250 / 125 / 260",
-    source="train.jsonl, dev.jsonl, test.jsonl of data/v1-3/txt, https://github.com/nyu-mll/SQuALITY",
-    licence="CC BY 4.0; the stories: Project Gutenberg",
-    reader=from_files(
-        "squality", {"train": ("train.jsonl",), "validation": ("dev.jsonl",), "test": ("test.jsonl",)}, _read
-    ),
-    hub=from_hub("pszemraj/SQuALITY-v1.3", _FIELDS, _examples),
-    problem=GENERATION,
-)

@@ -1,39 +1,125 @@
-"""The built-in tasks: the one table of them, which options each has, and where their raw data are looked for."""
+"""The built-in tasks, made of the rows of tasks.yaml; their options, and where their raw data are looked for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from foretoken.data.documents import Example
 from foretoken.data.options import CLEAN, DataOptions, given_options
-from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CANDIDATES, CLASSIFICATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.readers.conll import read_tagged
 from foretoken.data.readers.files import is_there, local_path
-from foretoken.data.tasks import arxiv, coqa, e2e, hyperpartisan, ner, newsgroups, qangaroo, squad, squality, webnlg
-from foretoken.data.tasks.base import Task
-from foretoken.data.tasks.glue import tasks as glue
-from foretoken.data.tasks.pydocs import task as pydocs
-from foretoken.data.tasks.superglue import tasks as superglue
-from foretoken.errors import DataError, did_you_mean, quoted
+from foretoken.data.readers.questions import questions_from_rows, read_squad
+from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.tables import read_rows
+from foretoken.data.readers.user_data import candidates_from_rows
+from foretoken.data.tasks import arxiv, coqa, e2e, hyperpartisan, ner, newsgroups, pydocs, squality, superglue, webnlg
+from foretoken.data.tasks.base import OFFICIAL, FromRows, HubSource, Task, from_files, from_hub
+from foretoken.data.tasks.glue import HUB, Columns, published, read_glue, read_glue_on_hub
+from foretoken.errors import DataError, MissingDataError, did_you_mean, quoted
+from foretoken.left import TASKS as LEFT
 
 DATA_VARIABLE = "FORETOKEN_DATA"
 
-_TASKS: tuple[Task, ...] = (
-    pydocs.TASK,
-    newsgroups.TASK,
-    hyperpartisan.TASK,
-    arxiv.TASK,
-    *qangaroo.TASKS,
-    *glue.TASKS,
-    *superglue.TASKS,
-    *ner.TASKS,
-    webnlg.TASK,
-    e2e.TASK,
-    coqa.TASK,
-    squality.TASK,
-    *squad.TASKS,
-)
-TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
+_CANDIDATES: FromRows = partial(candidates_from_rows, columns=ColumnNames(problem=CANDIDATES))
+_SQUAD = {
+    "file": read_squad,
+    "rows": partial(questions_from_rows, columns=ColumnNames(problem=QUESTION_ANSWERING)),
+}
+# what tasks have besides their rows: ``reader`` reads a folder, ``file`` a file, ``rows`` those of a table or of the
+# hub, whose options ``check`` refuses; others are fields of the task
+_CODE: dict[str, dict[str, Any]] = {
+    "pydocs": {
+        "reader": lambda *_: pydocs.documents(),
+        "labels": tuple(sorted(pydocs.SOURCES)),
+        "needs_raw": False,
+        "fold_group": lambda document: document.id.rpartition("#")[0],  # the source file
+    },
+    "20newsgroups": {"reader": newsgroups.read, "rows": newsgroups.from_rows, "check": newsgroups.check_hub},
+    "hyperpartisan": {
+        "reader": hyperpartisan.read,
+        "rows": hyperpartisan.from_rows,
+        "check": hyperpartisan.check_hub,
+        "labels": hyperpartisan.LABELS,
+    },
+    "arxiv": {"reader": arxiv.read, "rows": arxiv.from_rows, "labels": arxiv.LABELS},
+    "wikihop": {"rows": _CANDIDATES},
+    "wikihop-masked": {"rows": _CANDIDATES},
+    "multirc": {"validation": superglue.by_paragraph, "fold_group": superglue.paragraph_of},
+    "conll2003": {"rows": ner.from_rows},
+    "ontonotes": {"reader": ner.read_ontonotes},
+    "wnut17": {"rows": ner.from_rows},
+    "webnlg": {"reader": webnlg.read, "markers": webnlg.MARKERS},
+    "e2e": {"reader": e2e.read, "rows": e2e.from_rows},
+    "coqa": {
+        "file": coqa.read_conversations,
+        "rows": coqa.from_rows,
+        "validation": coqa.split_off_500,
+        "markers": coqa.MARKERS,
+    },
+    "squality": {"rows": squality.from_rows},
+    "squad": _SQUAD,
+    "squad2": _SQUAD,
+}
+
+
+def _task(
+    name: str,
+    *,
+    read: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+    numbered: bool = False,
+    hub_labels: Sequence[str] | None = None,
+    files: Mapping[str, Any] | None = None,
+    dev: Mapping[str, str | None] | None = None,
+    hub: dict[str, Any] | None = None,
+    conll: Mapping[str, Any] | None = None,
+    entities: Sequence[str] = (),
+    **row: Any,
+) -> Task:
+    """Return the task of a row."""
+    own = dict(_CODE.get(name, {}))
+    file, rows, check = own.pop("file", None), own.pop("rows", None), own.pop("check", None)
+    fields = row | own
+    labels = tuple(fields.pop("labels", ())) or (ner.tags(*entities) if entities else ())
+    splits = (CLEAN, *([OFFICIAL] if read else ()), *fields.pop("splits", ()))
+    options = tuple(fields.pop("options", ()))
+    task = partial(Task, name=name, labels=labels, splits=splits, options=options)
+    classes = published(labels, numbered=numbered, on_hub=hub_labels)
+    if read == "glue":
+        table, parts = Columns(labels=classes, **columns or {}), dev or {"dev.tsv": None}
+        source = HubSource(HUB, lambda _: read_glue_on_hub(name, table, parts))
+        return task(reader=lambda path, _: read_glue(path, name, table, parts), hub=source, **fields)
+    if read == "superglue":
+        records = superglue.records_of(classes, **columns) if columns else superglue.RECORDS[name]
+        return task(reader=records.reader(name), hub=records.hub(Path(fields["folder"]).name.lower()), **fields)
+    if hub is not None:
+        fields["hub"] = from_hub(examples=rows, check=check, **hub)
+    if files is not None:
+        file = file or (partial(read_tagged, **conll) if conll is not None else _table_of(hub, rows))
+        fields["reader"] = from_files(name, files, file)
+    return task(**fields)
+
+
+def _table_of(hub: Mapping[str, Any] | None, rows: FromRows) -> Callable[[Path], Sequence[Example]]:
+    """Return the reader of a table with the columns of the copy on the hub."""
+    needed = [] if hub is None else hub["columns"]
+    return lambda file: rows(str(file), read_rows(file, needed))
+
+
+def _tasks() -> dict[str, Task]:
+    text = Path(__file__).with_name("tasks.yaml").read_text(encoding="utf-8")
+    rows = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the first in a tenth of the time
+    return {name: _task(name, **row) for name, row in rows.items()}
+
+
+TASKS: dict[str, Task] = _tasks()
 
 
 def get_task(name: str) -> Task:
@@ -95,17 +181,19 @@ def find_raw(task: Task, path: str | None = None) -> Path:
     """Return where a task's raw data are.
 
     Raises:
-        DataError: they are not there; the message says where it looked and where to get the data.
+        MissingDataError: they are not there; the message says where it looked and where to get the data.
     """
     place = raw_place(task, path)
     if place is not None and is_there(place):
         return place
     hub = f", or set path to 'hub' to load {task.hub_name} from the hub" if task.hub_name else ""
-    raise DataError(
+    raise MissingDataError(
         f"task {task.name!r}: the raw data were not found at {place or f'${DATA_VARIABLE}/{task.place} (not set)'}; "
         f"get {task.source}, and name its folder with data.path or put it at ${DATA_VARIABLE}/{task.place}{hub}"
     )
 
 
 def _no_task(name: str) -> str:
+    if name in LEFT:
+        return f"{quoted(name)} left foretoken: {LEFT[name]}"
     return f"no task {quoted(name)}{did_you_mean(name, TASKS)}; the tasks are {', '.join(TASKS)}"

@@ -1,4 +1,4 @@
-"""One of the candidate answers to a question about several documents (WikiHop, MedHop).
+"""One of the candidate answers to a question about several documents (WikiHop).
 
 Follows Beltagy et al. 2020, section 6.1, and appendix B of the prefix-propagation paper: question and candidates stand
 before every chunk of the documents, and a linear layer scores the token before each candidate.

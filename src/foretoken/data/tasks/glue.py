@@ -1,0 +1,180 @@
+"""Rows of columns that make labelled texts or pairs of texts, and GLUE's tables of them (Wang et al. 2019)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from foretoken.data.documents import Document, Splits, is_empty, shown
+from foretoken.data.readers.files import is_there, read_text
+from foretoken.data.readers.hub import hub_rows
+from foretoken.data.readers.rows import Row, check_columns, label_value, text_value
+from foretoken.data.tasks.base import raw_file, raw_folder
+from foretoken.errors import DataError
+
+HUB = "nyu-mll/glue"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table make a labelled text, or a pair of texts.
+
+    Attributes:
+        text, text_pair, label: columns; ``text_pair`` None for single texts.
+        labels: the class of each published label; none for regression.
+        id: a column of ids; None: the number of the row.
+        group: a column whose equal values never straddle the splits made here.
+        header: the columns of a file that does not name them.
+        skip_broken: leave out rows that are broken in the published file.
+        on_hub: the columns of the texts on the hub, where they are others.
+    """
+
+    text: str
+    text_pair: str | None = None
+    label: str = "label"
+    labels: Mapping[str | int, str] = field(default_factory=dict)
+    id: str | None = None
+    group: str | None = None
+    header: Sequence[str] = ()
+    skip_broken: bool = False
+    on_hub: Sequence[str] | None = None
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that every row must have."""
+        return [name for name in (self.text, self.text_pair, self.label, self.id, self.group) if name is not None]
+
+
+def published(
+    classes: Sequence[str], *, numbered: bool = False, on_hub: Sequence[str] | None = None
+) -> dict[str | int, str]:
+    """Return the class of each published label: its name, or its number in files that are ``numbered``.
+
+    The hub has class numbers, in the order of ``on_hub``.
+    """
+    known: dict[str | int, str] = {str(index) if numbered else name: name for index, name in enumerate(classes)}
+    return known | dict(enumerate(on_hub or classes))
+
+
+def labelled(rows: Iterable[Row], columns: Columns, part: str | None = None) -> list[Document]:
+    """Return the documents of rows; those without text are left out, and the log counts them.
+
+    Raises:
+        DataError: a text is no text, or a label is none of the published ones.
+    """
+    found = [_document(where, values, number, columns, part) for number, (where, values) in enumerate(rows)]
+    empty = [document.where for document in found if is_empty(document)]
+    if empty:
+        _log.info("left out %d of %d rows, whose text is empty: %s", len(empty), len(found), shown(empty))
+    return [document for document in found if not is_empty(document)]
+
+
+def read_glue(path: Path, task: str, columns: Columns, dev: Mapping[str, str | None]) -> Splits:
+    """Return the splits of a folder with ``train.tsv`` and the files of ``dev``, each with the part that it is.
+
+    Microsoft's own files of MRPC and those of STS-B's authors, which have the answers of the test, go first.
+
+    Raises:
+        MissingDataError: a file is missing.
+        DataError: a row is not usable; the message names file and line.
+    """
+    folder = raw_folder(path)
+    if is_there(folder / "msr_paraphrase_train.txt"):
+        return _read_mrpc(folder, task, columns)
+    for place in (folder / "original", folder):
+        if is_there(place / "sts-train.tsv"):
+            names = {"train": "sts-train.tsv", "validation": "sts-dev.tsv", "test": "sts-test.tsv"}
+            header = ("genre", "filename", "year", "old_index", "score", "sentence1", "sentence2")
+            own = replace(columns, header=header)
+            return {split: labelled(_rows(raw_file(place, [name], task), own), own) for split, name in names.items()}
+    files = {raw_file(folder, [name], task): part for name, part in {"train.tsv": None, **dev}.items()}
+    train, *parts = [labelled(_rows(file, columns), columns, part) for file, part in files.items()]
+    return {"train": train, "validation": [document for documents in parts for document in documents]}
+
+
+def _read_mrpc(folder: Path, task: str, columns: Columns) -> Splits:
+    """Return MRPC with GLUE's dev set: the 408 pairs of ``msr_paraphrase_train.txt`` that ``dev_ids.tsv`` names."""
+    ids = raw_file(folder, ["dev_ids.tsv"], task)
+    chosen = {
+        tuple(values.values()) for _, values in _rows(ids, Columns("one", label="other", header=("one", "other")))
+    }
+    rows: dict[bool, list[Row]] = {False: [], True: []}
+    for row in _rows(folder / "msr_paraphrase_train.txt", columns):
+        check_columns(row[0], row[1], ("#1 ID", "#2 ID"))
+        rows[(row[1]["#1 ID"], row[1]["#2 ID"]) in chosen].append(row)
+    test = _rows(raw_file(folder, ["msr_paraphrase_test.txt"], task), columns)
+    splits = {"train": rows[False], "validation": rows[True], "test": test}
+    return {split: labelled(found, columns) for split, found in splits.items()}
+
+
+def read_glue_on_hub(config: str, columns: Columns, dev: Mapping[str, str | None]) -> Splits:
+    """Return what the files of a task hold, from its copy on the hub.
+
+    Raises:
+        DataError: the hub is out of reach, or has other columns.
+    """
+    text, text_pair = columns.on_hub or (columns.text, columns.text_pair)
+    own = Columns(text, text_pair, labels=columns.labels)
+    splits = hub_rows(HUB, config, own.needed)
+    parts = {f"{config}_{part}": part for part in dev.values() if part is not None}
+    tables: dict[str | None, dict[str, list[Row]]]
+    tables = {part: hub_rows(HUB, name, own.needed) for name, part in parts.items()} or {None: splits}
+    dev_set = [document for part, table in tables.items() for document in labelled(table["validation"], own, part)]
+    test = labelled((row for row in splits.get("test", []) if row[1]["label"] != -1), own)  # -1: not public
+    return {"train": labelled(splits["train"], own), "validation": dev_set} | ({"test": test} if test else {})
+
+
+def _rows(path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of a file of values between tabs, without quotes, each by its column names.
+
+    Rows of a file that does not name its columns may go on with more.
+
+    Raises:
+        DataError: a column is missing, or a row has too many or too few values; the message names file and line.
+    """
+    lines = [(number, line.rstrip("\r")) for number, line in enumerate(read_text(path).split("\n"), start=1)]
+    lines = [(number, line) for number, line in lines if line]
+    names = columns.header or (lines.pop(0)[1].split("\t") if lines else [])
+    check_columns(f"{path}:1", names, columns.needed)
+    broken = 0
+    for number, line in lines:
+        fields = line.split("\t")
+        if len(fields) == len(names) or (columns.header and len(fields) > len(names)):
+            yield f"{path}:{number}", dict(zip(names, fields, strict=False))
+        elif columns.skip_broken:
+            broken += 1
+        else:
+            raise DataError(
+                f"{path}:{number}: the row has {len(fields)} fields, expected {len(names)} ({', '.join(names)}), "
+                "with a tab between two of them and without quotes; fetch the file again"
+            )
+    if broken:
+        _log.info("%s: left out %d of %d rows, which are broken in the published file", path, broken, len(lines))
+
+
+def _document(where: str, values: Mapping[str, object], number: int, columns: Columns, part: str | None) -> Document:
+    name = str(number if columns.id is None else values[columns.id])
+    label = values[columns.label]
+    return Document(
+        id=name if part is None else f"{part}/{name}",
+        text=text_value(where, values[columns.text], columns.text),
+        text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
+        label=_class(where, label, columns) if columns.labels else None,
+        value=None if columns.labels else label_value(where, label, columns.label),
+        where=where,
+        group=columns.group and str(values[columns.group]),
+        part=part,
+    )
+
+
+def _class(where: str, label: object, columns: Columns) -> str:
+    if not isinstance(label, (str, int)) or label not in columns.labels:
+        known = [name for name in columns.labels if isinstance(name, str)]
+        raise DataError(
+            f"{where}: column {columns.label!r} holds {label!r}, expected one of {', '.join(map(repr, known))}; "
+            "rows without a label can be neither trained on nor scored"
+        )
+    return columns.labels[label]

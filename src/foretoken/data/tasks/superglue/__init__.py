@@ -1,1 +1,0 @@
-"""The tasks of SuperGLUE (Wang et al. 2019)."""
