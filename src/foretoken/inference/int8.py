@@ -98,7 +98,7 @@ def hold_in_int8(model: nn.Module, made: dict[tuple[int, int], Int8Linear] | Non
     return sum(weight.numel() for _, weight, *_ in maps)
 
 
-def _become(module: nn.Module, other: Int8Linear) -> None:
+def _become(module: Any, other: Int8Linear) -> None:
     """Make a linear map, in place, one of 8 bits with the tensors of another: its hooks and submodules stay."""
     module.__class__ = Int8Linear
     del module.weight, module.bias
