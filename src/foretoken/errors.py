@@ -66,6 +66,10 @@ class DataError(ForetokenError, ValueError):
         super().__init__(one_line(message))
 
 
+class MissingDataError(DataError):
+    """The raw data of a task are not there, or files of theirs are missing."""
+
+
 class SaveError(ForetokenError, OSError):
     """A file could not be written; nothing half-written is left behind."""
 

@@ -14,7 +14,7 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder
 from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.rows import Row
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import ConfigError, MissingDataError
 
 OFFICIAL = "official"  # as papers report it, also where that means to select on what is reported
 Reader = Callable[[Path, DataOptions], Splits]
@@ -200,7 +200,7 @@ def raw_file(path: Path, patterns: Sequence[str], task: str) -> Path:
     """Return the first file of a task's folder that one of the patterns names.
 
     Raises:
-        DataError: the folder has none of them; the message says what it has.
+        MissingDataError: the folder has none of them; the message says what it has.
     """
     folder = raw_folder(path)
     for pattern in patterns:
@@ -208,7 +208,7 @@ def raw_file(path: Path, patterns: Sequence[str], task: str) -> Path:
         if found:
             return found[0]
     names = [file.name for file in entries(folder)]
-    raise DataError(
+    raise MissingDataError(
         f"{folder}: task {task!r} needs a file {' or '.join(patterns)} here, but the folder holds "
         f"{shown(names) or 'nothing'}; see `foretoken tasks` for where to get the data"
     )

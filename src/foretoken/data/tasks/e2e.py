@@ -15,7 +15,7 @@ from foretoken.data.readers.hub import PARQUET
 from foretoken.data.readers.rows import Row, filled
 from foretoken.data.readers.tables import delimited
 from foretoken.data.tasks.base import Task, from_hub, raw_file
-from foretoken.errors import DataError
+from foretoken.errors import DataError, MissingDataError
 
 _ARCHIVE = "e2e-dataset.zip"
 _FILES = {"train": "trainset.csv", "validation": "devset.csv", "test": "testset_w_refs.csv"}
@@ -73,7 +73,7 @@ def _contents(path: Path) -> dict[str, tuple[str, bytes]]:
     found = {name.name: (f"{path}:{name}", content) for name, content in zip_files(path, _is_wanted)}
     missing = [name for name in _FILES.values() if name not in found]
     if missing:
-        raise DataError(f"{path}: has no {', '.join(missing)}; expected those of {_ARCHIVE}")
+        raise MissingDataError(f"{path}: has no {', '.join(missing)}; expected those of {_ARCHIVE}")
     return {split: found[name] for split, name in _FILES.items()}
 
 

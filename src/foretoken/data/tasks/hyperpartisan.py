@@ -17,7 +17,7 @@ from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
 from foretoken.data.readers.xml_events import END, START, xml_events
 from foretoken.data.splits import near_duplicates
 from foretoken.data.tasks.base import Task, from_hub, raw_file, raw_folder
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import ConfigError, DataError, MissingDataError
 
 LABELS = ("mainstream", "hyperpartisan")  # the positive class last, as binary F1 expects it
 _ARTICLES = "articles-training-byarticle-*.xml"
@@ -188,7 +188,7 @@ def _number(document: Document) -> int:
 
 def _published_numbers(path: Path) -> dict[str, list[int]]:
     if not is_there(path):
-        raise DataError(
+        raise MissingDataError(
             f"{path}: no such file; split 'longformer' needs hp-splits.json from the scripts folder of "
             "github.com/allenai/longformer beside the articles"
         )

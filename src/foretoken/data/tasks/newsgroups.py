@@ -13,7 +13,7 @@ from foretoken.data.readers.files import entries, is_folder, read_bytes
 from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
 from foretoken.data.splits import split_off
 from foretoken.data.tasks.base import Task, from_hub
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import ConfigError, DataError, MissingDataError
 
 LABELS = (
     "alt.atheism",
@@ -64,7 +64,9 @@ def read(path: Path, options: DataOptions) -> Splits:
             splits[_HALVES[name.parts[-3]]].append(document)
     for half, split in _HALVES.items():
         if not splits[split]:
-            raise DataError(f"{path}: no posts at {half}/<group>/<number>; expected the archive 20news-bydate.tar.gz")
+            raise MissingDataError(
+                f"{path}: no posts at {half}/<group>/<number>; expected the archive 20news-bydate.tar.gz"
+            )
     return _arranged({split: _drop_empty(split, documents) for split, documents in splits.items()}, options)
 
 
@@ -135,7 +137,7 @@ def _posts(path: Path) -> list[_Post]:
             return _extracted(root)
     archives = sorted(path.glob("20news-bydate*.tar*"))
     if not archives:
-        raise DataError(
+        raise MissingDataError(
             f"{path}: neither 20news-bydate.tar.gz (or .tar.xz) nor its folders are here; see `foretoken tasks`"
         )
     return tar_files(archives[0], _is_any)

@@ -14,7 +14,7 @@ from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.glue import tasks as glue
 from foretoken.data.tasks.pydocs import task as pydocs
 from foretoken.data.tasks.superglue import tasks as superglue
-from foretoken.errors import DataError, did_you_mean, quoted
+from foretoken.errors import DataError, MissingDataError, did_you_mean, quoted
 
 DATA_VARIABLE = "FORETOKEN_DATA"
 
@@ -95,13 +95,13 @@ def find_raw(task: Task, path: str | None = None) -> Path:
     """Return where a task's raw data are.
 
     Raises:
-        DataError: they are not there; the message says where it looked and where to get the data.
+        MissingDataError: they are not there; the message says where it looked and where to get the data.
     """
     place = raw_place(task, path)
     if place is not None and is_there(place):
         return place
     hub = f", or set path to 'hub' to load {task.hub_name} from the hub" if task.hub_name else ""
-    raise DataError(
+    raise MissingDataError(
         f"task {task.name!r}: the raw data were not found at {place or f'${DATA_VARIABLE}/{task.place} (not set)'}; "
         f"get {task.source}, and name its folder with data.path or put it at ${DATA_VARIABLE}/{task.place}{hub}"
     )

@@ -14,7 +14,7 @@ from foretoken.data.readers.archives import tar_files
 from foretoken.data.readers.files import is_folder, read_bytes
 from foretoken.data.readers.xml_events import END, START, TEXT, xml_events
 from foretoken.data.tasks.base import Markers, Task
-from foretoken.errors import DataError
+from foretoken.errors import DataError, MissingDataError
 
 _MARKERS = Markers(("<bos_webnlg>", "<subject>", "<property>", "<object>"), "<target_webnlg>", "<eos_webnlg>")
 _SEEN = (
@@ -50,7 +50,7 @@ def read(path: Path, _: DataOptions) -> Splits:
             splits[split].extend(_examples(where, name.stem, content, parts=split == "test"))
     for split, examples in splits.items():
         if not examples:
-            raise DataError(
+            raise MissingDataError(
                 f"{path}: no entries for {split}; expected the folders train and dev, and test/{_TEST}, of the "
                 "WebNLG challenge 2017"
             )
@@ -137,7 +137,7 @@ def _files(path: Path) -> Iterator[tuple[str, PurePosixPath, bytes]]:
 def _archive(folder: Path) -> Path:
     archives = sorted(folder.glob(_ARCHIVE))
     if not archives:
-        raise DataError(f"{folder}: neither {_ARCHIVE} nor its XML files are here; see `foretoken tasks`")
+        raise MissingDataError(f"{folder}: neither {_ARCHIVE} nor its XML files are here; see `foretoken tasks`")
     return archives[0]
 
 
