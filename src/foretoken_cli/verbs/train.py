@@ -57,7 +57,7 @@ class TrainCommand:
 
     restart: bool = option("begin anew; an earlier run goes once the new one has begun", False)
     accept_changed: bool = option("go on though data, model or versions have changed since the kill", False)
-    find_rate: bool = option("search for the learning rate first, in 240 steps on training documents", False)
+    find_rate: bool = option("search for the learning rate first, in about 300 steps on training documents", False)
 
 
 def run(words: Sequence[str]) -> int:
@@ -165,6 +165,8 @@ def _print_search(folder: str, record: Values) -> None:
     from foretoken.training.run.folder import RATE_CURVE
 
     search, rounds = record["rate_search"], courses(record["rate_search"])
+    if not rounds:  # there were too few documents to search with, which the log says
+        return
     header = ("learning rate", *(f"{steps} steps" for steps in rounds), "")
     rows = [
         [

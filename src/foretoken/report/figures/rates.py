@@ -20,7 +20,9 @@ Course = dict[int, dict[float, float | None]]  # steps -> rate -> loss; None: no
 @styled
 def rate_search(runs: Sequence[Run]) -> Figure | None:
     """Draw the held-out loss against the learning rate, a panel per run that searched for one."""
-    found = [(run, courses(run.values["rate_search"])) for run in runs if run.values.get("rate_search")]
+    found = [
+        (run, courses(run.values["rate_search"])) for run in runs if run.values.get("rate_search", {}).get("tried")
+    ]
     if not found:
         return None
     figure, axes = grid(len(found))
