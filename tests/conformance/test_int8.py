@@ -1,4 +1,6 @@
-"""Frozen weights in 8 bits: each map is what its formula says, and adapters of every family compute beside it."""
+"""Frozen weights in fewer bits: each map is what its formula says, and adapters of every method act beside it."""
+
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,11 +12,13 @@ from foretoken.errors import ConfigError
 from foretoken.inference import int8
 from foretoken.inference.int8 import Int8Linear, hold_in_int8
 from foretoken.inference.predictor import load_for_inference
+from foretoken.inference.shared_base import SharedBase
 from foretoken.machine.processor import instructions
+from foretoken.training.model.precision import hold_frozen
 
 from support import tiny
-from support.saved import save_adapter
-from support.table import CELLS, adapted
+from support.saved import save_adapter, tokenizer_of
+from support.table import CELLS, CHANGING, adapted
 
 has_units = pytest.mark.skipif(
     not set(int8.X86_UNITS) & (instructions() or frozenset()), reason="this processor has no units for int8"
@@ -78,21 +82,56 @@ def test_the_worst_numbers():
     assert not held(torch.tensor([[float("inf")] + [0.0] * 63])).isfinite().any()
 
 
-@has_units
-@pytest.mark.parametrize("family", [family for family in tiny.FAMILIES if ("prefix-tuning", family) in CELLS])
-def test_every_family_computes_beside_it(family, narrow):
-    model = tiny.shaken(adapted(tiny.model(family), "prefix-tuning", task_type=tiny.main_task(family))).eval()
-    inputs = tiny.batch(family, labels=False)
-    kept = {
-        name: p.clone() for name, p in model.named_parameters() if ".foretoken." in name or "modules_to_save" in name
-    }
-    with torch.no_grad():
-        expected = tiny.first(model(**inputs))
-        assert hold_in_int8(model) > 10_000
-        found = tiny.first(model(**inputs))
-    assert 0 < (found - expected).abs().max() < 0.1 * expected.abs().max() + 0.05
+def hold(model, precision):
+    return (hold_in_int8 if precision == "int8" else hold_frozen)(model)
+
+
+def with_and_without(model, inputs, precision="fp32"):
+    """What the model yields with its adapter, and how far that is from the frozen model's in the same precision."""
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        found = tiny.first(model(**inputs)).float()
+        with model.disable_adapter():
+            return found, found - tiny.first(model(**inputs)).float()
+
+
+def check_lowered(model, inputs, lower, precision):
+    """The adapter's effect is that of float32, not the frozen model's outputs: a part that is lost would show."""
+    kept = {name: p.clone() for name, p in model.named_parameters() if ".foretoken." in name or ".lora_" in name}
+    expected, effect = with_and_without(model, inputs)
+    lower(model)
+    found, lowered = with_and_without(model, inputs, precision)
+    assert 0 < (found - expected).norm() < 0.5 * expected.norm()  # tiny random models amplify the rounding
+    assert (lowered - effect).norm() < 0.5 * effect.norm()
     now = dict(model.named_parameters())
     assert all(torch.equal(now[name], value) for name, value in kept.items())
+
+
+LOWER = [pytest.param("int8", marks=has_units), "bf16"]
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("precision", LOWER)
+@pytest.mark.parametrize(("method", "family"), [cell for cell in CELLS if cell[0] in CHANGING])
+def test_every_method_and_family(method, family, precision, narrow):
+    model = tiny.shaken(adapted(tiny.model(family), method, task_type=tiny.main_task(family)))
+    check_lowered(model, tiny.batch(family, labels=False), lambda model: hold(model, precision), precision)
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory):
+    """One pretrained model for many adapters, by precision."""
+    folder = tmp_path_factory.mktemp("shared")
+    tiny.model("bert").save_pretrained(folder)
+    tokenizer_of("bert").save_pretrained(folder)
+    return cache(lambda precision: SharedBase(str(folder), precision))
+
+
+@pytest.mark.parametrize("precision", LOWER)
+@pytest.mark.parametrize("method", CHANGING)
+def test_every_method_on_tensors_that_others_share(method, precision, narrow, bases):
+    base = bases(precision)
+    model = tiny.shaken(adapted(base.with_new_head(None)[0], method, task_type="SEQ_CLS"))
+    check_lowered(model, tiny.batch("bert", labels=False), base.lower, precision)
 
 
 @has_units

@@ -19,13 +19,19 @@ COMMAND = str(Path(sys.executable).with_name("foretoken"))
 FILLER = ["we", "you", "it", "is", "was", "the", "of", "and", "now", "then"]
 ADAPTER = """
 import foretoken, transformers
-from peft import get_peft_model, PeftModel
+from peft import get_peft_model
 config = transformers.BertConfig(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
                                  intermediate_size=32)
 model = transformers.BertForSequenceClassification(config)
 settings = foretoken.PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=4)
 get_peft_model(model, settings).save_pretrained("adapter")
-PeftModel.from_pretrained(transformers.BertForSequenceClassification(config), "adapter")
+transformers.BertForSequenceClassification(config).save_pretrained("base")
+"""
+NOT_IMPORTED = """
+import transformers
+from peft import PeftModel
+base = transformers.BertForSequenceClassification.from_pretrained("base")
+PeftModel.from_pretrained(base, "adapter")
 """
 
 
@@ -41,6 +47,7 @@ def run(*words, expected=0):
 def core():
     """Save and load an adapter; the command says what it lacks, and what it can without, it does."""
     run(sys.executable, "-c", ADAPTER)
+    run(sys.executable, "-c", NOT_IMPORTED)
     said = run(COMMAND, "train", "--model", "minilm", "--data.path", "mail.csv", "--method", "lora", expected=2)
     if len(said.splitlines()) != 1 or "pip install 'foretoken[train]'" not in said:
         sys.exit(f"expected one line that names the extra, got {said}")

@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import foretoken
 
+from support.saved import save_adapter
+
+SOURCE = Path(foretoken.__file__).parents[1]
 FOUND = "from peft import mapping; assert 'FORETOKEN_PREFIX_PROPAGATION' in mapping.PEFT_TYPE_TO_TUNER_MAPPING"
 
 
@@ -41,6 +45,31 @@ def test_a_module_is_loaded_as_without_the_hook():
         "assert type(peft.__spec__.loader).__module__ == '_frozen_importlib_external', peft.__spec__.loader; "
         "assert peft.__loader__ is peft.__spec__.loader"
     )
+
+
+INSTALLED = f"import site, sys; site.addsitedir({str(SOURCE)!r})"  # as Python does with the installed packages' folder
+
+
+def test_a_program_that_never_imports_foretoken_loads_its_adapters(tmp_path):
+    """The file that is installed beside the packages does it, also where a library has looked for peft before."""
+    folder = save_adapter(tmp_path / "adapter")
+    run(
+        f"{INSTALLED}; assert 'foretoken' not in sys.modules\n"
+        "import importlib.util; importlib.util.find_spec('peft'); assert 'foretoken.tuner' not in sys.modules\n"
+        "from peft import AutoPeftModelForSequenceClassification, PeftModel\n"
+        f"model = AutoPeftModelForSequenceClassification.from_pretrained({str(folder)!r}, num_labels=3)\n"
+        f"PeftModel.from_pretrained(model.unload(), {str(folder)!r})"
+    )
+
+
+def test_peft_is_imported_although_foretoken_cannot_be(tmp_path):
+    said = run(
+        "import sys, warnings; warnings.simplefilter('error'); sys.modules['foretoken.tuner'] = None\n"
+        "import foretoken\n"
+        "with warnings.catch_warnings(record=True) as said: warnings.simplefilter('always'); import peft\n"
+        "print([str(one.message) for one in said])"
+    )
+    assert "peft does not know foretoken's methods" in said
 
 
 def test_importing_foretoken_alone_imports_no_heavy_library():

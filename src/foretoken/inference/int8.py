@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -56,10 +56,6 @@ class Int8Linear(nn.Module):
         """The whole numbers, (out_features, in_features); some of transformers' layers look at their type."""
         return self.codes.t()
 
-    def with_same_tensors(self) -> Int8Linear:
-        """Return a module of its own, for hooks of its own, with the same tensors."""
-        return copy.deepcopy(self, {id(tensor): tensor for tensor in self.buffers()})
-
     def forward(self, x: Tensor) -> Tensor:
         """Return the mapped rows."""
         rows = x.reshape(-1, self.in_features)
@@ -76,9 +72,10 @@ class Int8Linear(nn.Module):
 
 
 def hold_in_int8(model: nn.Module, made: dict[tuple[int, int], Int8Linear] | None = None) -> int:
-    """Replace the frozen linear maps of a model's layers; return how many weights they have.
+    """Turn the frozen linear maps of a model's layers into maps of 8 bits, in place; return how many weights they have.
 
-    Adapters, heads and embeddings stay as they are.
+    The modules stay the same objects, with what adapters have put on them. Adapters, heads and embeddings stay as they
+    are.
 
     Args:
         model: on the processor.
@@ -91,14 +88,25 @@ def hold_in_int8(model: nn.Module, made: dict[tuple[int, int], Int8Linear] | Non
     check_units()
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         raise ConfigError("precision int8 is for the processor, and the model is on a GPU; use bf16 there")
-    held, made = 0, {} if made is None else made
-    for holder, name, weight, bias in list(_frozen_maps(model)):
-        key = id(getattr(holder, name).weight), id(bias)
+    made = {} if made is None else made
+    maps = [(module, weight, module.weight, module.bias) for module, weight in _frozen_maps(model)]
+    for module, weight, tensor, bias in maps:  # the list keeps the tensors, whose ids are asked for
+        key = id(tensor), id(bias)
         if key not in made:
             made[key] = Int8Linear(weight, bias)
-        setattr(holder, name, made[key].with_same_tensors())
-        held += weight.numel()
-    return held
+        _become(module, made[key])
+    return sum(weight.numel() for _, weight, *_ in maps)
+
+
+def _become(module: Any, other: Int8Linear) -> None:
+    """Make a linear map, in place, one of 8 bits with the tensors of another: its hooks and submodules stay."""
+    module.__class__ = Int8Linear
+    del module.weight, module.bias
+    module.out_features, module.in_features = other.out_features, other.in_features
+    for name, tensor in other.named_buffers():
+        module.register_buffer(name, tensor, persistent=False)
+    if other.bias is None:
+        module.register_buffer("bias", None)
 
 
 def check_units() -> None:
@@ -108,20 +116,17 @@ def check_units() -> None:
         raise ConfigError(f"precision int8: this processor has none of {units}; use auto, which measures fp32 and bf16")
 
 
-def _frozen_maps(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor, Tensor | None]]:
-    """Yield the linear maps of the layers: the module that holds it, its name there, its weight and bias."""
+def _frozen_maps(model: nn.Module) -> Iterator[tuple[Any, Tensor]]:
+    """Yield the linear maps of the layers, each with its weight as (out_features, in_features)."""
     adapters, reads_weights = adapter_parts(model), _has_dora(model)
-    layers = [path for path, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    for path, holder in model.named_modules():
-        if not any(path == one or path.startswith(f"{one}.") for one in layers):
+    layers = tuple(f"{path}." for path, module in model.named_modules() if isinstance(module, nn.ModuleList))
+    for path, module in model.named_modules():
+        weight = _weight_of(module)
+        if weight is None or min(weight.shape) < LEAST_WIDTH or not path.startswith(layers):
             continue
-        for name, module in holder.named_children():
-            weight = _weight_of(module)
-            is_frozen = weight is not None and not any(part in f"{path}.{name}." for part in adapters)
-            if reads_weights and name == "base_layer":
-                continue
-            if is_frozen and weight is not None and min(weight.shape) >= LEAST_WIDTH:
-                yield holder, name, weight, module.bias  # type: ignore[misc]
+        is_read = reads_weights and path.endswith(".base_layer")
+        if not is_read and not any(part in f"{path}." for part in adapters):
+            yield module, weight
 
 
 def _has_dora(model: nn.Module) -> bool:

@@ -24,11 +24,12 @@ from typing import Any, ClassVar
 
 import torch
 from peft import LoraConfig, PeftConfig
+from peft.utils import CONFIG_NAME
 from torch import Tensor, nn
 
 from foretoken.attention import LinearMap
 from foretoken.errors import AdapterError, ConfigError, quoted
-from foretoken.files import JsonObject, PathLike, refuse_pickles
+from foretoken.files import JsonObject, PathLike, read_object, refuse_pickles, write_json
 from foretoken.methods.dimensions import ChosenLayers, Dimensions, Layers, Place, check_layers
 from foretoken.methods.require import require_token_numbers
 
@@ -39,7 +40,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
 }
 
-REQUIRES = "foretoken: `pip install foretoken`, and `import foretoken` before peft loads the adapter"
+REQUIRES = "pip install foretoken"
 
 
 @dataclass(frozen=True)
@@ -350,7 +351,7 @@ class ForetokenConfig(PeftConfig, ABC):
 
     requires: str = field(
         default=REQUIRES,
-        metadata={"help": "what to install and import before peft knows the method (filled in)", "internal": True},
+        metadata={"help": "what to install before peft knows the method (filled in)", "internal": True},
     )
 
     method_type: ClassVar[str] = ""
@@ -394,12 +395,14 @@ class ForetokenConfig(PeftConfig, ABC):
         return config.with_files_of(pretrained_model_name_or_path, subfolder=subfolder, **kwargs)
 
     def save_pretrained(self, save_directory: str, **kwargs: object) -> None:
-        """Write the config into a folder, and beside it the files that it names.
+        """Write the config into a folder, what it requires first, and beside it the files that it names.
 
         Raises:
             SaveError: a file cannot be written.
         """
         super(ForetokenConfig, self.with_files_in(save_directory)).save_pretrained(save_directory, **kwargs)
+        file = Path(save_directory) / CONFIG_NAME
+        write_json(file, {"requires": self.requires, **read_object(file)})
 
     def with_files_in(self, folder: PathLike) -> ForetokenConfig:
         """Return the config as it is saved, with the files that it names copied into ``folder``: it names none."""

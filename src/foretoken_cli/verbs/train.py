@@ -37,7 +37,7 @@ class TrainCommand:
 
     restart: bool = option("begin anew; an earlier run's folder is renamed to NAME.1 (NAME.2, ...)", False)
     accept_changed: bool = option("go on though data, model or versions have changed since the kill", False)
-    find_rate: bool = option("search for the learning rate first, in 240 steps on training documents", False)
+    find_rate: bool = option("search for the learning rate first, in about 300 steps on training documents", False)
 
 
 def run(words: Sequence[str]) -> int:
@@ -112,6 +112,8 @@ def _print_search(record: Values) -> None:
     rounds: dict[int, dict[float, float | None]] = {}
     for item in search["tried"]:
         rounds.setdefault(item["steps"], {})[item["rate"]] = item["loss"]
+    if not rounds:  # there were too few documents to search with, which the log says
+        return
     header = ("learning rate", *(f"{steps} steps" for steps in rounds), "")
     rows = [
         [

@@ -148,17 +148,6 @@ def test_what_is_added_depends_on_the_token_alone(config):
         torch.testing.assert_close(step, together[:, n : n + 1])
 
 
-def test_an_empty_batch_works(config):
-    entry = built(config)[0]
-    assert entry.on_text(torch.zeros(0, 5, D), IDS[:0]).shape == (0, 5, D)
-
-
-def test_the_text_keeps_its_type(config):
-    entry = built(config)[0]
-    out = entry.on_text(text(dtype=torch.bfloat16), IDS)
-    assert out.dtype == torch.bfloat16
-
-
 def test_dropout_acts_in_training_only(config):
     config.dropout = 0.5
     entry = built(config)[0]

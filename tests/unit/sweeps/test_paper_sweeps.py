@@ -97,6 +97,16 @@ def test_generation_of_inducer_tuning_has_task_embeddings_and_short_texts():
         assert item.values["data"].get("split") == wanted
 
 
+@pytest.mark.parametrize("name", COUNTS)
+def test_dropout_is_the_models_and_of_prefixes_the_papers(name):
+    has_none = name.startswith(("aot", "inducer"))
+    for item in load_plan(FOLDER / f"{name}.yaml").variants:
+        assert item.values["training"]["attention_dropout"] == "model"
+        options = dict(item.values["method"])
+        if has_none and options["name"] in ("prefix-tuning", "prompt-tuning", "mam-adapter"):
+            assert options["prefix_dropout"] == 0
+
+
 def test_settings_of_single_tasks_come_through():
     plan = load_plan(FOLDER / "prefix-propagation.yaml")
     found = {item.name: item for item in plan.variants}

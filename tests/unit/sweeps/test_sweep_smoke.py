@@ -57,6 +57,18 @@ def test_a_sweep_runs_in_small_and_names_what_fails(write, monkeypatch):
     assert (plan.config.folder / "smoke" / "report" / "index.html").is_file()
 
 
+def test_a_folder_that_lacks_files_counts_as_none(write, monkeypatch, tmp_path, caplog):
+    folder = tmp_path / TASKS["rte"].place
+    folder.mkdir(parents=True)
+    (folder / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ttea\tmilk\tentailment\n")
+    monkeypatch.setenv("FORETOKEN_DATA", str(tmp_path))
+    recipe = {"model": "google-bert/bert-base-uncased", "data": {"task": "rte"}, "method": "bitfit"}
+    path = write(recipe=recipe, compare=None, search={"space": {"training.learning_rate": [0.1, 0.01]}})
+    assert [item.error for item in smoke(load_plan(path))] == [None, None]
+    assert caplog.text.count("documents are made up") == 1
+    assert "task 'rte' needs a file train.tsv here" in caplog.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
 def test_the_sweeps_of_the_papers_run(path, tmp_path):

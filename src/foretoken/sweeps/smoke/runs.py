@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from foretoken.data.tasks.table import get_task, raw_place
-from foretoken.errors import ForetokenError
+from foretoken.data.options import DataOptions
+from foretoken.data.tasks.table import find_raw, get_task
+from foretoken.errors import ForetokenError, MissingDataError
 from foretoken.sweeps.plan import SweepPlan, Variant
 from foretoken.sweeps.smoke.models import save_tiny_model
 from foretoken.sweeps.space import Params
 from foretoken.training.recipe.reading import apply_overrides
 from foretoken.training.recipe.recipe import Recipe, build_recipe
 
+log = logging.getLogger(__name__)
 FOLDER = "smoke"  # below the sweep's own
 DOCUMENTS = 8  # per split of a task, or one of each class
 OWN_DOCUMENTS = 64  # of data whose classes are not known beforehand
@@ -48,13 +51,16 @@ def smoke(plan: SweepPlan, told: Callable[[Tried], object] = lambda _: None) -> 
     def tiny(model: str) -> str:
         return str(save_tiny_model(model, folder / "models" / model.replace("/", "-")))
 
+    has_data = cache(raw_data_are_there)
     tried = []
     for variant in plan.variants:
         for number, params in enumerate(covering(variant)):
             name = f"{variant.name}-{number}"
             error = None
             try:
-                train(small_recipe(plan, variant, params, name=name, folder=folder / "runs", tiny=tiny))
+                train(
+                    small_recipe(plan, variant, params, name=name, folder=folder / "runs", tiny=tiny, has_data=has_data)
+                )
             except ForetokenError as found:
                 error = f"{type(found).__name__}: {found}"
             tried.append(Tried(variant.name, name, error))
@@ -62,6 +68,17 @@ def smoke(plan: SweepPlan, told: Callable[[Tried], object] = lambda _: None) -> 
     if any(item.error is None for item in tried):
         write_report([folder / "runs"], folder / "report", average=plan.config.average)
     return tried
+
+
+def raw_data_are_there(task: str, path: str | None, split: str) -> bool:
+    """Tell whether all raw data of a task are in its folder; the log says what is missing."""
+    found = get_task(task)
+    try:
+        found.read_raw(find_raw(found, path), DataOptions(task=task, path=path, split=split))
+    except MissingDataError as error:
+        log.warning("documents are made up: %s", error)
+        return False
+    return True
 
 
 def covering(variant: Variant) -> Iterator[Params]:
@@ -72,17 +89,22 @@ def covering(variant: Variant) -> Iterator[Params]:
 
 
 def small_recipe(
-    plan: SweepPlan, variant: Variant, params: Params, *, name: str, folder: Path, tiny: Callable[[str], str]
+    plan: SweepPlan,
+    variant: Variant,
+    params: Params,
+    *,
+    name: str,
+    folder: Path,
+    tiny: Callable[[str], str],
+    has_data: Callable[[str, str | None, str], bool],
 ) -> Recipe:
     """Return the recipe of a candidate with another model and sizes; the method and what is measured stay."""
     recipe = plan.recipe(variant, params, *variant.repeats[0])
     task = None if recipe.data.task is None else get_task(recipe.data.task)
     most = OWN_DOCUMENTS if task is None else max(DOCUMENTS, len(task.labels))
     documents = {f"data.max_{split}": most for split in ("train", "validation", "test")}
-    if task is not None and task.needs_raw:
-        place = raw_place(task, recipe.data.path)
-        if place is None or not place.exists():
-            documents = {"data.made_up": DOCUMENTS}
+    if task is not None and task.needs_raw and not has_data(task.name, recipe.data.path, recipe.data.split):
+        documents = {"data.made_up": DOCUMENTS}
     changes = {
         **documents,
         "model": tiny(recipe.model),

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from foretoken.errors import ConfigError
 from foretoken.files import JsonObject
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.tokens.batches import by_length
-from foretoken.training.trainer.trainer import make_trainer
+from foretoken.training.trainer.trainer import RecipeTrainer, make_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,25 +29,36 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ROUNDS = ((8, 10), (4, 20), (2, 40))  # candidates, and optimizer steps of each
 _BELOW, _PER_DECADE = 4, 3  # candidates below the one in the middle, and in a factor of ten
-_FEWEST, _MOST_HELD_OUT = 8, 64  # training documents at least; those that the losses are measured on
+_MOST_BEYOND = 3  # candidates outside that range
+_FEWEST_HELD_OUT, _MOST_HELD_OUT = 16, 64  # documents that the losses are measured on
+_NOISE = 2  # standard errors that another rate has to be better by
+
+Losses: TypeAlias = "list[float]"  # of the documents held out
+LossesAfter: TypeAlias = "Callable[[float, int], Losses]"
 
 
 def find_rate(recipe: Recipe, prepared: Prepared, *, checkpoints: Path) -> JsonObject:
     """Return what a record says of a search around the recipe's learning rate; the model is left as it was.
 
     Every candidate starts from the same weights, sees the same batches with the same dropout, and follows the
-    recipe's course of the learning rate to its end. What counts is the loss on documents that are held out.
-
-    Raises:
-        ConfigError: there are too few training documents to hold some out.
+    recipe's course of the learning rate to its end. What counts are the losses of documents that are held out; with
+    too few of them there is no search.
     """
     began = time.perf_counter()
     tables = _tables(prepared.tables["train"], recipe.training.seed)
     tried: list[JsonObject] = []
+    middle, train, held_out = recipe.training.peak_learning_rate, len(tables["train"]), len(tables["validation"])
+    found: JsonObject = {"chosen": middle, "tried": tried, "documents": {"train": train, "held_out": held_out}}
+    if held_out < _FEWEST_HELD_OUT:
+        log.warning(
+            "too few documents to search for a learning rate: a quarter of %d are %d, fewer than %d; it stays %g",
+            *(train + held_out, held_out, _FEWEST_HELD_OUT, middle),
+        )
+        return found
 
-    def loss_after(rate: float, steps: int) -> float:
-        options = replace(recipe.training, learning_rate=rate, max_steps=steps or None, early_stopping_patience=None)
-        trainer = make_trainer(
+    def trainer_of(rate: float, steps: int | None, tables: Mapping[str, Dataset]) -> RecipeTrainer:
+        options = replace(recipe.training, learning_rate=rate, max_steps=steps, early_stopping_patience=None)
+        return make_trainer(
             replace(recipe, training=options),
             prepared.model,
             tables,
@@ -57,33 +68,28 @@ def find_rate(recipe: Recipe, prepared: Prepared, *, checkpoints: Path) -> JsonO
             callbacks=[],
             searching=True,
         )
+
+    def losses_after(rate: float, steps: int) -> Losses:
+        trainer = trainer_of(rate, steps or None, tables)
         with _put_back(prepared.model):
             if steps:
                 trainer.train()
-            return float(trainer.evaluate()["eval_loss"])
+            return _losses(trainer)
 
-    def noted(rate: float, steps: int) -> float:
-        loss = loss_after(rate, steps)
+    def noted(rate: float, steps: int) -> Losses:
+        losses = losses_after(rate, steps)
+        loss = fmean(losses)
         said = "" if loss <= start else ", which is not below the start's"
         log.info("learning rate %g: loss %.4f after %d steps%s", rate, loss, steps, said)
         tried.append({"rate": rate, "steps": steps, "loss": loss if math.isfinite(loss) else None})
-        return loss
+        return losses
 
-    middle, train, held_out = recipe.training.peak_learning_rate, len(tables["train"]), len(tables["validation"])
     log.info("trying learning rates on %d training documents; losses are those of %d others", train, held_out)
-    start = loss_after(middle, 0)
-    chosen = halve(candidates(middle), noted, start=start)
-    if chosen is None:
-        log.warning("no learning rate lowered the loss of %.4f; it stays %g", start, middle)
-    else:
-        log.info("the learning rate is %g", chosen)
-    return {
-        "chosen": middle if chosen is None else chosen,
-        "start_loss": start,
-        "tried": tried,
-        "documents": {"train": train, "held_out": held_out},
-        "seconds": time.perf_counter() - began,
-    }
+    start = fmean(losses_after(middle, 0))
+    whole = recipe.training.max_steps or _steps(trainer_of(middle, None, prepared.tables))
+    chosen, why = halve(candidates(middle), noted, start=start, whole=whole)
+    log.info("the learning rate %s %g: %s", "stays" if chosen == middle else "is", chosen, why)
+    return found | {"chosen": chosen, "start_loss": start, "seconds": time.perf_counter() - began}
 
 
 def candidates(middle: float) -> list[float]:
@@ -92,35 +98,98 @@ def candidates(middle: float) -> list[float]:
     >>> candidates(0.01)
     [0.00046, 0.001, 0.0022, 0.0046, 0.01, 0.022, 0.046, 0.1]
     """
-    return [float(f"{middle * 10 ** ((index - _BELOW) / _PER_DECADE):.2g}") for index in range(ROUNDS[0][0])]
+    return [_scaled(middle, index - _BELOW) for index in range(ROUNDS[0][0])]
 
 
-def halve(rates: Sequence[float], loss_after: Callable[[float, int], float], *, start: float) -> float | None:
-    """Return the rate with the lowest loss in the last round; None where none lowers the loss of the start.
+def halve(rates: Sequence[float], losses_after: LossesAfter, *, start: float, whole: int) -> tuple[float, str]:
+    """Return the rate to take, and why.
 
-    A round keeps the best of the round before it. A loss that is not finite or above the start's ends a candidate;
-    where it ends all that were left, the best of the round before is returned.
+    A round keeps the best of the round before it, and the one in the middle of the first, the method's own. A loss that
+    is not finite or above the start's ends a candidate. Where the lowest loss is at an end of the range, the rate
+    beyond it is tried as well. The own rate stays unless another is better by more than the noise.
 
-    >>> halve([0.1, 1.0, 10.0], lambda rate, steps: abs(rate - 1) / steps, start=0.5)
-    1.0
+    Args:
+        rates: candidates, in order.
+        losses_after: the losses of the documents held out after so many steps with a rate.
+        start: the mean loss before training.
+        whole: steps of the run that the rate is for; no round has more.
+
+    >>> halve([0.01, 0.1, 1.0, 10.0, 100.0], lambda rate, steps: [abs(rate - 10) / steps] * 2, start=0.5, whole=99)[0]
+    10.0
     """
-    best, alive = None, list(rates)
-    for most, steps in ROUNDS:
-        losses = {rate: loss_after(rate, steps) for rate in alive[:most]}
-        alive = sorted((rate for rate in losses if losses[rate] <= start), key=losses.__getitem__)  # NaN is not
-        best = alive[0] if alive else best
-        if len(alive) < 2:
+    own, known, alive = rates[min(_BELOW, len(rates) - 1)], sorted(rates), list(rates)
+    measured: dict[float, Losses] = {}
+    for most, steps in _rounds(whole):
+        measured = {rate: losses_after(rate, steps) for rate in dict.fromkeys((*alive[:most], own))}
+        while (alive := _below(measured, start)) and alive[0] in (known[0], known[-1]):
+            if len(known) == len(rates) + _MOST_BEYOND:
+                return own, f"the loss still falls at {alive[0]:g}, where the search ends"
+            beyond = _scaled(alive[0], 1 if alive[0] == known[-1] else -1)
+            known = sorted((*known, beyond))
+            measured[beyond] = losses_after(beyond, steps)
+        if not alive:
+            return own, f"none lowered the loss of {start:.4f}"
+        if alive == [own]:
             break
-    return best
+    if alive[0] == own:
+        return own, "none is better"
+    gain, noise = _gain(measured[own], measured[alive[0]])
+    if gain <= _NOISE * noise:
+        return (
+            own,
+            f"{alive[0]:g} is better by {gain:.4f}, within the noise ({noise:.4f}) of {len(measured[own])} documents",
+        )
+    return alive[0], f"the loss is lower than with {own:g} by {gain:.4f}, with a standard error of {noise:.4f}"
+
+
+def _rounds(whole: int) -> list[tuple[int, int]]:
+    """Return the rounds of a search for a run of so many steps: none is longer, and none is repeated.
+
+    >>> _rounds(15)
+    [(8, 10), (4, 15)]
+    """
+    rounds = [(most, min(steps, whole)) for most, steps in ROUNDS]
+    return [one for index, one in enumerate(rounds) if index == 0 or one[1] > rounds[index - 1][1]]
+
+
+def _below(measured: Mapping[float, Losses], start: float) -> list[float]:
+    """Return the rates whose mean loss is not above the start's, the best first."""
+    means = {rate: fmean(losses) for rate, losses in measured.items()}
+    return sorted((rate for rate, mean in means.items() if mean <= start), key=means.__getitem__)  # NaN is not
+
+
+def _gain(own: Losses, other: Losses) -> tuple[float, float]:
+    """Return by how much other losses of the same documents are lower in the mean, and the standard error of that."""
+    gains = [one - two for one, two in zip(own, other, strict=True)]
+    if not all(map(math.isfinite, gains)):
+        return math.inf, 0.0
+    return fmean(gains), stdev(gains) / math.sqrt(len(gains))
+
+
+def _scaled(rate: float, distance: int) -> float:
+    return float(f"{rate * 10 ** (distance / _PER_DECADE):.2g}")
+
+
+def _steps(trainer: RecipeTrainer) -> int:
+    """Return how many optimizer steps a run has."""
+    batches = math.ceil(len(trainer.get_train_dataloader()) / trainer.options.gradient_accumulation_steps)
+    return math.ceil(batches * trainer.options.epochs)
+
+
+def _losses(trainer: RecipeTrainer) -> Losses:
+    """Return the loss of every document that is held out."""
+    model = trainer.model.eval()
+    losses = []
+    for row in range(len(trainer.eval_dataset)):
+        inputs = trainer.data_collator([trainer.eval_dataset[row]])
+        loss: Any = trainer.prediction_step(model, inputs, prediction_loss_only=True)[0]
+        losses.append(float(loss))
+    return losses
 
 
 def _tables(train: Dataset, seed: int) -> Mapping[str, Dataset]:
     """Divide the training documents into some to train on and others, longest first, to measure the loss on."""
     count = len(train)
-    if count < _FEWEST:
-        raise ConfigError(
-            f"--find-rate: {count} training documents; it takes {_FEWEST} or more. Name training.learning_rate instead"
-        )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
     held_out = min(_MOST_HELD_OUT, count // 4)
     measured = train.select(order[:held_out])

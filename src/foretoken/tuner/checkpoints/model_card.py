@@ -102,18 +102,16 @@ class Described:
         if self.config is None:
             return f"A model that was trained whole, from {base}, with [foretoken](https://pypi.org/project/foretoken)."
         kind = f"A {self.method} adapter (peft type `{plain(self.config.peft_type)}`) of {base}"
-        return f"{kind}, made with [foretoken](https://pypi.org/project/foretoken) and peft."
+        made = f"{kind}, made with [foretoken](https://pypi.org/project/foretoken) and peft."
+        if not isinstance(self.config, ForetokenConfig):
+            return made
+        without = f"KeyError: '{plain(self.config.peft_type)}'"
+        return f"It needs `pip install foretoken`: without it peft does not know the method (`{without}`).\n\n{made}"
 
     def _loading(self) -> str:
         needed = "foretoken" if self.head or isinstance(self.config, ForetokenConfig) else "peft transformers"
         lines = ["## How to load it", "", "```bash", f"pip install {needed}", "```", "", "```python"]
         lines += [*loading_lines(self.config, self.task_type, self.num_labels, self.head), "```"]
-        if isinstance(self.config, ForetokenConfig):
-            name = plain(self.config.peft_type)
-            lines += [
-                "",
-                f"Without `import foretoken` peft does not know the method, and ends with `KeyError: '{name}'`.",
-            ]
         return "\n".join(lines)
 
     def _options(self) -> str:
