@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from foretoken.methods.prompt_tuning import PromptTuningConfig as PromptTuningConfig
     from foretoken.methods.selective_prefix_tuning import SelectivePrefixTuningConfig as SelectivePrefixTuningConfig
     from foretoken.methods.stack import StackConfig as StackConfig
-    from foretoken.tuner.auxiliary import AuxiliaryLossCallback as AuxiliaryLossCallback
+    from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback as AuxiliaryLossCallback
     from foretoken.tuner.bank.bank import AdapterBank as AdapterBank
     from foretoken.tuner.checkpoints.from_peft import from_peft as from_peft
     from foretoken.tuner.checkpoints.to_peft import to_peft as to_peft
@@ -70,7 +70,7 @@ _PUBLIC = {
     "BitFitConfig": "foretoken.methods.bitfit",
     "HeadOnlyConfig": "foretoken.methods.head_only",
     "StackConfig": "foretoken.methods.stack",
-    "AuxiliaryLossCallback": "foretoken.tuner.auxiliary",
+    "AuxiliaryLossCallback": "foretoken.tuner.auxiliary_log",
     "AdapterBank": "foretoken.tuner.bank.bank",
     "LoraConfig": "peft",
     "initialise_prefix": "foretoken.tuner.prefix_init",

@@ -45,7 +45,7 @@ from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations, SmoothedLabels
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import give_back_between_layers
-from foretoken.tuner.auxiliary import AuxiliaryLossCallback
+from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
 
 log = logging.getLogger(__name__)
 
