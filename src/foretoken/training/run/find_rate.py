@@ -182,7 +182,8 @@ def _losses(trainer: RecipeTrainer) -> Losses:
     losses = []
     for row in range(len(trainer.eval_dataset)):
         inputs = trainer.data_collator([trainer.eval_dataset[row]])
-        loss: Any = trainer.prediction_step(model, inputs, prediction_loss_only=True)[0]
+        with trainer.accelerator.autocast():
+            loss: Any = trainer.prediction_step(model, inputs, prediction_loss_only=True)[0]
         losses.append(float(loss))
     return losses
 
