@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 RESULT = Path(__file__).parent / "results" / "install_size.json"
-EXTRAS = ("", "train", "demo", "sweep", "serve", "export", "retrieval", "ray")
+EXTRAS = ("", "train", "demo", "sweep", "serve", "export", "ray")
 
 
 def needed(name: str, extras: frozenset[str], found: dict[str, Distribution], seen: set[tuple[str, str]]) -> None:
