@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,7 +104,8 @@ def t_test(one: ArrayLike, other: ArrayLike, *, alternative: Alternative = "two-
     """
     from scipy import stats
 
-    _check_alternative(alternative)
+    if alternative not in get_args(Alternative):
+        raise ConfigError(f"alternative is {alternative!r}; expected two-sided, greater or less")
     first, second = _checked(one, "the first values"), _checked(other, "the second values")
     _check_defined(first, second, paired)
     with warnings.catch_warnings():
@@ -118,27 +119,14 @@ def t_test(one: ArrayLike, other: ArrayLike, *, alternative: Alternative = "two-
     return TTest(*(float(number) for number in numbers))
 
 
-def paired_bootstrap(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    labels: ArrayLike | None = None,
-    metric: Callable[[Any, Any], float] | None = None,
-    alternative: Alternative = "two-sided",
-    samples: int = 10_000,
-    seed: int = 0,
-) -> Bootstrap:
+def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, samples: int = 10_000, seed: int = 0) -> Bootstrap:
     """Return how sure the difference of two systems on the same n rows is, by resampling the rows.
 
-    Without ``metric``, ``a`` and ``b`` (n,) are scores per row (1 and 0 for right and wrong), and a system's score is
-    their mean. With it, they are predictions, and a system's score is ``metric(labels, predictions)``: for F1, or
-    whatever is no mean over rows. It is called twice per sample.
-
-    With d the difference of the scores on the rows, and d* that on n rows drawn with replacement, "greater" has
-    p = P(d* - d >= d), as Berg-Kirkpatrick et al. (2012), section 2: how often chance alone, centred on no
-    difference, does as well. "less" is the same with b first; "two-sided" has P(|d* - d| >= |d|).
-    The sample itself is counted as one more draw, so p is never 0. The interval is of the 2.5 % and 97.5 % quantiles
-    of d* (Koehn 2004). The same seed gives the same result.
+    ``a`` and ``b`` (n,) are scores per row (1 and 0 for right and wrong), and a system's score is their mean. With d
+    the difference of the scores on the rows, and d* that on n rows drawn with replacement, p = P(|d* - d| >= |d|), as
+    Berg-Kirkpatrick et al. (2012), section 2: how often chance alone, centred on no difference, does as well. The
+    sample itself is counted as one more draw, so p is never 0. The interval is of the 2.5 % and 97.5 % quantiles of
+    d* (Koehn 2004). The same seed gives the same result.
 
     Raises :class:`~foretoken.errors.DataError` for unequal lengths and fewer than two rows, and
     :class:`~foretoken.errors.ConfigError` for other options.
@@ -148,19 +136,19 @@ def paired_bootstrap(
     >>> result.difference, result.p_value < 0.05
     (0.5, True)
     """
-    _check_alternative(alternative)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise ConfigError(f"samples is {samples!r}; expected a whole number from 1 up")
-    difference, rows = _difference_by_rows(a, b, labels, metric)
-    observed, drawn, interval = _resample(difference, rows, samples, np.random.default_rng(seed))
-    shifted = drawn - observed
+    first, second = _checked(a, "the scores of a"), _checked(b, "the scores of b")
+    _check_pairs(first, second)
+    gains, generator = first - second, np.random.default_rng(seed)
+    if len(gains) < 2:
+        raise DataError(f"a bootstrap needs two rows or more; got {len(gains)}")
+    drawn = np.array([gains[generator.integers(len(gains), size=len(gains))].mean() for _ in range(samples)])
+    observed, tails = float(gains.mean()), (1 - CONFIDENCE) / 2
+    lower, upper = np.quantile(drawn, [tails, 1 - tails])
     tolerance = _ROUNDING * max(1.0, float(np.abs(drawn).max()))  # equal sums may differ by their order
-    extreme = {
-        "two-sided": np.abs(shifted) >= abs(observed) - tolerance,
-        "greater": shifted >= observed - tolerance,
-        "less": shifted <= observed + tolerance,
-    }[alternative]
-    return Bootstrap(observed, float((1 + extreme.sum()) / (1 + samples)), *interval, samples)
+    extreme = np.abs(drawn - observed) >= abs(observed) - tolerance
+    return Bootstrap(observed, float((1 + extreme.sum()) / (1 + samples)), float(lower), float(upper), samples)
 
 
 def expected_validation_performance(
@@ -208,39 +196,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty_like(values)
     adjusted[order] = np.maximum.accumulate(steps).clip(max=1)
     return adjusted.tolist()
-
-
-def _difference_by_rows(
-    a: ArrayLike, b: ArrayLike, labels: ArrayLike | None, metric: Callable[[Any, Any], float] | None
-) -> tuple[Callable[[NDArray[np.int64]], float], int]:
-    """Return the difference of the scores as a function of row numbers, and the number of rows."""
-    if (labels is None) != (metric is None):
-        raise ConfigError("labels and metric belong together; give both, or scores per row and neither")
-    if metric is None or labels is None:
-        first, second = _checked(a, "the scores of a"), _checked(b, "the scores of b")
-        _check_pairs(first, second)
-        gains = first - second
-        return lambda rows: gains[rows].mean(), len(gains)
-    score, truth, first, second = metric, np.asarray(labels), np.asarray(a), np.asarray(b)
-    _check_pairs(first, second)
-    _check_pairs(first, truth)
-    return lambda rows: score(truth[rows], first[rows]) - score(truth[rows], second[rows]), len(truth)
-
-
-def _resample(
-    difference: Callable[[NDArray[np.int64]], float], rows: int, samples: int, generator: np.random.Generator
-) -> tuple[float, Numbers, tuple[float, float]]:
-    if rows < 2:
-        raise DataError(f"a bootstrap needs two rows or more; got {rows}")
-    drawn = np.array([difference(generator.integers(rows, size=rows)) for _ in range(samples)], dtype=np.float64)
-    tails = (1 - CONFIDENCE) / 2
-    lower, upper = np.quantile(drawn, [tails, 1 - tails])
-    return float(difference(np.arange(rows))), drawn, (float(lower), float(upper))
-
-
-def _check_alternative(alternative: str) -> None:
-    if alternative not in ("two-sided", "greater", "less"):
-        raise ConfigError(f"alternative is {alternative!r}; expected two-sided, greater or less")
 
 
 def _check_pairs(first: NDArray[Any], second: NDArray[Any]) -> None:
