@@ -14,6 +14,7 @@ VERBS = {
 }
 FLAGS = {
     "--corpus": "sentence-transformers searches passages, with foretoken's adapters as well",
+    "--json": "leave it out; `foretoken env` prints JSON",
     "--no-malloc": "leave it out; the allocator is always as the system has it",
 }
 
