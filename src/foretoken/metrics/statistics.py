@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import ConfigError, DataError
+from foretoken.metrics.checks import checked_numbers
 
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
 Numbers: TypeAlias = NDArray[np.float64]
@@ -63,7 +64,7 @@ def summary(values: ArrayLike) -> Summary:
     >>> summary([0.5, 1.0, 0.75])
     Summary(n=3, mean=0.75, std=0.25, median=0.75, minimum=0.5, maximum=1.0)
     """
-    numbers = _checked(values, "the values")
+    numbers = checked_numbers(values, "the values")
     std = float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan")
     middle = float(np.median(numbers))
     return Summary(len(numbers), float(numbers.mean()), std, middle, float(numbers.min()), float(numbers.max()))
@@ -80,7 +81,7 @@ def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
     """
     from scipy import stats
 
-    numbers = _checked(values, "the values")
+    numbers = checked_numbers(values, "the values")
     if len(numbers) < 2:
         return None
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
@@ -106,7 +107,7 @@ def t_test(one: ArrayLike, other: ArrayLike, *, alternative: Alternative = "two-
 
     if alternative not in get_args(Alternative):
         raise ConfigError(f"alternative is {alternative!r}; expected two-sided, greater or less")
-    first, second = _checked(one, "the first values"), _checked(other, "the second values")
+    first, second = checked_numbers(one, "the first values"), checked_numbers(other, "the second values")
     _check_defined(first, second, paired)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # one side may be constant, which the test allows
@@ -138,7 +139,7 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, samples: int = 10_000, seed:
     """
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise ConfigError(f"samples is {samples!r}; expected a whole number from 1 up")
-    first, second = _checked(a, "the scores of a"), _checked(b, "the scores of b")
+    first, second = checked_numbers(a, "the scores of a"), checked_numbers(b, "the scores of b")
     _check_pairs(first, second)
     gains, generator = first - second, np.random.default_rng(seed)
     if len(gains) < 2:
@@ -167,7 +168,7 @@ def expected_validation_performance(
     ([0.75, 0.875], [0.25, 0.217])
     """
     sign = 1 if greater_is_better else -1
-    ordered = np.sort(sign * _checked(scores, "the scores"))
+    ordered = np.sort(sign * checked_numbers(scores, "the scores"))
     below = np.linspace(0, 1, len(ordered) + 1) ** np.arange(1, len(ordered) + 1)[:, None]
     chances = np.diff(below, axis=1)
     mean = chances @ ordered
@@ -188,7 +189,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     if len(p_values) == 0:
         return []
-    values = _checked(p_values, "the p-values")
+    values = checked_numbers(p_values, "the p-values")
     if values.min() < 0 or values.max() > 1:
         raise DataError(f"the p-values go from {values.min()} to {values.max()}; expected values from 0 to 1")
     order = values.argsort(kind="stable")
@@ -214,15 +215,3 @@ def _check_defined(first: Numbers, second: Numbers, paired: bool) -> None:
     largest = max(np.abs(first).max(), np.abs(second).max())
     if all(np.ptp(side) <= _ROUNDING * largest for side in sides):
         raise DataError(f"{what} have no variance, all values are equal; a t-test needs some")
-
-
-def _checked(values: ArrayLike, what: str) -> Numbers:
-    try:
-        numbers = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} are not a list of numbers: {error}") from error
-    if numbers.ndim != 1 or not len(numbers):
-        raise DataError(f"{what} have shape {numbers.shape}; expected a list of one number or more")
-    if not np.isfinite(numbers).all():
-        raise DataError(f"{what} have a NaN or infinite one at place {int((~np.isfinite(numbers)).argmax())}")
-    return numbers
