@@ -87,7 +87,7 @@ class Scaling:
         >>> Scaling.from_dict({"kind": "temperature", "temperature": 2.0})
         Scaling(kind='temperature', weight=(0.5,), bias=(0.0,))
         """
-        kind = values.get("kind") if isinstance(values, Mapping) else None
+        kind: Any = values.get("kind") if isinstance(values, Mapping) else None
         if not isinstance(kind, str) or kind not in _KEYS:
             raise DataError(f"scaling: got {quoted(values)}; expected a mapping of kind 'temperature' or 'vector'")
         if set(values) != _KEYS[kind]:
