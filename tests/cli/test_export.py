@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken import export
+import foretoken
+from foretoken.exporting.export import export
 from foretoken.exporting.graph import adapter_tensors, make_graph
 from foretoken.exporting.onnx_file import read_adapter, run_onnx, session_of, to_int8, write_adapter
 from foretoken.inference.predictor import load_for_inference
@@ -160,3 +161,7 @@ def test_a_missing_package_is_named(adapter, refused, tmp_path, monkeypatch):
     said = refused("export", adapter, "--output", tmp_path / "out")
     assert "onnxscript" in said
     assert "foretoken[export]" in said
+
+
+def test_the_function_is_public():
+    assert foretoken.export is export

@@ -88,7 +88,7 @@ class Scaling:
         Scaling(kind='temperature', weight=(0.5,), bias=(0.0,))
         """
         kind: Any = values.get("kind") if isinstance(values, Mapping) else None
-        if not isinstance(kind, str) or kind not in _KEYS:
+        if kind not in tuple(_KEYS):
             raise DataError(f"scaling: got {quoted(values)}; expected a mapping of kind 'temperature' or 'vector'")
         if set(values) != _KEYS[kind]:
             keys = cut(", ".join(sorted(values)), 100)
