@@ -105,9 +105,10 @@ def command_help(verb: str) -> Iterator[str]:
 
 def methods() -> Iterator[str]:
     """Return the table of methods, with the baseline."""
+    from method_list import rate_text
+
     from foretoken import METHODS
     from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF
-    from foretoken.training.model.method_list import rate_text
 
     yield from table(
         ("method", "what it trains", "config", "learning rate", "paper"),
@@ -156,8 +157,9 @@ def _help(item: Field[Any]) -> str:
 
 def rate(name: str) -> Iterator[str]:
     """Say the learning rate of one method."""
+    from method_list import rate_text
+
     from foretoken import METHODS
-    from foretoken.training.model.method_list import rate_text
 
     said = "the smallest of its members'" if name == "stack" else rate_text(METHODS[name])
     yield f"Learning rate where a recipe names none: {said} ([how to choose one](../guide/learning-rate.md))."
@@ -205,9 +207,9 @@ def _names(names: Iterable[str] | None) -> str:
 def _head(kind: str, task: str) -> list[str] | None:
     import torch
     import transformers
+    from method_list import small_config
 
     from foretoken.backbones import BACKBONES
-    from foretoken.training.model.support import small_config
 
     auto, config = getattr(transformers, f"AutoModelFor{task}"), small_config(kind)
     if type(config) not in auto._model_mapping:
@@ -219,7 +221,7 @@ def _head(kind: str, task: str) -> list[str] | None:
 
 def support() -> Iterator[str]:
     """Return the table of methods by families, found out by trying."""
-    from foretoken.training.model.support import support as cells
+    from method_list import support as cells
 
     found = cells()
     names = list(next(iter(found.values())))
@@ -241,8 +243,9 @@ def general(reason: str) -> str:
 
 def family_tasks() -> Iterator[str]:
     """Return the tasks of each family."""
+    from method_list import TASKS, tasks
+
     from foretoken.backbones import BACKBONES
-    from foretoken.training.model.support import TASKS, tasks
 
     offered = {kind: set(tasks(kind)) for kind in BACKBONES}
     rows = ((f"`{kind}`", *("yes" if task in offered[kind] else "" for task in TASKS)) for kind in BACKBONES)
@@ -619,7 +622,7 @@ def stale() -> Iterator[tuple[Path, str]]:
     picture = FOLDER / "architecture.svg"
     if picture.exists() and picture.read_text(encoding="utf-8") != (fresh := drawing()):
         yield picture, fresh
-    from foretoken.training.model.method_list import FILE, text
+    from method_list import FILE, text
 
     if FILE.read_text(encoding="utf-8") != (fresh := text()):
         yield FILE, fresh

@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from benchmarks.suite.measure import compare
 from foretoken.machine.processor import cpu_cores, cpu_model, memory_bytes
 from foretoken.machine.products import linear
-from foretoken.memory import give_back, peak_bytes, reset_peak, resident_bytes
+from foretoken.memory import give_back, peak_bytes, reset_peak
 from foretoken.training.run.record import hardware as run_hardware
 from foretoken.training.run.record import versions
 
-__all__ = ["hardware", "matrix_limit", "peak_of", "saved_bytes", "versions"]
+__all__ = ["hardware", "matrix_limit", "peak_of", "resident_bytes", "saved_bytes", "versions"]
 
 Size = tuple[int, int, int]
 # rows, inner width, columns: a large square, the linear maps of a base model at 4096 and 1024 tokens
@@ -65,6 +66,11 @@ def graph_of(forward: Callable[[], Tensor], storages: dict[int, int]) -> Tensor:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         return forward()
+
+
+def resident_bytes() -> int:
+    """Return what the process holds now."""
+    return psutil.Process().memory_info().rss
 
 
 def peak_of(call: Callable[[], object], device: str) -> dict[str, int | None]:

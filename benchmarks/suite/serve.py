@@ -23,12 +23,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.suite.machine import resident_bytes
 from benchmarks.suite.measure import compare
 from benchmarks.suite.mixed import BLEND, METHODS, config_of, in_bank, new_model, saved_adapters, shape_of
 from benchmarks.suite.models import documents, failure
 from benchmarks.suite.runner import Options, Part
 from foretoken.inference.shared_base import SharedBase
-from foretoken.memory import resident_bytes
 from foretoken.serving.bank import make_bank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError
@@ -103,7 +103,7 @@ def adapters_in_memory(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         "adding_seconds": seconds,
-        "resident_bytes": None if before is None or after is None else after - before,
+        "resident_bytes": after - before,
         "declared_bytes": sum(bank.info(name).bytes for name in bank.names),
         "timings": compare(calls, **settings["effort"]),
     }

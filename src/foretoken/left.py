@@ -15,6 +15,7 @@ VERBS = {
 }
 FLAGS = {
     "--corpus": "sentence-transformers searches passages, with foretoken's adapters as well",
+    "--json": "leave it out; `foretoken env` prints JSON",
     "--no-malloc": "leave it out; the allocator is always as the system has it",
 }
 TASKS = dict.fromkeys(  # of data.task

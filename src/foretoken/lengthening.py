@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from foretoken.errors import BackboneError, ConfigError, did_you_mean, quoted
 from foretoken.files import PathLike, atomic_directory
 from foretoken.limits import check_memory
 from foretoken.outputs import check_new_folder
-from foretoken.sentence_encoders import SentenceEncoder, is_sentence_encoder
+from foretoken.sentence_encoders import copy_pooling
 
 if TYPE_CHECKING:
     import torch
@@ -170,20 +170,11 @@ def lengthen(
         with atomic_directory(output) as temporary:
             model.save_pretrained(temporary)
             tokenizer.save_pretrained(temporary)
-            _write_pooling(folder, temporary, width=new_config.hidden_size, max_length=max_length)
+            try:
+                copy_pooling(folder, temporary)
+            except BackboneError as error:
+                logger.warning("the pooling is left out: %s", error)
     return model, tokenizer
-
-
-def _write_pooling(source: str, output: Path, *, width: int, max_length: int) -> None:
-    """Let a lengthened sentence encoder be one; the pooling of those with further modules is left out."""
-    if not is_sentence_encoder(source):
-        return
-    try:
-        encoder = SentenceEncoder.of(source)
-    except BackboneError as error:
-        logger.warning("the pooling is left out: %s", error)
-        return
-    replace(encoder, max_length=max_length).write(output, width)
 
 
 def _is_demo_installed() -> bool:

@@ -29,11 +29,6 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def resident_bytes() -> int | None:
-    """Return what the process holds now; the most so far where only that is known, None where nothing is."""
-    return _counted("VmRSS") or peak_bytes()
-
-
 def peak_bytes() -> int | None:
     """Return the most that the process has held since :func:`reset_peak`, or since it began."""
     known = _counted("VmHWM")

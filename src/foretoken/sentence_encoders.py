@@ -1,4 +1,4 @@
-"""What the folder of a sentence encoder says of itself, in the files that sentence-transformers reads and writes."""
+"""What the folder of a sentence encoder says of itself, in the files of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from foretoken.errors import BackboneError, quoted
 from foretoken.files import write_json
 
 Pool: TypeAlias = Literal["mean", "first", "max"]
-MODULES, POOLING = "modules.json", "1_Pooling/config.json"
-_NORMALIZE, _LENGTH = "2_Normalize", "sentence_bert_config.json"
+MODULES, POOLING, _LENGTH = "modules.json", "1_Pooling/config.json", "sentence_bert_config.json"
 _POOLS: dict[str, Pool] = {"mean": "mean", "cls": "first", "max": "max"}
-_TYPES = {
-    "Transformer": "sentence_transformers.models.Transformer",
-    "Pooling": "sentence_transformers.models.Pooling",
-    "Normalize": "sentence_transformers.models.Normalize",
-}
+_TYPES = ("Transformer", "Pooling", "Normalize")
 
 
 @dataclass(frozen=True)
@@ -27,17 +22,15 @@ class SentenceEncoder:
 
     Attributes:
         pool: what the vector is: the mean of the tokens' states, that of the first one, or their maximum.
-        normalise: whether it is scaled to length 1.
         max_length: tokens of a text that are read; None: as many as the model's tokenizer says.
     """
 
     pool: Pool = "mean"
-    normalise: bool = False
     max_length: int | None = None
 
     @classmethod
     def of(cls, source: str | Path | None) -> SentenceEncoder:
-        """Return what a folder or hub name says; the mean, not normalised, where there is none, or it says nothing.
+        """Return what a folder or hub name says; the mean where there is none, or it says nothing.
 
         That is what sentence-transformers takes such a model for.
 
@@ -47,33 +40,26 @@ class SentenceEncoder:
         modules = _read(source, MODULES) if source else None
         if source is None or not isinstance(modules, list):
             return cls()
-        kinds = {_last(module, "type"): module for module in modules}
-        if unknown := kinds.keys() - _TYPES.keys():
+        if unknown := {_last(module, "type") for module in modules} - set(_TYPES):
             raise BackboneError(
                 f"{source}: {MODULES} has a module {quoted(min(unknown))}; what is known are {', '.join(_TYPES)}. Use "
                 "this model with sentence-transformers itself"
             )
         length = _field(_read(source, _LENGTH), "max_seq_length")
-        return cls(
-            pool=_pool(source, pooling_mode(source)),
-            normalise="Normalize" in kinds,
-            max_length=length if isinstance(length, int) else None,
-        )
+        return cls(_pool(source, pooling_mode(source)), length if isinstance(length, int) else None)
 
-    def write(self, folder: Path, width: int) -> None:
-        """Write the files beside a model or an adapter, so that sentence-transformers loads the folder as it is."""
-        mode = next(name for name, pool in _POOLS.items() if pool == self.pool)
-        places = {"Transformer": "", "Pooling": POOLING.partition("/")[0]}
-        places |= {"Normalize": _NORMALIZE} if self.normalise else {}
-        rows = [
-            {"idx": index, "name": str(index), "path": path, "type": _TYPES[kind]}
-            for index, (kind, path) in enumerate(places.items())
-        ]
-        (folder / POOLING).parent.mkdir(exist_ok=True)  # the others have nothing to say
-        write_json(folder / POOLING, {"word_embedding_dimension": width, "pooling_mode": mode})
-        write_json(folder / MODULES, rows)
-        if self.max_length is not None:
-            write_json(folder / _LENGTH, {"max_seq_length": self.max_length, "do_lower_case": False})
+
+def copy_pooling(source: str, folder: Path) -> None:
+    """Write what a sentence encoder says of its vectors beside a model made of it, which reads other lengths.
+
+    Raises:
+        BackboneError: its vectors are made in a way that is not known here.
+    """
+    SentenceEncoder.of(source)
+    for name in (MODULES, POOLING):
+        if (values := _read(source, name)) is not None:
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_json(folder / name, values)
 
 
 def is_sentence_encoder(source: str | Path) -> bool:

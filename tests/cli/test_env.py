@@ -20,7 +20,7 @@ def measured(monkeypatch):
 
 def test_env_prints_what_there_is(cli, monkeypatch):
     monkeypatch.setenv("FORETOKEN_API_KEY", "geheim")
-    result = cli("env", "--json")
+    result = cli("env")
     values = json.loads(result.out)
     assert values["versions"]["foretoken"] == __version__
     assert values["processor"]["threads"] == torch.get_num_threads()
@@ -28,9 +28,6 @@ def test_env_prints_what_there_is(cli, monkeypatch):
     assert values["chosen"]["precision_auto"] == ("bf16" if values["chosen"]["bf16_over_fp32"] >= 1.25 else "fp32")
     assert values["variables"]["FORETOKEN_API_KEY"] == "(set)"
     assert "geheim" not in result.out
-    shown = cli("env").out
-    assert f"versions torch {torch.__version__}" in " ".join(shown.split())
-    assert values["chosen"]["attention"] in shown
 
 
 @pytest.mark.parametrize(("seconds", "chosen"), [((1.0, 0.1), "bf16"), ((1.0, 3.0), "fp32")])

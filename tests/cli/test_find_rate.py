@@ -195,8 +195,7 @@ SLOW = [pytest.param(problem, marks=pytest.mark.slow) for problem in (regression
 
 
 @pytest.mark.parametrize("problem", [tagging, *SLOW], ids=lambda problem: problem.__name__)
-def test_every_problem_has_a_search(recipe, cli, record, tmp_path, problem, monkeypatch):
-    monkeypatch.setenv("FORETOKEN_WORDNET", str(tmp_path))
+def test_every_problem_has_a_search(recipe, cli, record, tmp_path, problem):
     changes = {"generation": {"max_new_tokens": 4}} if problem is generation else {}
     model = tmp_path / "model"
     if problem is generation:

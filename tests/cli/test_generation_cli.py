@@ -16,11 +16,6 @@ from support.tiny_generation import copies, save_model, write_rows
 OPTIONS = {"max_new_tokens": 6}
 
 
-@pytest.fixture(autouse=True)
-def without_wordnet(monkeypatch, tmp_path):
-    monkeypatch.setenv("FORETOKEN_WORDNET", str(tmp_path))  # METEOR's files take seconds to read
-
-
 @pytest.fixture
 def run(tmp_path, cli, record):
     """Train a tiny model to copy; return the outcome and where it is."""

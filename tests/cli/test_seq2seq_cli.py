@@ -13,11 +13,6 @@ from support.tiny_generation import copies, save_model
 PREFIX = "subject copy "  # words of the tiny tokenizer
 
 
-@pytest.fixture(autouse=True)
-def without_wordnet(monkeypatch, tmp_path):
-    monkeypatch.setenv("FORETOKEN_WORDNET", str(tmp_path))
-
-
 def write(path, rows):
     pairs = [(row["source"], row["references"][0]) for row in rows]
     if path.suffix == ".csv":

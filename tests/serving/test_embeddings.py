@@ -1,5 +1,6 @@
 """`foretoken.embed` and the server's `/v1/embeddings` make the same vectors, which are plain means of peft's states."""
 
+import json
 import shutil
 
 import httpx
@@ -12,7 +13,6 @@ from transformers import AutoModel, AutoTokenizer
 import foretoken
 from foretoken import LoraConfig, PrefixPropagationConfig
 from foretoken.errors import BackboneError, DataError
-from foretoken.sentence_encoders import SentenceEncoder
 
 from support.saved import save_base
 from support.served import make_store, serving
@@ -78,8 +78,15 @@ def test_a_sentence_encoders_folder_says_pooling_and_length(search, tmp_path):
     tokenizer, body = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model)
     tokenizer.save_pretrained(adapter)
     inputs = tokenizer(TEXTS[2], truncation=True, max_length=8, return_tensors="pt")
+    files = {
+        "modules.json": [{"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling")],
+        "1_Pooling/config.json": {"pooling_mode_max_tokens": True},
+        "sentence_bert_config.json": {"max_seq_length": 8},
+    }
     for folder in (model, adapter):
-        SentenceEncoder(pool="max", max_length=8).write(folder, 16)
+        (folder / "1_Pooling").mkdir(exist_ok=True)
+        for name, values in files.items():
+            (folder / name).write_text(json.dumps(values))
         body = (body if folder == model else PeftModel.from_pretrained(body, adapter)).eval()
         with torch.no_grad():
             states = body(**inputs).last_hidden_state

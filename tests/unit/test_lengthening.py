@@ -166,25 +166,16 @@ def test_a_head_that_longformer_lacks_is_left_out_with_a_warning(tmp_path, caplo
     assert largest_difference(original.base_model, model, padded_batch(0)) < 1e-4
 
 
-def test_the_position_table_of_bert_is_repeated_behind_one_unread_row(tmp_path):
-    table = save_source(tmp_path).embeddings.position_embeddings.weight
+@pytest.mark.parametrize(("kind", "unread"), [("bert", 1), ("roberta", 2)])
+def test_the_position_table_is_repeated_behind_rows_that_no_text_reads(tmp_path, kind, unread):
+    table = save_source(tmp_path, kind).embeddings.position_embeddings.weight
     model, _ = lengthened(tmp_path)
     new = model.embeddings.position_embeddings.weight
-    assert new.shape == (100 + 1, 16)
-    assert model.config.max_position_embeddings == 101
-    assert torch.equal(new[0], torch.zeros(16))
+    assert new.shape == (100 + unread, 16)
+    assert model.config.max_position_embeddings == 100 + unread
+    assert torch.equal(new[:unread], torch.zeros(1, 16) if kind == "bert" else table[:2])
     for position in range(100):
-        assert torch.equal(new[1 + position], table[position % OWN_LENGTH])
-
-
-def test_the_position_table_of_roberta_keeps_its_first_two_rows(tmp_path):
-    table = save_source(tmp_path, "roberta").embeddings.position_embeddings.weight
-    model, _ = lengthened(tmp_path)
-    new = model.embeddings.position_embeddings.weight
-    assert new.shape == (100 + 2, 16)
-    assert torch.equal(new[:2], table[:2])
-    for position in range(100):
-        assert torch.equal(new[2 + position], table[2 + position % OWN_LENGTH])
+        assert torch.equal(new[unread + position], table[(kind == "roberta") * 2 + position % OWN_LENGTH])
 
 
 def test_global_projections_equal_the_local_ones_but_are_weights_of_their_own(tmp_path):
@@ -244,41 +235,14 @@ def test_the_saved_folder_loads_as_a_classifier_of_long_documents(tmp_path):
     assert (tmp_path / "long" / "model.safetensors").is_file()
 
 
-def test_text_beyond_the_window_is_not_read_without_global_attention(tmp_path):
-    save_source(tmp_path)
-    model, _ = lengthened(tmp_path, attention_window=8)
-    ids = padded_batch(0, lengths=(100,))["input_ids"]
-    changed = ids.clone()
-    changed[0, 50:] = 5
-    everywhere = torch.ones_like(ids)
-    first = (torch.arange(100) == 0).long()[None]
-    with torch.no_grad():
-        before, after = (model(x, attention_mask=everywhere).last_hidden_state[0] for x in (ids, changed))
-        assert torch.allclose(before[:42], after[:42], atol=1e-5)  # two layers of four tokens on each side
-        before, after = (
-            model(x, attention_mask=everywhere, global_attention_mask=first).last_hidden_state[0]
-            for x in (ids, changed)
-        )
-        assert not torch.allclose(before[0], after[0], atol=1e-3)
-
-
-@pytest.fixture(scope="module")
-def minilm():
-    model, tokenizer = lengthen("minilm", max_length=2048, attention_window=1024)
-    return transformers.AutoModel.from_pretrained(resolve_source("minilm")).eval(), model, tokenizer
-
-
 @pytest.mark.slow
-def test_minilm_computes_the_same_up_to_its_512_tokens(minilm):
-    original, model, tokenizer = minilm
+def test_minilm_computes_the_same_up_to_its_512_tokens_and_reads_more():
+    model, tokenizer = lengthen("minilm", max_length=2048, attention_window=1024)
+    original = transformers.AutoModel.from_pretrained(resolve_source("minilm")).eval()
     sentence = "A prefix is a few vectors that are trained in front of a frozen model. "
     batch = tokenizer([sentence * 60, sentence * 3], truncation=True, max_length=512, padding=True, return_tensors="pt")
     assert batch["attention_mask"].sum(1).tolist() == [512, 50]
     assert largest_difference(original, model, batch) < 1e-4
-
-
-def test_minilm_reads_more_than_512_tokens(minilm):
-    _, model, tokenizer = minilm
     batch = tokenizer("long documents " * 400, truncation=True, return_tensors="pt")
     assert batch["input_ids"].shape == (1, 802)
     with torch.no_grad():
@@ -372,19 +336,11 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
         lengthened(tmp_path)
 
 
-def test_a_folder_with_content_is_not_overwritten(tmp_path):
-    save_source(tmp_path / "source")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("x")
-    for output in ("full", "full/thesis.tex", "source"):
-        with pytest.raises(SaveError, match="already exists and is not an empty folder"):
-            lengthened(tmp_path / "source", output=tmp_path / output)
-    assert (tmp_path / "full" / "thesis.tex").read_text() == "x"
-
-
 def test_an_unwritable_output_is_refused_before_and_during_the_work(tmp_path, monkeypatch):
     save_source(tmp_path / "source")
     (tmp_path / "file").write_text("x")
+    with pytest.raises(SaveError, match="already exists and is not an empty folder"):
+        lengthened(tmp_path / "source", output=tmp_path / "source")
     with monkeypatch.context() as patched:
         patched.setattr("foretoken.lengthening._load_config", lambda source: pytest.fail("loaded too early"))
         with pytest.raises(SaveError, match="cannot write"):

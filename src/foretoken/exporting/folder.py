@@ -19,6 +19,18 @@ from foretoken.options import to_dict
 CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
 FORMAT = 1
 _READ = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}  # of an encoding
+_RUNS = {  # by target: what is imported, how the model is loaded, and run
+    "onnx": (
+        ["from onnxruntime import InferenceSession"],
+        'InferenceSession("model.onnx")',
+        "model.run(None, {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()})",
+    ),
+    "torch": (
+        ["import torch"],
+        'torch.export.load("model.pt2").module()',
+        "[x.detach().numpy() for x in model(*(torch.tensor([getattr(x, k) for x in found]) for k in READ.values()))]",
+    ),
+}
 
 
 def input_names(predictor: Predictor) -> list[str]:
@@ -80,20 +92,21 @@ def answers_of(predictor: Predictor) -> JsonObject:
 
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
     """Write the lines of Python that run the folder."""
-    lines = {"onnx": onnx_lines, "torch": torch_lines}[target](predictor)
-    packages = {"onnx": "onnxruntime tokenizers", "torch": "torch tokenizers"}[target]
-    code = "\n".join(lines)
-    write_text(
+    imports, model, run = _RUNS[target]
+    load = f'tokenizer, model = Tokenizer.from_file("tokenizer.json"), {model}'
+    lines = ["import numpy as np", *imports, "from tokenizers import Tokenizer", "", load, *_call_lines(predictor, run)]
+    _write(
         path,
-        f"# An exported model\n\n{_about(predictor)}\n\n`pip install {packages}`, and in this folder:\n\n"
-        f"```python\n{code}\n```\n\n`config.json` has the labels, the longest document ({predictor.max_length} tokens) "
-        "and the recalibration of the probabilities; `tokenizer.json` truncates and pads by itself.\n",
+        f"# An exported model\n\n{_about(predictor)}",
+        "onnxruntime" if target == "onnx" else target,
+        lines,
+        f"`config.json` has the labels, the longest document ({predictor.max_length} tokens) and the recalibration of "
+        "the probabilities; `tokenizer.json` truncates and pads by itself.",
     )
 
 
 def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
     """Write the lines of Python that run a graph with one of its adapters."""
-    read = {name: _READ[name] for name in input_names(predictor)}
     lines = [
         "import onnxruntime as ort",
         "import numpy as np",
@@ -103,18 +116,25 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
         "adapter, options = ort.LoraAdapter(), ort.RunOptions()",
         f'adapter.Load("adapters/{name}.onnx_adapter")  # once; then any of them in any run',
         "options.add_active_adapter(adapter)",
-        f"READ = {read!r}".replace("'", '"'),
+        _read_line(predictor),
         'found = tokenizer.encode_batch(["one text", "and another one"])',
         "inputs = {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}",
         "logits = model.run(None, inputs, options)[0]",
     ]
-    code = "\n".join(lines)
-    write_text(
+    _write(
         path,
-        f"# One exported graph, many adapters\n\nExported by foretoken {__version__}. `pip install onnxruntime "
-        f"tokenizers`, and in this folder:\n\n```python\n{code}\n```\n\n`config.json` has the labels and the "
-        "recalibration of each adapter. A run without options is the first adapter's.\n",
+        f"# One exported graph, many adapters\n\nExported by foretoken {__version__}.",
+        "onnxruntime",
+        lines,
+        "`config.json` has the labels and the recalibration of each adapter. A run without options is the first "
+        "adapter's.",
     )
+
+
+def _write(path: Path, head: str, package: str, lines: list[str], end: str) -> None:
+    code = "\n".join(lines)
+    how = f"`pip install {package} tokenizers`, and in this folder:"
+    write_text(path, f"{head}\n\n{how}\n\n```python\n{code}\n```\n\n{end}\n")
 
 
 def _about(predictor: Predictor) -> str:
@@ -123,26 +143,14 @@ def _about(predictor: Predictor) -> str:
     return f"{predictor.problem.name.replace('_', ' ').capitalize()}{of}, exported by foretoken {__version__}."
 
 
-def onnx_lines(predictor: Predictor) -> list[str]:
-    """Return the lines for onnxruntime."""
-    run = "model.run(None, {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()})"
-    start = ["import numpy as np", "from onnxruntime import InferenceSession", "from tokenizers import Tokenizer", ""]
-    load = ['tokenizer, model = Tokenizer.from_file("tokenizer.json"), InferenceSession("model.onnx")']
-    return [*start, *load, *_call_lines(predictor, run)]
-
-
-def torch_lines(predictor: Predictor) -> list[str]:
-    """Return the lines for PyTorch."""
-    run = "[x.detach().numpy() for x in model(*(torch.tensor([getattr(x, k) for x in found]) for k in READ.values()))]"
-    start = ["import numpy as np", "import torch", "from tokenizers import Tokenizer", ""]
-    load = ['tokenizer, model = Tokenizer.from_file("tokenizer.json"), torch.export.load("model.pt2").module()']
-    return [*start, *load, *_call_lines(predictor, run)]
+def _read_line(predictor: Predictor) -> str:
+    read = {name: _READ[name] for name in input_names(predictor)}
+    return f"READ = {read!r}".replace("'", '"')
 
 
 def _call_lines(predictor: Predictor, run: str) -> list[str]:
     """Return the lines that tokenise, run and answer."""
-    read = {name: _READ[name] for name in input_names(predictor)}
-    names = f"READ = {read!r}".replace("'", '"')
+    names = _read_line(predictor)
     texts = '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
     if predictor.chunks is not None:
         pool, most = predictor.chunks.pool, predictor.chunks.at_most

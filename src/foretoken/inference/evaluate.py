@@ -19,7 +19,7 @@ from foretoken.training.run.fingerprint import of_data, refuse_changes
 from foretoken.training.run.folder import PREDICTIONS, held
 from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import read_data
-from foretoken.training.run.results import Prediction, measures, prediction_of, write_predictions
+from foretoken.training.run.results import Prediction, measures, prediction_of
 from foretoken.training.tokens.encode import describe
 
 if TYPE_CHECKING:
@@ -28,29 +28,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def evaluate(
+def predicted(
     predictor: AnyPredictor,
     documents: Dataset,
     *,
     batch_size: int = 16,
     tokens_per_batch: int | None = None,
     scaled: bool = True,
-    predictions: Path | None = None,
-) -> JsonObject:
-    """Return the metrics on a table of labelled rows; write the predictions if a file is named."""
-    outcome = predicted(predictor, documents, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled)
-    if predictions is not None:
-        write_predictions(predictions, {predictions.stem: outcome})
-    return outcome.metrics()
-
-
-def predicted(
-    predictor: AnyPredictor,
-    documents: Dataset,
-    *,
-    batch_size: int,
-    tokens_per_batch: int | None,
-    scaled: bool,
 ) -> Prediction:
     """Return the predictions for labelled rows, beside their labels."""
     began = time.perf_counter()

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from peft import PeftModel, get_peft_model_state_dict
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 
 from foretoken.errors import AdapterError, cut
 from foretoken.files import read_object, refuse_pickles
 from foretoken.limits import check_memory
+from foretoken.tuner.checkpoints.files import open_tensors
 from foretoken.tuner.checks import check_names, check_tensor, is_finite
 
 ADAPTER = "adapter_model.safetensors"
@@ -59,12 +60,7 @@ def opened(folder: Path, names: Iterable[str]) -> list[Path]:
         if not file.is_file():
             held = ", ".join(sorted(item.name for item in folder.iterdir())[:5])
             raise AdapterError(f"{folder} holds {cut(held, 200)}; {file.name} is missing")
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except (SafetensorError, OSError) as error:
-            reason = cut(" ".join(str(error).split()), 150)
-            raise AdapterError(f"{file} is cut short or corrupt ({reason}); copy or train it again") from error
+        open_tensors(file)
     size = sum(file.stat().st_size for file in files)
     check_memory(size, what=f"{folder}", remedy="free some memory, or take a smaller model")
     return files

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from itertools import chain
 from threading import RLock
 
@@ -14,15 +12,12 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from foretoken.backbones import BACKBONES
-from foretoken.data.problems import GENERATION
 from foretoken.inference.int8 import Int8Linear, check_units, hold_in_int8
 from foretoken.lengthening import resolve_source
 from foretoken.machine.precision import BF16, FP32, accelerator, fastest_precision
 from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
-from foretoken.training.problems import Problem, make_problem
+from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import AUTO, HeadOptions
-from foretoken.training.tokens.new_tokens import add_to_tokenizer
 
 log = logging.getLogger(__name__)
 INT8 = "int8"
@@ -54,7 +49,6 @@ class SharedBase:
         with load_errors(source, "model"):
             self.config: PretrainedConfig = load_config(self.source)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.source, self.config)
-        self._tokenizers: dict[tuple[str, ...], PreTrainedTokenizerBase] = {}
         self._made: dict[tuple[object, ...], tuple[PreTrainedModel, list[str]]] = {}
         self._first: PreTrainedModel | None = None
         self._maps: dict[tuple[int, int], Int8Linear] = {}
@@ -66,42 +60,6 @@ class SharedBase:
         if precision == INT8:
             check_units()
         self.precision = precision
-
-    @cached_property
-    def writes(self) -> bool:
-        """Whether it is a decoder or an encoder-decoder that was saved with its output layer."""
-        family = BACKBONES.get(self.config.model_type)
-        if family is None or not (self.config.is_encoder_decoder or family.stacks[0].is_causal):
-            return False
-        model, random = self.with_new_head(make_problem(GENERATION, ()))
-        return not {name for name, _ in model.named_parameters()} & set(random)
-
-    def language_model(self) -> PreTrainedModel:
-        """Return the model with its output layer."""
-        return self.with_new_head(make_problem(GENERATION, ()))[0]
-
-    @cached_property
-    def end_tokens(self) -> frozenset[int]:
-        """The tokens that end a text of this model's, by its own settings and its tokenizer."""
-        own = getattr(self.language_model().generation_config, "eos_token_id", None)
-        ends = own if isinstance(own, list) else [own]
-        return frozenset(int(end) for end in (*ends, self.tokenizer.eos_token_id) if end is not None)
-
-    @cached_property
-    def forced_last_token(self) -> int | None:
-        """The token that this model gives to the last place of a text that is as long as it may be."""
-        own = getattr(self.language_model().generation_config, "forced_eos_token_id", None)
-        return own if isinstance(own, int) else None
-
-    def tokenizer_with(self, tokens: Sequence[str]) -> PreTrainedTokenizerBase:
-        """Return the tokenizer with more tokens, as training adds them for an adapter."""
-        key = tuple(tokens)
-        if not key:
-            return self.tokenizer
-        if key not in self._tokenizers:
-            self._tokenizers[key] = copy.deepcopy(self.tokenizer)
-            add_to_tokenizer(self._tokenizers[key], key)
-        return self._tokenizers[key]
 
     def with_new_head(
         self, problem: Problem | None, *, head: HeadOptions | None = None

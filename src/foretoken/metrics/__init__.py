@@ -9,15 +9,15 @@ from foretoken.metrics.calibration import (
     reliability_bins,
     upper_edge_calibration_error,
 )
-from foretoken.metrics.choice import choice_metrics, grouped_exact_match, multirc_metrics
+from foretoken.metrics.choice import choice_metrics, grouped_exact_match
 from foretoken.metrics.classification import classification_metrics
 from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
 from foretoken.metrics.glue import GLUE, SUPERGLUE, glue_mean
 from foretoken.metrics.regression import regression_metrics
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
-from foretoken.metrics.selective import aurc, coverage_risk, excess_aurc
-from foretoken.metrics.spans import per_type, span_metrics, to_iob2
+from foretoken.metrics.selective import aurc, coverage_risk
+from foretoken.metrics.spans import span_metrics, to_iob2
 from foretoken.metrics.statistics import expected_validation_performance, holm, paired_bootstrap, summary, t_test
 from foretoken.metrics.table import METRICS, PROBLEMS, Metric, check_metric, metric_names
 
@@ -38,7 +38,6 @@ __all__ = [
     "classification_metrics",
     "classwise_calibration_error",
     "coverage_risk",
-    "excess_aurc",
     "expected_calibration_error",
     "expected_validation_performance",
     "fit_temperature",
@@ -49,10 +48,8 @@ __all__ = [
     "holm",
     "maximum_calibration_error",
     "metric_names",
-    "multirc_metrics",
     "negative_log_likelihood",
     "paired_bootstrap",
-    "per_type",
     "regression_metrics",
     "reliability_bins",
     "span_metrics",

@@ -62,6 +62,20 @@ def checked_probabilities(probabilities: ArrayLike) -> NDArray[np.float64]:
     return np.ascontiguousarray(scores.clip(0, 1))  # torch warns about other layouts
 
 
+def checked_numbers(values: ArrayLike, what: str) -> NDArray[np.float64]:
+    """Return finite numbers (n,) as float64, or raise DataError; ``what`` names them."""
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor that tracks gradients
+        raise DataError(f"{what} are not a list of numbers: {error}") from error
+    if numbers.ndim != 1 or not len(numbers):
+        raise DataError(f"{what} have shape {numbers.shape}; expected a list of one number or more")
+    bad = ~np.isfinite(numbers)
+    if bad.any():
+        raise DataError(f"{what} have a NaN or infinite one at place {int(bad.argmax())} ({int(bad.sum())} of them)")
+    return numbers
+
+
 def check_texts(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     """Raise DataError unless there is one row or more, each a text and a list of one reference or more.
 

@@ -58,26 +58,3 @@ def grouped_exact_match(correct: ArrayLike, groups: ArrayLike) -> float:
         raise DataError(f"correct is of type {right.dtype}; expected booleans, whether each row is right")
     _, index = np.unique(names, return_inverse=True)
     return float((np.bincount(index, ~right) == 0).mean())
-
-
-def multirc_metrics(probabilities: ArrayLike, labels: ArrayLike, groups: ArrayLike) -> dict[str, float]:
-    """Return MultiRC's f1, over all answers, and exact_match, over questions, for probabilities (n, 2) of n answers.
-
-    Class 1 is a right answer, and ``groups`` (n,) names the question of each: passage and question, as
-    questions are numbered anew in every passage. As SuperGLUE reports them (F1a and EM).
-
-    Raises :class:`~foretoken.errors.DataError` for unusable predictions or groups.
-
-    >>> multirc_metrics([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]], [0, 1, 0], ["p1 q1", "p1 q1", "p1 q2"])
-    {'f1': 0.6666666666666666, 'exact_match': 0.5}
-    """
-    from sklearn.metrics import f1_score
-
-    scores, truth = checked_predictions(probabilities, labels)
-    if scores.shape[1] != 2:
-        raise DataError(f"probabilities have {scores.shape[1]} classes; expected 2: a wrong answer and a right one")
-    _, correct = top_class(scores, truth)
-    return {
-        "f1": float(f1_score(truth, scores.argmax(axis=1), zero_division=0)),
-        "exact_match": grouped_exact_match(correct, groups),
-    }

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import DataError
+from foretoken.metrics.checks import checked_numbers
 
 
 def regression_metrics(predictions: ArrayLike, values: ArrayLike) -> dict[str, float]:
@@ -27,7 +28,7 @@ def regression_metrics(predictions: ArrayLike, values: ArrayLike) -> dict[str, f
     """
     from scipy.stats import pearsonr, spearmanr
 
-    guesses, truth = _checked(predictions, "predictions"), _checked(values, "values")
+    guesses, truth = checked_numbers(predictions, "the predictions"), checked_numbers(values, "the values")
     if len(guesses) != len(truth):
         raise DataError(f"there are {len(guesses)} predictions for {len(truth)} values; expected one for each")
     pearson, spearman = _correlation(pearsonr, guesses, truth), _correlation(spearmanr, guesses, truth)
@@ -45,16 +46,3 @@ def _correlation(function: Callable[..., Any], guesses: NDArray[np.float64], tru
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # scipy's word on values that are equal but for rounding
         return float(function(guesses, truth).statistic)
-
-
-def _checked(numbers: ArrayLike, what: str) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(numbers, dtype=np.float64)
-    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor that tracks gradients
-        raise DataError(f"{what} are not a list of numbers: {error}") from error
-    if array.ndim != 1 or not len(array):
-        raise DataError(f"{what} have shape {array.shape}; expected (rows,), one row or more")
-    bad = ~np.isfinite(array)
-    if bad.any():
-        raise DataError(f"row {int(bad.argmax())} of the {what} is NaN or infinite ({int(bad.sum())} such rows)")
-    return array

@@ -87,24 +87,19 @@ class Scaling:
         >>> Scaling.from_dict({"kind": "temperature", "temperature": 2.0})
         Scaling(kind='temperature', weight=(0.5,), bias=(0.0,))
         """
-        if not isinstance(values, Mapping):
-            raise DataError(f"scaling: got {quoted(values)}; expected a mapping with the key kind")
-        kind = values.get("kind")
-        expected = _KEYS.get(kind) if isinstance(kind, str) else None
-        if expected is None:
-            raise DataError(f"scaling: kind is {quoted(kind)}; expected 'temperature' or 'vector'")
-        if set(values) != expected:
+        kind: Any = values.get("kind") if isinstance(values, Mapping) else None
+        if kind not in tuple(_KEYS):
+            raise DataError(f"scaling: got {quoted(values)}; expected a mapping of kind 'temperature' or 'vector'")
+        if set(values) != _KEYS[kind]:
             keys = cut(", ".join(sorted(values)), 100)
-            raise DataError(f"scaling: keys are {keys}; expected {', '.join(sorted(expected))}")
+            raise DataError(f"scaling: keys are {keys}; expected {', '.join(sorted(_KEYS[kind]))}")
         try:
-            if values["kind"] == "temperature":
-                weight, bias = _floats([1 / float(values["temperature"])]), _floats([0])
-            else:
-                weight, bias = _floats(values["weight"]), _floats(values["bias"])
+            scales = [1 / float(values["temperature"])] if kind == "temperature" else values["weight"]
+            weight, bias = _floats(scales), _floats(values.get("bias", [0]))
         except (TypeError, ValueError, ArithmeticError) as error:
             reason = cut(str(error), 100)
             raise DataError(f"scaling: {quoted(dict(values))} does not hold usable numbers: {reason}") from error
-        return cls(values["kind"], weight, bias)
+        return cls(kind, weight, bias)
 
 
 def fit_temperature(probabilities: ArrayLike, labels: ArrayLike) -> Scaling:

@@ -40,22 +40,6 @@ def aurc(probabilities: ArrayLike, labels: ArrayLike) -> float:
     return float(coverage_risk(probabilities, labels)[1].mean())
 
 
-def excess_aurc(probabilities: ArrayLike, labels: ArrayLike) -> float:
-    """Return the AURC above that of the best order, in which every right prediction precedes every wrong one.
-
-    Geifman et al. (2019), equation (5); the best order's area is computed for these n rows, not approximated by
-    r + (1 - r) log(1 - r). It is 0 where confidence separates right from wrong, whatever the error rate r.
-
-    >>> excess_aurc([[0.9, 0.1], [0.8, 0.2]], [0, 1]), excess_aurc([[0.9, 0.1], [0.8, 0.2]], [1, 0])
-    (0.0, 0.5)
-    """
-    _, risk = coverage_risk(probabilities, labels)
-    right = round(len(risk) * (1 - risk[-1]))
-    answered = np.arange(1, len(risk) + 1)
-    best = np.maximum(answered - right, 0) / answered
-    return float((risk - best).mean())
-
-
 def _expected_errors(confidence: NDArray[np.float64], wrong: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return the errors from the most confident prediction on, each as the mean of those that are as confident."""
     _, group, counts = np.unique(-confidence, return_inverse=True, return_counts=True)

@@ -42,26 +42,6 @@ def span_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str
     }
 
 
-def per_type(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
-    """Return ``precision``, ``recall``, ``f1`` and ``support`` (true entities) of each type, in order of name.
-
-    Counted, and refused, as :func:`span_metrics` does; types that are neither true nor predicted are absent.
-
-    >>> per_type([["B-PER", "O", "B-LOC"]], [["B-PER", "B-PER", "O"]])["PER"]
-    {'precision': 0.5, 'recall': 1.0, 'f1': 0.6666666666666666, 'support': 1}
-    """
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    truth, guesses = _checked(true, predicted)
-    types = sorted({entity[0] for entity in [*get_entities(truth), *get_entities(guesses)]})
-    columns = zip(*_scores(truth, guesses, average=None), strict=True)
-    names = ("precision", "recall", "f1", "support")
-    return {
-        kind: dict(zip(names, (value.item() for value in row), strict=True))
-        for kind, row in zip(types, columns, strict=True)
-    }
-
-
 def to_iob2(tags: Sequence[str]) -> list[str]:
     """Return the tags of one sentence, IOB1 or IOB2, as IOB2, in which every entity begins with ``B-``.
 

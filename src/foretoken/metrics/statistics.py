@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import ConfigError, DataError
+from foretoken.metrics.checks import checked_numbers
 
 Alternative: TypeAlias = Literal["two-sided", "greater", "less"]
 Numbers: TypeAlias = NDArray[np.float64]
@@ -63,7 +64,7 @@ def summary(values: ArrayLike) -> Summary:
     >>> summary([0.5, 1.0, 0.75])
     Summary(n=3, mean=0.75, std=0.25, median=0.75, minimum=0.5, maximum=1.0)
     """
-    numbers = _checked(values, "the values")
+    numbers = checked_numbers(values, "the values")
     std = float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan")
     middle = float(np.median(numbers))
     return Summary(len(numbers), float(numbers.mean()), std, middle, float(numbers.min()), float(numbers.max()))
@@ -80,7 +81,7 @@ def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
     """
     from scipy import stats
 
-    numbers = _checked(values, "the values")
+    numbers = checked_numbers(values, "the values")
     if len(numbers) < 2:
         return None
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(numbers) - 1) * numbers.std(ddof=1) / np.sqrt(len(numbers))
@@ -111,8 +112,9 @@ def t_test(
     """
     from scipy import stats
 
-    _check_alternative(alternative)
-    first, second = _checked(one, "the first values"), _checked(other, "the second values")
+    if alternative not in get_args(Alternative):
+        raise ConfigError(f"alternative is {alternative!r}; expected two-sided, greater or less")
+    first, second = checked_numbers(one, "the first values"), checked_numbers(other, "the second values")
     _check_defined(first, second, paired)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # one side may be constant, which the test allows
@@ -125,27 +127,14 @@ def t_test(
     return TTest(*(float(number) for number in numbers))
 
 
-def paired_bootstrap(
-    a: ArrayLike,
-    b: ArrayLike,
-    *,
-    labels: ArrayLike | None = None,
-    metric: Callable[[Any, Any], float] | None = None,
-    alternative: Alternative = "two-sided",
-    samples: int = 10_000,
-    seed: int = 0,
-) -> Bootstrap:
+def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, samples: int = 10_000, seed: int = 0) -> Bootstrap:
     """Return how sure the difference of two systems on the same n rows is, by resampling the rows.
 
-    Without ``metric``, ``a`` and ``b`` (n,) are scores per row (1 and 0 for right and wrong), and a system's score is
-    their mean. With it, they are predictions, and a system's score is ``metric(labels, predictions)``: for F1, or
-    whatever is no mean over rows. It is called twice per sample.
-
-    With d the difference of the scores on the rows, and d* that on n rows drawn with replacement, "greater" has
-    p = P(d* - d >= d), as Berg-Kirkpatrick et al. (2012), section 2: how often chance alone, centred on no
-    difference, does as well. "less" is the same with b first; "two-sided" has P(|d* - d| >= |d|).
-    The sample itself is counted as one more draw, so p is never 0. The interval is of the 2.5 % and 97.5 % quantiles
-    of d* (Koehn 2004). The same seed gives the same result.
+    ``a`` and ``b`` (n,) are scores per row (1 and 0 for right and wrong), and a system's score is their mean. With d
+    the difference of the scores on the rows, and d* that on n rows drawn with replacement, p = P(|d* - d| >= |d|), as
+    Berg-Kirkpatrick et al. (2012), section 2: how often chance alone, centred on no difference, does as well. The
+    sample itself is counted as one more draw, so p is never 0. The interval is of the 2.5 % and 97.5 % quantiles of
+    d* (Koehn 2004). The same seed gives the same result.
 
     Raises :class:`~foretoken.errors.DataError` for unequal lengths and fewer than two rows, and
     :class:`~foretoken.errors.ConfigError` for other options.
@@ -155,19 +144,19 @@ def paired_bootstrap(
     >>> result.difference, result.p_value < 0.05
     (0.5, True)
     """
-    _check_alternative(alternative)
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise ConfigError(f"samples is {samples!r}; expected a whole number from 1 up")
-    difference, rows = _difference_by_rows(a, b, labels, metric)
-    observed, drawn, interval = _resample(difference, rows, samples, np.random.default_rng(seed))
-    shifted = drawn - observed
+    first, second = checked_numbers(a, "the scores of a"), checked_numbers(b, "the scores of b")
+    _check_pairs(first, second)
+    gains, generator = first - second, np.random.default_rng(seed)
+    if len(gains) < 2:
+        raise DataError(f"a bootstrap needs two rows or more; got {len(gains)}")
+    drawn = np.array([gains[generator.integers(len(gains), size=len(gains))].mean() for _ in range(samples)])
+    observed, tails = float(gains.mean()), (1 - CONFIDENCE) / 2
+    lower, upper = np.quantile(drawn, [tails, 1 - tails])
     tolerance = _ROUNDING * max(1.0, float(np.abs(drawn).max()))  # equal sums may differ by their order
-    extreme = {
-        "two-sided": np.abs(shifted) >= abs(observed) - tolerance,
-        "greater": shifted >= observed - tolerance,
-        "less": shifted <= observed + tolerance,
-    }[alternative]
-    return Bootstrap(observed, float((1 + extreme.sum()) / (1 + samples)), *interval, samples)
+    extreme = np.abs(drawn - observed) >= abs(observed) - tolerance
+    return Bootstrap(observed, float((1 + extreme.sum()) / (1 + samples)), float(lower), float(upper), samples)
 
 
 def expected_validation_performance(
@@ -186,7 +175,7 @@ def expected_validation_performance(
     ([0.75, 0.875], [0.25, 0.217])
     """
     sign = 1 if greater_is_better else -1
-    ordered = np.sort(sign * _checked(scores, "the scores"))
+    ordered = np.sort(sign * checked_numbers(scores, "the scores"))
     below = np.linspace(0, 1, len(ordered) + 1) ** np.arange(1, len(ordered) + 1)[:, None]
     chances = np.diff(below, axis=1)
     mean = chances @ ordered
@@ -207,7 +196,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     if len(p_values) == 0:
         return []
-    values = _checked(p_values, "the p-values")
+    values = checked_numbers(p_values, "the p-values")
     if values.min() < 0 or values.max() > 1:
         raise DataError(f"the p-values go from {values.min()} to {values.max()}; expected values from 0 to 1")
     order = values.argsort(kind="stable")
@@ -215,39 +204,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty_like(values)
     adjusted[order] = np.maximum.accumulate(steps).clip(max=1)
     return adjusted.tolist()
-
-
-def _difference_by_rows(
-    a: ArrayLike, b: ArrayLike, labels: ArrayLike | None, metric: Callable[[Any, Any], float] | None
-) -> tuple[Callable[[NDArray[np.int64]], float], int]:
-    """Return the difference of the scores as a function of row numbers, and the number of rows."""
-    if (labels is None) != (metric is None):
-        raise ConfigError("labels and metric belong together; give both, or scores per row and neither")
-    if metric is None or labels is None:
-        first, second = _checked(a, "the scores of a"), _checked(b, "the scores of b")
-        _check_pairs(first, second)
-        gains = first - second
-        return lambda rows: gains[rows].mean(), len(gains)
-    score, truth, first, second = metric, np.asarray(labels), np.asarray(a), np.asarray(b)
-    _check_pairs(first, second)
-    _check_pairs(first, truth)
-    return lambda rows: score(truth[rows], first[rows]) - score(truth[rows], second[rows]), len(truth)
-
-
-def _resample(
-    difference: Callable[[NDArray[np.int64]], float], rows: int, samples: int, generator: np.random.Generator
-) -> tuple[float, Numbers, tuple[float, float]]:
-    if rows < 2:
-        raise DataError(f"a bootstrap needs two rows or more; got {rows}")
-    drawn = np.array([difference(generator.integers(rows, size=rows)) for _ in range(samples)], dtype=np.float64)
-    tails = (1 - CONFIDENCE) / 2
-    lower, upper = np.quantile(drawn, [tails, 1 - tails])
-    return float(difference(np.arange(rows))), drawn, (float(lower), float(upper))
-
-
-def _check_alternative(alternative: str) -> None:
-    if alternative not in ("two-sided", "greater", "less"):
-        raise ConfigError(f"alternative is {alternative!r}; expected two-sided, greater or less")
 
 
 def _check_pairs(first: NDArray[Any], second: NDArray[Any]) -> None:
@@ -266,15 +222,3 @@ def _check_defined(first: Numbers, second: Numbers, paired: bool) -> None:
     largest = max(np.abs(first).max(), np.abs(second).max())
     if all(np.ptp(side) <= _ROUNDING * largest for side in sides):
         raise DataError(f"{what} have no variance, all values are equal; a t-test needs some")
-
-
-def _checked(values: ArrayLike, what: str) -> Numbers:
-    try:
-        numbers = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{what} are not a list of numbers: {error}") from error
-    if numbers.ndim != 1 or not len(numbers):
-        raise DataError(f"{what} have shape {numbers.shape}; expected a list of one number or more")
-    if not np.isfinite(numbers).all():
-        raise DataError(f"{what} have a NaN or infinite one at place {int((~np.isfinite(numbers)).argmax())}")
-    return numbers

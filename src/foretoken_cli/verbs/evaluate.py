@@ -34,22 +34,24 @@ def run(words: Sequence[str]) -> int:
     options = parse(EvaluateCommand, "evaluate", words, described(__doc__))
     from foretoken.data.load import load_examples
     from foretoken.data.options import DataOptions
-    from foretoken.inference.evaluate import evaluate
+    from foretoken.inference.evaluate import predicted
+    from foretoken.training.run.results import write_predictions
 
     predictor = options.load()
     options.check_result(options.predictions, predictor, options.file)
     problem = replace(predictor.problem, n_bins=options.ece_bins)
     data = DataOptions(path=options.file, **{**predictor.columns, **options.columns})
     documents = load_examples(options.file, data, problem.name, problem.labels)
-    metrics = evaluate(
+    outcome = predicted(
         replace(predictor, problem=problem),
         documents,
         batch_size=options.batch_size,
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
-        predictions=options.predictions,
     )
-    rows = [[name, _number(value)] for name, value in metrics.items() if isinstance(value, int | float)]
+    if options.predictions is not None:
+        write_predictions(options.predictions, {options.predictions.stem: outcome})
+    rows = [[name, _number(value)] for name, value in outcome.metrics().items() if isinstance(value, int | float)]
     table(("metric", "value"), rows)
     return 0
 

@@ -6,16 +6,18 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretoken.errors import ConfigError, did_you_mean, quoted
 from foretoken.options import option
-from foretoken.training.model.method_list import FILE
 from foretoken_cli.console import described, say, say_lines, table
 from foretoken_cli.parser import parse
 
 if TYPE_CHECKING:
     from foretoken.files import JsonObject
+
+FILE = Path(__file__).parents[1] / "method_list.json"  # docs/generate.py writes it
 
 
 @dataclass(frozen=True)

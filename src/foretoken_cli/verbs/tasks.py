@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +13,6 @@ from foretoken_cli.parser import parse
 if TYPE_CHECKING:
     from foretoken.data.tasks.base import Task
 
-_HEADER = ("task", "title", "problem", "labels", "train / validation / test", "metric", "source", "licence")
-
 
 @dataclass(frozen=True)
 class TasksCommand:
@@ -25,28 +22,16 @@ class TasksCommand:
 
 
 def run(words: Sequence[str]) -> int:
-    """Print the table of tasks, or what is known about the one that is named."""
+    """Print the tasks, or everything that is known about the one that is named."""
     options = parse(TasksCommand, "tasks", words, described(__doc__))
     from foretoken.data.tasks.table import TASKS, get_task
 
     if options.name is not None:
         table(("", options.name), _details(get_task(options.name)))
-    elif sys.stdout.isatty():
-        table(("task", "what it is"), [(task.name, _folded(task)) for task in TASKS.values()])
     else:
-        table(_HEADER, [_row(task) for task in TASKS.values()])
+        rows = [(task.name, task.problem, task.metric, task.title) for task in TASKS.values()]
+        table(("task", "problem", "metric", "title"), rows)
     return 0
-
-
-def _row(task: Task) -> tuple[object, ...]:
-    labels = len(task.labels) or None
-    return task.name, task.title, task.problem, labels, task.sizes, task.metric, task.source, task.licence
-
-
-def _folded(task: Task) -> str:
-    """Return a row's cells below each other, as eight columns do not fit a terminal."""
-    problem = f"{task.problem}, {len(task.labels)} labels" if task.labels else task.problem
-    return f"{task.title}\n{problem}; {task.metric}; {task.sizes}\n{task.source}\n{task.licence}\n"
 
 
 def _details(task: Task) -> list[tuple[str, str]]:

@@ -1,71 +1,72 @@
-"""The calibration error against a naive computation of our own, and at the edges of the bins."""
+"""Calibration errors and proper scores against plain loops over their definitions, torchmetrics and scikit-learn."""
 
+import math
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import brier_score_loss, log_loss
+from torchmetrics.functional.classification import binary_calibration_error
 
 from foretoken.errors import ConfigError, DataError
 from foretoken.metrics import (
+    brier_score,
     classwise_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
+    negative_log_likelihood,
     reliability_bins,
     upper_edge_calibration_error,
 )
 
-
-def naive_bin(confidence, n_bins):
-    """Return the last edge at or below the confidence; 1 itself is the last edge of all."""
-    return max(i for i in range(n_bins + 1) if np.float32(confidence) >= np.float32(i / n_bins))
-
-
-def naive_ece(probabilities, labels, n_bins):
-    bins = {}
-    for row, label in zip(probabilities, labels, strict=True):
-        predicted = row.index(max(row))
-        bins.setdefault(naive_bin(max(row), n_bins), []).append((max(row), predicted == label))
-    total = 0.0
-    for members in bins.values():
-        confidence = sum(c for c, _ in members) / len(members)
-        accuracy = sum(right for _, right in members) / len(members)
-        total += len(members) / len(labels) * abs(accuracy - confidence)
-    return total
+equal_mass_error = partial(expected_calibration_error, strategy="mass")
+equal_mass_bins = partial(reliability_bins, strategy="mass")
 
 
 def two_classes(confidences):
     return [[c, 1 - c] for c in confidences]
 
 
-def random_predictions(rows, classes, seed):
+def random_predictions(classes, seed, *, rows=100):
     generator = np.random.default_rng(seed)
-    logits = generator.normal(scale=3, size=(rows, classes))
-    scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    return scores.tolist(), generator.integers(classes, size=rows).tolist()
+    return generator.dirichlet(np.ones(classes), size=rows), generator.integers(classes, size=rows)
 
 
-@pytest.mark.parametrize("n_bins", [1, 2, 10, 15])
-@pytest.mark.parametrize("classes", [2, 5])
-def test_equals_the_naive_computation(classes, n_bins):
-    scores, labels = random_predictions(300, classes, seed=n_bins)
-    expected = naive_ece(scores, labels, n_bins)
-    assert expected_calibration_error(scores, labels, n_bins) == pytest.approx(expected, abs=1e-6)
+def top(scores, labels):
+    """Return pairs (confidence, right)."""
+    return [(max(row), list(row).index(max(row)) == label) for row, label in zip(scores, labels, strict=True)]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 1)), min_size=1, max_size=20),
-    st.sampled_from([1, 2, 4, 8]),
-)
-@settings(max_examples=60, deadline=None)
-def test_equals_the_naive_computation_on_and_between_edges(rows, n_bins):
-    scores = two_classes([eighths / 8 for eighths, _ in rows])
-    labels = [label for _, label in rows]
-    expected = naive_ece(scores, labels, n_bins)
-    assert expected_calibration_error(scores, labels, n_bins) == pytest.approx(expected, abs=1e-6)
-    rebuilt = from_bins(reliability_bins(scores, labels, n_bins))
-    assert rebuilt == pytest.approx(expected, abs=1e-6)
+def gap(members):
+    """Return |accuracy - mean confidence| of pairs (confidence, right)."""
+    return abs(sum(right - confidence for confidence, right in members)) / len(members)
+
+
+def in_equal_widths(pairs, n_bins):
+    """Put pairs where the last edge at or below their confidence says; 1 itself is the last edge of all."""
+    bins = {}
+    for confidence, right in pairs:
+        number = max(i for i in range(n_bins + 1) if np.float32(confidence) >= np.float32(i / n_bins))
+        bins.setdefault(number, []).append((confidence, right))
+    return bins.values()
+
+
+def in_equal_mass(pairs, n_bins):
+    """Deal the sorted predictions out to the bins; whoever equals the one before goes where that went."""
+    bins, number, before = {}, 0, None
+    for rank, (confidence, right) in enumerate(sorted(pairs)):
+        number = number if confidence == before else rank * n_bins // len(pairs)
+        bins.setdefault(number, []).append((confidence, right))
+        before = confidence
+    return bins.values()
+
+
+def mean_gap(bins):
+    return sum(len(members) * gap(members) for members in bins) / sum(map(len, bins))
 
 
 def from_bins(rows):
@@ -73,36 +74,70 @@ def from_bins(rows):
     return sum(row.count / total * abs(row.accuracy - row.confidence) for row in rows if row.count)
 
 
+def check_all(scores, labels, n_bins):
+    """Compare every error of predictions with its definition."""
+    pairs = top(scores, labels)
+    wide, full = in_equal_widths(pairs, n_bins), in_equal_mass(pairs, n_bins)
+    assert expected_calibration_error(scores, labels, n_bins) == pytest.approx(mean_gap(wide), abs=1e-6)
+    assert from_bins(reliability_bins(scores, labels, n_bins)) == pytest.approx(mean_gap(wide), abs=1e-6)
+    assert maximum_calibration_error(scores, labels, n_bins) == pytest.approx(max(map(gap, wide)), abs=1e-6)
+    assert equal_mass_error(scores, labels, n_bins) == pytest.approx(mean_gap(full), abs=1e-12)
+    assert from_bins(equal_mass_bins(scores, labels, n_bins)) == pytest.approx(mean_gap(full), abs=1e-9)
+    columns = zip(*scores, strict=True)
+    each = [
+        mean_gap(in_equal_widths([(p, label == of) for p, label in zip(column, labels, strict=True)], n_bins))
+        for of, column in enumerate(columns)
+    ]
+    assert classwise_calibration_error(scores, labels, n_bins) == pytest.approx(np.mean(each), abs=1e-9)
+
+
+@pytest.mark.parametrize("n_bins", [1, 4, 10, 15])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_errors_equal_their_definitions(classes, n_bins):
+    for rows in (1, 10, 300):
+        scores, labels = random_predictions(classes, n_bins, rows=rows)
+        check_all(scores.tolist(), labels.tolist(), n_bins)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 1)), min_size=1, max_size=20),
+    st.sampled_from([1, 2, 4, 8]),
+)
+@settings(max_examples=60, deadline=None)
+def test_errors_equal_their_definitions_on_and_between_edges(rows, n_bins):
+    check_all(two_classes([eighths / 8 for eighths, _ in rows]), [label for _, label in rows], n_bins)
+
+
+@pytest.mark.parametrize("tenth", range(5, 11))
+def test_tenths_fall_into_the_same_bin_everywhere(tenth):
+    check_all(two_classes([tenth / 10, 0.64]), [1, 0], 10)
+
+
+def test_the_classwise_error_is_torchmetrics_of_each_class():
+    scores, labels = random_predictions(5, 4)
+    errors = [
+        float(binary_calibration_error(torch.tensor(scores[:, of]), torch.from_numpy(labels == of).long(), n_bins=15))
+        for of in range(5)
+    ]
+    assert classwise_calibration_error(scores, labels) == pytest.approx(np.mean(errors), abs=1e-6)
+
+
 def test_worked_by_hand():
     # [0.5, 0.75): 0.6 right, 0.7 wrong: |0.5 - 0.65| = 0.15
     # [0.75, 1): 0.9 right, 0.8 right: |1 - 0.85| = 0.15
-    error = expected_calibration_error(two_classes([0.6, 0.7, 0.9, 0.8]), [0, 1, 0, 0], n_bins=4)
-    assert error == pytest.approx(0.15, abs=1e-6)
+    scores = two_classes([0.6, 0.7, 0.9, 0.8])
+    assert expected_calibration_error(scores, [0, 1, 0, 0], n_bins=4) == pytest.approx(0.15, abs=1e-6)
+    # two bins of two: 0.5, 0.6 (one right): |0.5 - 0.55|; 0.8, 0.9 (both right): |1 - 0.85|
+    error = equal_mass_error(two_classes([0.9, 0.5, 0.8, 0.6]), [0, 0, 0, 1], 2)
+    assert error == pytest.approx((0.05 + 0.15) / 2)
 
 
-def test_the_bins_confidence_is_the_mean_of_its_members_not_its_middle():
-    assert expected_calibration_error(two_classes([0.55] * 20), [0] * 11 + [1] * 9, 2) == pytest.approx(0, abs=1e-6)
-
-
-def test_an_edge_belongs_to_the_bin_above_it():
+def test_an_edge_belongs_to_the_bin_above_it_and_1_has_one_of_its_own():
     rows = reliability_bins(two_classes([0.5, 0.75]), [0, 0], n_bins=4)
     assert [row.count for row in rows] == [0, 0, 1, 1, 0]
-    # Were 0.75 in the bin of 0.5, right and wrong would cancel to |0.5 - 0.625|.
-    error = expected_calibration_error(two_classes([0.5, 0.75]), [1, 0], n_bins=4)
-    assert error == pytest.approx((0.5 + 0.25) / 2)
-
-
-def test_a_confidence_of_exactly_1_is_in_a_bin_of_its_own():
     rows = reliability_bins(two_classes([1.0, 0.875]), [1, 0], n_bins=2)
     assert [row.count for row in rows] == [0, 1, 1]
     assert (rows[2].lower, rows[2].upper, rows[2].confidence, rows[2].accuracy) == (1.0, 1.0, 1.0, 0.0)
-    error = expected_calibration_error(two_classes([1.0, 0.875]), [1, 0], n_bins=2)
-    assert error == pytest.approx((1.0 + 0.125) / 2)
-
-
-def test_certain_and_right_is_0_certain_and_wrong_is_1():
-    assert expected_calibration_error([[1, 0], [0, 1]], [0, 1]) == 0
-    assert expected_calibration_error([[1, 0], [0, 1]], [1, 0]) == 1
 
 
 def test_rounding_above_1_is_no_logit():
@@ -110,46 +145,82 @@ def test_rounding_above_1_is_no_logit():
     assert expected_calibration_error([[1.000001, -0.000001], [0.75, 0.25]], [0, 0]) == pytest.approx(0.125)
 
 
-@pytest.mark.parametrize("n_bins", [1, 3, 7, 15])
-def test_the_table_of_bins_adds_up_to_the_error(n_bins):
-    scores, labels = random_predictions(200, 4, seed=9)
-    rows = reliability_bins(scores, labels, n_bins)
-    assert len(rows) == n_bins + 1
-    assert sum(row.count for row in rows) == 200
-    assert from_bins(rows) == pytest.approx(expected_calibration_error(scores, labels, n_bins), abs=1e-6)
-    for row in rows:
-        assert row.confidence is None or row.lower - 1e-6 <= row.confidence <= row.upper + 1e-6
+@given(st.lists(st.integers(50, 100), min_size=1, max_size=60), st.integers(1, 20))
+@settings(max_examples=60, deadline=None)
+def test_bins_hold_their_predictions_and_those_of_equal_mass_equally_many_up_to_ties(percents, n_bins):
+    scores, labels = two_classes([percent / 100 for percent in percents]), [0] * len(percents)
+    for rows in (reliability_bins(scores, labels, n_bins), full := equal_mass_bins(scores, labels, n_bins)):
+        assert sum(row.count for row in rows) == len(scores)
+        assert all(row.lower - 1e-6 <= row.confidence <= row.upper + 1e-6 for row in rows if row.count)
+    assert len(full) <= n_bins
+    assert all(before.upper < after.lower for before, after in pairwise(full))
+    ties = max(percents.count(percent) for percent in percents)
+    assert all(row.count <= math.ceil(len(scores) / n_bins) + ties - 1 for row in full)
 
 
-@pytest.mark.parametrize("tenth", range(5, 11))
-def test_tenths_fall_into_the_same_bin_in_both(tenth):
-    scores, labels = two_classes([tenth / 10, 0.64]), [1, 0]
-    error = expected_calibration_error(scores, labels, n_bins=10)
-    assert from_bins(reliability_bins(scores, labels, n_bins=10)) == pytest.approx(error, abs=1e-6)
-    assert naive_ece(scores, labels, 10) == pytest.approx(error, abs=1e-6)
+def test_the_order_of_rows_does_not_matter():
+    scores, labels = random_predictions(2, 0)
+    scores, order = scores.round(1), np.random.default_rng(3).permutation(100)
+    assert equal_mass_error(scores[order], labels[order]) == pytest.approx(equal_mass_error(scores, labels), abs=1e-12)
 
 
-FUNCTIONS = [
-    expected_calibration_error,
-    partial(expected_calibration_error, strategy="mass"),
-    upper_edge_calibration_error,
-    maximum_calibration_error,
-    classwise_calibration_error,
-    reliability_bins,
-    partial(reliability_bins, strategy="mass"),
+def test_upper_edges_give_the_number_on_the_card_of_the_papers_metric():
+    # the example of https://huggingface.co/spaces/jordyvl/ece
+    error = upper_edge_calibration_error([[0.6, 0.2, 0.2], [0, 0.95, 0.05], [0.7, 0.1, 0.2]], [0, 1, 2])
+    assert error == pytest.approx(0.1333333333333334, abs=1e-12)
+    # certainty is in the last bin
+    assert upper_edge_calibration_error([[1, 0], [0.95, 0.05]], [0, 0]) == pytest.approx(0)
+    assert upper_edge_calibration_error([[1, 0], [0.95, 0.05]], [0, 1]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("n_bins", [1, 10, 15])
+def test_upper_edges_equal_their_definition(n_bins):
+    scores, labels = random_predictions(3, 1)
+    total = 0.0
+    for number in range(n_bins):
+        lower, upper = number / n_bins, (number + 1) / n_bins
+        right = [hit for confidence, hit in top(scores, labels) if lower <= confidence < upper]
+        total += abs(sum(right) - upper * len(right)) / 100
+    assert upper_edge_calibration_error(scores, labels, n_bins) == pytest.approx(total, abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_proper_scores_equal_their_definitions_and_scikit_learns(classes):
+    scores, labels = random_predictions(classes, 0)
+    rows = list(zip(scores.tolist(), labels, strict=True))
+    squares = sum((p - (number == label)) ** 2 for row, label in rows for number, p in enumerate(row))
+    assert brier_score(scores, labels) == pytest.approx(squares / 100, abs=1e-12)
+    if classes == 2:
+        assert brier_score(scores, labels) == pytest.approx(2 * brier_score_loss(labels, scores[:, 1]), abs=1e-12)
+    assert negative_log_likelihood(scores, labels) == pytest.approx(
+        log_loss(labels, scores, labels=range(classes)), abs=1e-9
+    )
+
+
+def test_certainty():
+    for right, labels in ((True, [0, 1]), (False, [1, 0])):
+        assert expected_calibration_error([[1, 0], [0, 1]], labels) == (0 if right else 1)
+        assert brier_score([[1, 0], [0, 1]], labels) == (0 if right else 2)
+    assert str(negative_log_likelihood([[1, 0]], [0])) == "0.0"
+    assert negative_log_likelihood([[1, 0]], [1]) == pytest.approx(708.396, abs=1e-3)
+
+
+BINNED = [
+    *(expected_calibration_error, equal_mass_error, upper_edge_calibration_error, maximum_calibration_error),
+    *(classwise_calibration_error, reliability_bins, equal_mass_bins),
 ]
 
 
-@pytest.mark.parametrize("n_bins", [0, -1, 2.5, True, None])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_unusable_numbers_of_bins(function, n_bins):
-    with pytest.raises(ConfigError, match="n_bins is"):
-        function([[0.5, 0.5]], [0], n_bins)
+@pytest.mark.parametrize("function", BINNED)
+def test_unusable_numbers_of_bins(function):
+    for n_bins in (0, -1, 2.5, True, None):
+        with pytest.raises(ConfigError, match="n_bins is"):
+            function([[0.5, 0.5]], [0], n_bins)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", [*BINNED, brier_score, negative_log_likelihood])
 def test_unusable_predictions(function):
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="does not sum to 1"):
         function([[0.5, 0.6]], [0])
 
 

@@ -4,10 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score
 
 from foretoken.errors import ConfigError, DataError
-from foretoken.metrics import choice_metrics, grouped_exact_match, metric_names, multirc_metrics
+from foretoken.metrics import choice_metrics, grouped_exact_match, metric_names
 
 
 def ragged(rows, seed):
@@ -75,23 +74,3 @@ def test_exact_match_equals_the_naive_computation(seed):
 def test_unusable_groups(correct, groups, message):
     with pytest.raises(DataError, match=message):
         grouped_exact_match(correct, groups)
-
-
-def test_multirc():
-    generator = np.random.default_rng(0)
-    scores, labels = generator.dirichlet([1, 1], size=40), generator.integers(2, size=40)
-    groups = [f"p{row // 8} q{row // 2 % 4}" for row in range(40)]
-    got = multirc_metrics(scores, labels, groups)
-    predicted = (scores[:, 1] > 0.5).astype(int)
-    assert got["f1"] == pytest.approx(f1_score(labels, predicted))
-    pairs = [(predicted[row] == labels[row]) and (predicted[row + 1] == labels[row + 1]) for row in range(0, 40, 2)]
-    assert got["exact_match"] == pytest.approx(sum(pairs) / 20)
-
-
-def test_multirc_without_a_right_answer_gives_no_warning():
-    assert multirc_metrics([[0.9, 0.1]], [0], ["q"]) == {"f1": 0.0, "exact_match": 1.0}
-
-
-def test_multirc_needs_two_classes():
-    with pytest.raises(DataError, match="have 3 classes; expected 2"):
-        multirc_metrics([[0.5, 0.25, 0.25]], [0], ["q"])

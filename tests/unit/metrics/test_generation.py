@@ -5,11 +5,12 @@ import math
 
 import pytest
 import sacrebleu
+from nltk.corpus import LazyCorpusLoader, WordNetCorpusReader
 
 from foretoken.errors import ConfigError, DataError
-from foretoken.metrics import wordnet as wordnet_module
 from foretoken.metrics.answers import answer_metrics
 from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
+from foretoken.metrics.wordnet import wordnet
 
 # The example of sacrebleu's README, which prints its BLEU and chrF.
 SYSTEM = ["The dog bit the man.", "It wasn't surprising.", "The man had just bitten him."]
@@ -18,10 +19,6 @@ SECOND = ["The dog had bit the man.", "No one was surprised.", "The man had bitt
 BOTH = [list(row) for row in zip(FIRST, SECOND, strict=True)]
 CORPUS = ("bleu", "chrf", "ter")
 WITHOUT_WORDNET = tuple(name for name in GENERATION_METRICS if name != "meteor")
-
-needs_wordnet = pytest.mark.skipif(
-    not (wordnet_module.DEBIAN / "data.noun").exists(), reason="Debian's package wordnet-base is not installed"
-)
 
 
 def test_the_example_of_sacrebleus_readme():
@@ -107,14 +104,23 @@ def test_unusable_input_is_refused(predictions, references, which, error, messag
         generation_metrics(predictions, references, which=which)
 
 
-def test_without_wordnet_meteor_is_left_out_and_said_once(monkeypatch, tmp_path, caplog):
-    monkeypatch.setenv(wordnet_module.ENVIRONMENT, str(tmp_path))
+@pytest.fixture
+def nltk_data(tmp_path, monkeypatch):
+    """The folder of nltk's data, empty."""
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
+    monkeypatch.setattr("nltk.corpus.wordnet", LazyCorpusLoader("wordnet", WordNetCorpusReader, None))
+    wordnet.cache_clear()
+    yield tmp_path
+    wordnet.cache_clear()
+
+
+@pytest.mark.usefixtures("nltk_data")
+def test_without_wordnet_meteor_is_left_out_and_said_once(caplog):
     with caplog.at_level(logging.WARNING, logger="foretoken"):
         for _ in range(2):
             assert generation_metrics(["a"], [["a"]], which=["meteor", "rouge1"]) == {"rouge1": 1.0}
     assert [record.getMessage() for record in caplog.records] == [
-        f"meteor is left out: there are no WordNet files in {tmp_path}; get them with `apt install wordnet-base` or "
-        "`python -m nltk.downloader wordnet`, or name their folder in FORETOKEN_WORDNET"
+        "meteor is left out: nltk has no WordNet here; get it with `python -m nltk.downloader wordnet`"
     ]
 
 
@@ -128,15 +134,19 @@ FILES = {
 
 
 @pytest.fixture
-def small_wordnet(tmp_path, monkeypatch):
-    """A WordNet of one synset, in Princeton's format, as Debian packs it."""
+def small_wordnet(nltk_data):
+    """A WordNet of one synset, in Princeton's format."""
+    folder = nltk_data / "corpora" / "wordnet"
+    folder.mkdir(parents=True)
     for part in ("noun", "verb", "adj", "adv"):
         for name in (f"index.{part}", f"data.{part}", f"{part}.exc"):
-            (tmp_path / name).write_text(FILES.get(name, ""))
-    (tmp_path / "data.adj").write_text("  1 WordNet 3.0 Copyright 2006 by Princeton University.\n")
-    monkeypatch.setenv(wordnet_module.ENVIRONMENT, str(tmp_path))
+            (folder / name).write_text(FILES.get(name, ""))
+    (folder / "index.sense").touch()
+    (folder / "lexnames").write_text("".join(f"{number:02d}\tfile{number}\t0\n" for number in range(45)))
+    (folder / "data.adj").write_text("  1 WordNet 3.0 Copyright 2006 by Princeton University.\n")
 
 
+@pytest.mark.filterwarnings("ignore:The multilingual functions")
 @pytest.mark.usefixtures("small_wordnet")
 def test_meteor_worked_by_hand_with_a_synonym():
     # All three words match, the last one as a synonym of an irregular plural, in one chunk:
@@ -146,11 +156,3 @@ def test_meteor_worked_by_hand_with_a_synonym():
     # Two of three: precision = recall = 2/3 = fmean; one chunk of two words.
     got = generation_metrics(["the two dogs"], [["nothing", "the two kid"]], which=["meteor"])
     assert got["meteor"] == pytest.approx(2 / 3 * (1 - 0.5 / 8))
-
-
-@needs_wordnet
-def test_meteor_of_nltks_own_example(monkeypatch):
-    monkeypatch.delenv(wordnet_module.ENVIRONMENT, raising=False)
-    hypothesis = "It is a guide to action which ensures that the military always obeys the commands of the party"
-    reference = "It is a guide to action that ensures that the military will forever heed Party commands"
-    assert round(generation_metrics([hypothesis], [[reference]], which=["meteor"])["meteor"], 4) == 0.6944

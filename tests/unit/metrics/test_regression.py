@@ -63,8 +63,8 @@ def test_nearly_constant_numbers_give_no_warning():
         ([1, 2], [1], "2 predictions for 1 values"),
         ([], [], r"predictions have shape \(0,\)"),
         ([[1], [2]], [1, 2], r"predictions have shape \(2, 1\)"),
-        ([1, float("nan")], [1, 2], "row 1 of the predictions is NaN"),
-        ([1, 2], [float("inf"), 2], "row 0 of the values is NaN or infinite"),
+        ([1, float("nan")], [1, 2], "the predictions have a NaN or infinite one at place 1"),
+        ([1, 2], [float("inf"), 2], "the values have a NaN or infinite one at place 0"),
         (["a"], [1], "predictions are not a list of numbers"),
     ],
 )

@@ -163,8 +163,8 @@ def test_goes_through_json_unchanged(fit):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "kind is None; expected 'temperature' or 'vector'"),
-        ({"kind": "matrix"}, "kind is 'matrix'"),
+        ({}, "got {}; expected a mapping of kind 'temperature' or 'vector'"),
+        ({"kind": "matrix"}, "'matrix'}; expected a mapping of kind"),
         ({"kind": "temperature"}, "keys are kind; expected kind, temperature"),
         ({"kind": "temperature", "temperature": 2, "bias": [0]}, "keys are bias, kind, temperature"),
         ({"kind": "temperature", "temperature": 0}, "does not hold usable numbers"),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretoken.errors import DataError
-from foretoken.metrics import aurc, coverage_risk, excess_aurc
+from foretoken.metrics import aurc, coverage_risk
 
 ROWS = st.lists(st.tuples(st.integers(5, 10), st.integers(0, 1)), min_size=1, max_size=6)
 
@@ -38,17 +38,6 @@ def test_equals_the_mean_over_all_orders(rows):
     assert aurc(scores, labels) == pytest.approx(expected.mean(), abs=1e-12)
 
 
-@given(ROWS)
-@settings(max_examples=40, deadline=None)
-def test_the_excess_is_above_the_best_order_of_the_same_errors(rows):
-    scores, labels = two_classes([tenth for tenth, _ in rows]), [label for _, label in rows]
-    best = sorted(labels)
-    area = np.mean([sum(best[:k]) / k for k in range(1, len(best) + 1)])
-    excess = excess_aurc(scores, labels)
-    assert excess == pytest.approx(aurc(scores, labels) - area, abs=1e-12)
-    assert -1e-12 <= excess <= 1
-
-
 def test_without_ties_on_many_rows():
     generator = np.random.default_rng(0)
     scores, labels = generator.dirichlet(np.ones(3), size=500), generator.integers(3, size=500)
@@ -57,10 +46,6 @@ def test_without_ties_on_many_rows():
     naive = [sum(wrong[:k]) / k for k in range(1, 501)]
     np.testing.assert_allclose(coverage_risk(scores, labels)[1], naive, atol=1e-12)
     assert coverage_risk(scores, labels)[1][-1] == pytest.approx(np.mean(scores.argmax(1) != labels))
-    # The published approximation of the best area, r + (1 - r) log(1 - r), is near for many rows.
-    rate = naive[-1]
-    near = np.mean(naive) - (rate + (1 - rate) * np.log(1 - rate))
-    assert excess_aurc(scores, labels) == pytest.approx(near, abs=5e-3)
 
 
 def test_the_order_of_rows_does_not_matter():
@@ -75,11 +60,10 @@ def test_a_constant_confidence_says_nothing():
 
 
 def test_all_right_and_all_wrong():
-    assert (aurc([[1, 0]] * 3, [0] * 3), excess_aurc([[1, 0]] * 3, [0] * 3)) == (0, 0)
-    assert (aurc([[1, 0]] * 3, [1] * 3), excess_aurc([[1, 0]] * 3, [1] * 3)) == (1, 0)
+    assert (aurc([[1, 0]] * 3, [0] * 3), aurc([[1, 0]] * 3, [1] * 3)) == (0, 1)
 
 
-@pytest.mark.parametrize("function", [coverage_risk, aurc, excess_aurc])
+@pytest.mark.parametrize("function", [coverage_risk, aurc])
 def test_unusable_predictions(function):
     with pytest.raises(DataError, match="no predictions"):
         function(np.zeros((0, 2)), [])

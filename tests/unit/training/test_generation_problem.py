@@ -233,10 +233,6 @@ def by_hand(model, inputs, count):
 
 
 class TestTexts:
-    @pytest.fixture(autouse=True)
-    def without_wordnet(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("FORETOKEN_WORDNET", str(tmp_path))  # METEOR's files take seconds to read
-
     def test_texts_and_references_go_together(self):
         _, problem, reading = posed("bart")
         ids = reading.tokenizer.convert_tokens_to_ids

@@ -406,7 +406,7 @@ class TestAnotherAdapter:
             (lambda folder: (folder / "adapter_config.json").write_text("{"), "is cut short or corrupt"),
             (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has no peft_type"),
             (lambda folder: (folder / "adapter_config.json").unlink(), "has no adapter_config.json"),
-            (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"no"), "cannot be read"),
+            (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"no"), "cut short or corrupt"),
             (lambda folder: (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin"), "is a pickle"),
         ],
     )

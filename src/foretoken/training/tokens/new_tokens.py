@@ -32,19 +32,13 @@ def add_new_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, t
         return []
     known = len(tokenizer)
     words = [_words(token, tokenizer) for token in tokens]
-    numbers = add_to_tokenizer(tokenizer, tokens)
+    tokenizer.add_tokens([AddedToken(token, lstrip=True, normalized=False, special=True) for token in tokens], True)
+    numbers: Any = tokenizer.convert_tokens_to_ids(list(tokens))
     match_vocabulary(model, tokenizer)
     for weight in _tables(model).values():
         for number, parts in zip(numbers, words, strict=True):
             if number >= known:
                 _set_row(weight, number, weight[parts] if parts else weight[:known])
-    return numbers
-
-
-def add_to_tokenizer(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[str]) -> list[int]:
-    """Let a tokenizer, in place, know tokens, and return their numbers."""
-    tokenizer.add_tokens([AddedToken(token, lstrip=True, normalized=False, special=True) for token in tokens], True)
-    numbers: Any = tokenizer.convert_tokens_to_ids(list(tokens))
     return [int(number) for number in numbers]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -33,7 +33,6 @@ from foretoken.tuner.bank.forms import (
 )
 from foretoken.tuner.bank.heads import ANSWERS, CLASSES, GLOBAL, HeadForm, HeadModel
 from foretoken.tuner.bank.reading import SavedAdapter, canonical, given_adapter, read_adapter
-from foretoken.tuner.bank.tokens import DELTA, BatchTokens, OwnTokens, TokenTables
 from foretoken.tuner.checks import check_same_backbone
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.model_hooks import HOOKS, ModelHooks, find_model_hooks
@@ -78,7 +77,6 @@ class Entry:
     head: HeadForm | None
     head_slot: int
     info: AdapterInfo
-    tokens: OwnTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,6 @@ class AdapterBank:
         self.head_models: dict[tuple[object, ...], HeadModel] = {}
         self.is_plain: dict[str, bool] = {}
         self.own_head = self.find_own_head()
-        self.tokens = TokenTables(self.model)
 
     @property
     def names(self) -> list[str]:
@@ -220,13 +217,11 @@ class AdapterBank:
         tensors: Mapping[str, Tensor] = saved.state
         shapes = dict(saved.state.shapes)
         dimensions = self.dimensions_for(saved.config)
-        tokens = self.tokens.of(saved.config, saved.state, self.dtype)
-        if tokens is not None and self.config.is_encoder_decoder:
-            raise AdapterError("it trains embeddings of tokens, which a bank of an encoder-decoder does not take")
+        if getattr(saved.config, "trainable_token_indices", None):
+            raise AdapterError("the adapter trains embeddings of tokens, which all documents share here; load it alone")
         key = form_key(config, maps, dimensions)
         if config is not None:
-            size = dimensions.vocab_size if tokens is None else self.tokens.new_size(tokens)
-            check_same_backbone(config, replace(dimensions, vocab_size=size))
+            check_same_backbone(config, dimensions)
         if config is not None and not self.is_plain.get(key, False):
             if key not in self.is_plain:
                 check_new_form(config, dimensions, self.model)
@@ -237,7 +232,7 @@ class AdapterBank:
                 shapes = {name: shape for name, shape in shapes.items() if name not in replaced}
                 shapes |= {name: tuple(tensor.shape) for name, tensor in found.items()}
                 tensors = {name: saved.state[name] for name in shapes if name not in found} | found
-        others = (f".{NAME}.", ".lora_", DELTA)
+        others = (f".{NAME}.", ".lora_")
         head_names = {name for name in shapes if not any(part in name for part in others)}
         head = self.find_head(saved.config, {name: shapes[name] for name in head_names})
         form = self.find_form(config, maps, dimensions, shapes)
@@ -250,7 +245,7 @@ class AdapterBank:
             if form is not None:
                 form.remove(slot)
             raise
-        return Entry(form, slot, head, head_slot, self.describe(saved.config, form, head, labels, tokens), tokens)
+        return Entry(form, slot, head, head_slot, self.describe(saved.config, form, head, labels))
 
     def without_shared(
         self, config: ForetokenConfig, saved: SavedAdapter
@@ -342,18 +337,15 @@ class AdapterBank:
         form: AdapterForm | None,
         head: HeadForm | None,
         labels: tuple[str, ...] | None,
-        tokens: OwnTokens | None,
     ) -> AdapterInfo:
         """Say what an adapter is."""
         numbers = sum(store.size for store in (form and form.store, head and head.store) if store)
         count = None if head is None else head.num_labels
         kind = "none" if head is None else next((KINDS[end] for end in KINDS if head.model.kind.endswith(end)), None)
         kind = "language-model" if kind is None else "regression" if kind == "classification" and count == 1 else kind
-        if head is None and self.body is self.model and self.model.can_generate():  # T5, whose layers are its own
-            kind = "language-model"
         if count is not None and (labels is None or len(labels) != count):
             labels = tuple(f"LABEL_{number}" for number in range(count))
-        size = numbers * torch.empty(0, dtype=self.dtype).element_size() + (0 if tokens is None else tokens.num_bytes)
+        size = numbers * self.dtype.itemsize
         method = getattr(config.peft_type, "value", str(config.peft_type))
         return AdapterInfo(method, kind, labels or () if count is not None else (), size, self.dtype)
 
@@ -408,8 +400,6 @@ class AdapterBank:
                 is_all = len(numbers) == len(heads)
                 given = [x if is_all else x[numbers] for x in (states, mask, input_ids)]
                 logits = form.logits(rows, *given)
-                if form is self.own_head and (own_tokens := BatchTokens.of(self.tokens_of(adapter_names))) is not None:
-                    logits = self.tokens.with_columns(logits, given[0], own_tokens.only(numbers))
                 for number, own, real in zip(numbers, logits, given[1], strict=True):
                     found[number] = own[real.bool()] if form.model.is_of_tokens else own
             return BankOutput(found)
@@ -433,28 +423,6 @@ class AdapterBank:
             states = self.run_body(input_ids, mask, adapter_names, inputs, whole=True)
             return [own[real.bool()] for own, real in zip(states, mask, strict=True)]
 
-    def generate(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        adapter_names: Sequence[str],
-        **options: Any,
-    ) -> Any:
-        """Do what the model's ``generate`` does, each document with its own adapter.
-
-        In a decoder the prefixes of a batch run once, and every step sees their keys and values.
-
-        Raises:
-            AdapterError: as :meth:`__call__`, or an adapter has a head of its own.
-        """
-        with self.lock:
-            for name in self.checked(adapter_names, input_ids):
-                if self.head_of(name)[0] is not self.own_head:
-                    raise AdapterError(f"adapter {name!r} has a head of its own, and texts come of the model's")
-            with self.naming(adapter_names):
-                return self.model.generate(input_ids=input_ids, attention_mask=attention_mask, **options)
-
     def head_of(self, name: str) -> tuple[HeadForm | None, int]:
         """Return an adapter's head and its number there."""
         if name == BASE:
@@ -469,12 +437,7 @@ class AdapterBank:
             raise AdapterError(
                 f"adapter_names has {len(names)} names for a batch of {len(input_ids)}; give one name per document"
             )
-        self.tokens.check(self.tokens_of(names), input_ids)
         return names
-
-    def tokens_of(self, names: Sequence[str]) -> list[OwnTokens | None]:
-        """Return the tokens that each document's adapter has for itself."""
-        return [None if name == BASE else self.entries[name].tokens for name in names]
 
     def run_body(
         self, input_ids: Tensor, mask: Tensor, names: Sequence[str], inputs: Mapping[str, Tensor], *, whole: bool
@@ -537,8 +500,7 @@ class AdapterBank:
         state.names = [BASE if form is None else form.name for form in forms]
         self.rest(disabled=False)
         try:
-            with self.tokens.naming(self.tokens_of(names)):
-                yield
+            yield
         finally:
             state.names, state.rows = None, {}
             self.rest()

@@ -9,12 +9,11 @@ from typing import Any
 
 from peft import PeftConfig
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from foretoken.errors import AdapterError, cut, quoted
 from foretoken.files import PathLike, readable_object
-from foretoken.tuner.checkpoints.files import CONFIG, TENSORS, find, read_config
+from foretoken.tuner.checkpoints.files import CONFIG, TENSORS, find, open_tensors, read_config
 from foretoken.tuner.checks import PREFIX, is_finite
 from foretoken.tuner.tuner import without_wrapper
 
@@ -76,12 +75,8 @@ def read_adapter(folder: PathLike, body: str) -> SavedAdapter:
     config_class = PEFT_TYPE_TO_CONFIG_MAPPING.get(kind)
     if config_class is None:
         raise AdapterError(f"{folder} holds an adapter of type {quoted(kind)}, which neither peft nor foretoken knows")
-    file = find(folder, TENSORS)
-    try:
-        opened = safe_open(file, framework="pt")
-        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError) as error:
-        raise AdapterError(f"{file} cannot be read ({error}); save the adapter again") from error
+    opened = open_tensors(find(folder, TENSORS))
+    shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118 - no mapping
     config = config_class.from_pretrained(str(folder))
     return SavedAdapter(config, state_of(shapes, opened.get_tensor, body), labels_of(Path(folder)))
 

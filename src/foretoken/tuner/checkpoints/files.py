@@ -7,8 +7,7 @@ from typing import Any
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from foretoken.errors import AdapterError, cut
@@ -39,14 +38,25 @@ def read_tensors(source: PathLike) -> dict[str, Tensor]:
         AdapterError: there are none, or they are a pickle or damaged, or no finite numbers.
     """
     file = find(source, TENSORS)
-    try:
-        tensors = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise AdapterError(f"{file} cannot be read ({error}); save the adapter again") from error
+    opened = open_tensors(file)
+    tensors: dict[str, Tensor] = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - no mapping
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not is_finite(tensor):
             raise AdapterError(f"{file}: {cut(name, 150)} does not hold finite numbers; train the adapter again")
     return tensors
+
+
+def open_tensors(file: Path) -> Any:
+    """Open a file of tensors; they are read one by one, when they are asked for.
+
+    Raises:
+        AdapterError: it is damaged.
+    """
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        reason = cut(" ".join(str(error).split()), 150)
+        raise AdapterError(f"{file} is cut short or corrupt ({reason}); copy or train it again") from error
 
 
 def find(source: PathLike, name: str) -> Path:

@@ -1,8 +1,17 @@
-"""Which method works on which family, found out by trying: no weights are made."""
+"""Which method works on which family, and the list that `foretoken methods` prints; `docs/generate.py` writes both.
+
+Whether a method can be on a family is found out by trying, on models without weights, which takes seconds and all of
+PyTorch; the command reads a file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import torch
 from transformers import (
@@ -16,11 +25,16 @@ from transformers.models.auto import modeling_auto
 
 from foretoken.backbones import BACKBONES
 from foretoken.errors import ForetokenError
-from foretoken.methods import METHODS
+from foretoken.methods import HEAD_RATE, METHODS, TAGGING_HEAD_RATE, Method
 from foretoken.methods.base import ForetokenConfig
+from foretoken.options import types_of
 from foretoken.quiet import quiet_transformers
+from foretoken.training.baseline.options import PAPER, SUMMARY, TF_IDF, TfidfOptions
+from foretoken.training.model.adapter import option_fields, option_types
 from foretoken.tuner import new_sites
 
+FILE = Path(__file__).parents[1] / "src" / "foretoken_cli" / "method_list.json"
+Option: TypeAlias = tuple[str, str, str]
 TASKS = {
     "sequence classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     "token classification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
@@ -79,3 +93,51 @@ def tasks(family: str) -> Iterator[str]:
         left_out = {"causal LM": not all(causal), "masked LM": any(causal)}
         if family in models and not left_out.get(task, False):
             yield task
+
+
+def method_list() -> dict[str, Any]:
+    """Return the rows of the table of methods, the options of each, and why it cannot be on some families."""
+    rows = [(row.name, row.summary, rate_text(row), row.paper) for row in METHODS.values()]
+    types = types_of(TfidfOptions)
+    options = {
+        name: _options((item, option_types(name)[item.name]) for item in option_fields(name)) for name in METHODS
+    }
+    return {
+        "methods": [*rows, (TF_IDF, SUMMARY, "", PAPER)],
+        "options": options | {TF_IDF: _options((item, types[item.name]) for item in fields(TfidfOptions))},
+        "support": support(),
+    }
+
+
+def text() -> str:
+    """Return the file as it has to be."""
+    return json.dumps(method_list(), indent=1, ensure_ascii=False) + "\n"
+
+
+def rate_text(row: Method) -> str:
+    """Return the learning rate that `auto` stands for."""
+    if row.learning_rate is not None:
+        return f"{row.learning_rate:g}"
+    return "of its members" if row.name == "stack" else f"{HEAD_RATE:g}, tagging {TAGGING_HEAD_RATE:g}"
+
+
+def _options(items: Iterable[tuple[Field[object], object]]) -> list[Option]:
+    return [(item.name, _default(item), _meaning(item, wanted)) for item, wanted in items]
+
+
+def _meaning(item: Field[object], wanted: object) -> str:
+    """Return an option's help, and the values it takes where there are only some."""
+    choices = ", ".join(str(value) for value in get_args(wanted)) if get_origin(wanted) is Literal else ""
+    text = _first_sentence(item.metadata.get("help", ""))
+    return f"{text} [{choices}]" if choices else text
+
+
+def _first_sentence(text: str) -> str:
+    """Shorten the paragraphs of peft's own methods."""
+    return re.split(r"(?<=[a-z)`'])\. ", " ".join(text.split()), maxsplit=1)[0]
+
+
+def _default(item: Field[object]) -> str:
+    if item.default is not MISSING:
+        return str(item.default)
+    return str(item.default_factory()) if item.default_factory is not MISSING else "required"
