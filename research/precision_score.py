@@ -24,7 +24,7 @@ from benchmarks.suite.machine import hardware
 from foretoken.errors import ConfigError
 from foretoken.files import write_json
 from foretoken.inference.any_predictor import load_predictor, predict_table
-from foretoken.inference.evaluate import evaluate
+from foretoken.inference.evaluate import predicted
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.prepare import read_data
 from foretoken.training.run.record import read_record
@@ -48,7 +48,7 @@ def measured(folder: Path) -> dict[str, Any]:
         except ConfigError as error:
             print(error)
             continue
-        found = evaluate(predictor, test, scaled=False)
+        found = predicted(predictor, test, scaled=False).metrics()
         scores[precision] = {name: found[name] for name in (metric, "ece") if name in found}
         outputs[precision] = np.asarray(predict_table(predictor, test, scaled=False)[0])
     for precision, found in outputs.items():

@@ -12,7 +12,6 @@ from foretoken.metrics.calibration import (
 from foretoken.metrics.choice import choice_metrics, grouped_exact_match
 from foretoken.metrics.classification import classification_metrics
 from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
-from foretoken.metrics.glue import GLUE, SUPERGLUE, glue_mean
 from foretoken.metrics.regression import regression_metrics
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
@@ -23,10 +22,8 @@ from foretoken.metrics.table import METRICS, PROBLEMS, Metric, check_metric, met
 
 __all__ = [
     "GENERATION_METRICS",
-    "GLUE",
     "METRICS",
     "PROBLEMS",
-    "SUPERGLUE",
     "Metric",
     "ReliabilityBin",
     "Scaling",
@@ -43,7 +40,6 @@ __all__ = [
     "fit_temperature",
     "fit_vector",
     "generation_metrics",
-    "glue_mean",
     "grouped_exact_match",
     "holm",
     "maximum_calibration_error",
