@@ -303,7 +303,7 @@ def test_documents_of_like_length_are_padded_together(monkeypatch, family, metho
     monkeypatch.setattr(
         packed_batches.PackedBatch, "of_documents", lambda *given: made.append(given[1]) or keep(*given)
     )
-    model, inputs = model_of("deberta-v2", method, "TOKEN_CLS"), batch("deberta-v2", "TOKEN_CLS", cut=cut)
+    model, inputs = model_of(family, method, "TOKEN_CLS"), batch(family, "TOKEN_CLS", cut=cut)
     check_same(model, inputs, atol=1e-6 if method is None or "upper" in method else 1e-9)
     assert len(made) > 1
     assert set(chain.from_iterable(made)) == {0, 1, 2}

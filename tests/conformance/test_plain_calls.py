@@ -245,6 +245,12 @@ def without(part):
     return damage
 
 
+def one_too_many(folder):
+    file = folder / "adapter_model.safetensors"
+    name = "base_model.model.bert.encoder.layer.9.foretoken.prefix.weight"
+    save_file(load_file(file) | {name: torch.zeros(3, 32)}, file)
+
+
 def other_shape(part):
     """Return how to give a tensor of a file another shape."""
 
@@ -278,6 +284,7 @@ DAMAGES = {
     "no prefix": (without(".foretoken."), "lacks 1 of"),
     "no LoRA": (without(".lora_A."), "lacks 1 of"),
     "no head": (without("classifier.weight"), "lacks 'base_model.model.classifier.weight'|lacks 'classifier.weight'"),
+    "one more tensor": (one_too_many, r"1 tensors that this adapter does not have.*layer\.9"),
     "another prefix": (other_shape(".foretoken."), r"is \(5, 7\) in the adapter file but"),
     "another LoRA": (other_shape(".lora_B."), r"is \(5, 7\) in the adapter file but"),
     "another head": (other_shape("classifier.weight"), r"is \(5, 7\) in the adapter file but \(3, 32\)"),

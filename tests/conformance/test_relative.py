@@ -291,20 +291,6 @@ def test_padding_on_the_left_changes_nothing(method, family, variant):
     assert torch.isfinite(states).all()
 
 
-@pytest.mark.covering
-@pytest.mark.parametrize(("family", "variant"), MODELS)
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "inducer-tuning"])
-def test_documents_of_one_token(method, family, variant):
-    model = tiny.shaken(adapted(bare(family, variant), method))
-    filler = model.config.pad_token_id
-    ids = torch.tensor([[7, filler, filler], [7, 8, 9]])
-    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
-    with torch.no_grad():
-        together = model(input_ids=ids, attention_mask=mask).last_hidden_state
-        alone = model(input_ids=ids[:1, :1], attention_mask=mask[:1, :1]).last_hidden_state
-    torch.testing.assert_close(together[:1, :1], alone, atol=2e-5, rtol=2e-5)
-
-
 def test_a_convolution_survives_an_adapter():
     """Its classes come back, and it computes what it computed before."""
     plain, inputs = bare("deberta-v2", "v2-xlarge"), tiny.batch("deberta-v2", "FEATURE_EXTRACTION")
