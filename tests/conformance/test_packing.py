@@ -62,7 +62,7 @@ def model_for(method, task="SEQ_CLS", *, dtype=torch.float64, **options):
 
 def packing(method, task="SEQ_CLS"):
     """Return Longformer with a shaken adapter, or sped up."""
-    return packing(method, task)
+    return foretoken.speed_up(model_for(None, task)) if method is None else model_for(method, task)
 
 
 def watched(model, run):
