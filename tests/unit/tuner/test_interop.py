@@ -126,33 +126,6 @@ class TestReading:
         assert type(ours.peft_config["default"]) is expected
         assert_equal_outputs(ours, theirs, family, task)
 
-    def test_the_layout_is_keys_then_values_of_each_layer(self, tmp_path):
-        by_peft("PREFIX_TUNING", "bert", "SEQ_CLS", tmp_path)
-        given = load_file(tmp_path / "adapter_model.safetensors")["prompt_embeddings"]
-        ours = from_peft(plain("bert", "SEQ_CLS"), tmp_path)
-        for layer in range(3):
-            path = f"base_model.model.bert.encoder.layer.{layer}.attention.self.foretoken.default.prefix.weight"
-            got = ours.get_parameter(path)
-            assert torch.equal(got[:, :32], given[:, 64 * layer : 64 * layer + 32])
-            assert torch.equal(got[:, 32:], given[:, 64 * layer + 32 : 64 * layer + 64])
-
-    @pytest.mark.parametrize("family", ["gpt2", "llama"])
-    @pytest.mark.parametrize("kind", ["PREFIX_TUNING", "PROMPT_TUNING"])
-    def test_generated_text_is_the_same(self, kind, family, tmp_path):
-        theirs = by_peft(kind, family, "CAUSAL_LM", tmp_path)
-        ours = from_peft(plain(family, "CAUSAL_LM"), tmp_path)
-        ids = torch.randint(5, 100, (3, 9))
-        options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}
-        expected = theirs.generate(input_ids=ids, eos_token_id=None, **options)
-        assert torch.equal(ours.generate(input_ids=ids, eos_token_id=None, **options), expected)
-
-    def test_the_head_comes_along(self, tmp_path):
-        theirs = by_peft("PREFIX_TUNING", "bert", "SEQ_CLS", tmp_path)
-        ours = from_peft(plain("bert", "SEQ_CLS"), tmp_path)
-        got = ours.get_base_model().classifier.modules_to_save["default"].weight
-        assert torch.equal(got, theirs.get_base_model().classifier.modules_to_save["default"].weight)
-        assert not torch.equal(got, plain("bert", "SEQ_CLS").classifier.weight)
-
     def test_an_encoders_rows_for_the_decoder_are_left_out(self, tmp_path):
         """peft saves 2 P rows for an encoder-decoder, and reads the first P."""
         by_peft("PROMPT_TUNING", "t5", "SEQ_2_SEQ_LM", tmp_path)

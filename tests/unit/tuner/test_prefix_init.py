@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import PreTrainedTokenizerFast
@@ -94,14 +94,6 @@ class TestATextInFront:
             states(model, documents), states(plain, together)[:, 5:], atol=tolerance, rtol=tolerance
         )
 
-    def test_so_does_a_member_of_a_stack(self):
-        documents = torch.randint(5, 100, (2, 12))
-        stack = StackConfig(configs=[config(), LoraConfig(r=2)])
-        model = get_peft_model(tiny.model("llama", "FEATURE_EXTRACTION").double(), stack).double().eval()
-        initialise_prefix(model, token_ids=TEXT)
-        expected = states(started("llama"), documents)
-        torch.testing.assert_close(states(model, documents), expected, atol=1e-10, rtol=1e-10)
-
     @pytest.mark.parametrize(
         ("family", "place", "key", "value"),
         [
@@ -179,11 +171,6 @@ class TestATextInFront:
         before = states(model.eval(), inputs)
         with model.disable_adapter():
             assert (states(model, inputs) - before).abs().max() > 1e-3  # the first adapter still acts
-
-    def test_training_goes_on_from_there(self):
-        model = started("bert", PrefixPropagationConfig, task="SEQ_CLS")
-        model(**tiny.batch("bert")).loss.backward()
-        assert all(p.grad.abs().max() > 0 for p in prefixes(model).values())
 
     def test_more_tokens_than_positions_are_refused(self):
         with pytest.raises(AdapterError, match=r"70 tokens cannot be read.*smaller num_virtual_tokens"):
@@ -315,12 +302,6 @@ class TestLoading:
         own.load_adapter(tmp_path / "adapter")
         assert all(torch.equal(p, expected["base_model.model." + name]) for name, p in prefixes(own).items())
 
-    def test_a_config_that_is_used_twice_starts_twice(self, tokenizer):
-        options = {"prefix_init": "text", "prefix_init_text": "word7 word8", "tokenizer_name_or_path": tokenizer}
-        again = config(**options)
-        first, second = (prefixes(get_peft_model(tiny.model("bert"), again)) for _ in range(2))
-        assert all(torch.equal(rows, second[name]) for name, rows in first.items())
-
     def test_an_adapter_for_inference_stays_as_it_is(self, tmp_path):
         options = {"prefix_init": "text", "prefix_init_text": "word7", "tokenizer_name_or_path": "nowhere"}
         get_peft_model(tiny.model("bert"), config(**options, inference_mode=True))
@@ -399,22 +380,6 @@ class TestAnotherAdapter:
             AdapterError, match=r"is \(6, 32\); the new adapter has \(5, 32\) there: their options differ"
         ):
             self.target(tmp_path / "wide", prefix_projection=True, encoder_hidden_size=5)
-
-    @pytest.mark.parametrize(
-        ("damage", "message"),
-        [
-            (lambda folder: (folder / "adapter_config.json").write_text("{"), "is cut short or corrupt"),
-            (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has no peft_type"),
-            (lambda folder: (folder / "adapter_config.json").unlink(), "has no adapter_config.json"),
-            (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"no"), "cannot be read"),
-            (lambda folder: (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin"), "is a pickle"),
-        ],
-    )
-    def test_damaged_folders_are_refused(self, damage, message, tmp_path):
-        self.source(tmp_path)
-        damage(tmp_path)
-        with pytest.raises(AdapterError, match=message):
-            self.target(tmp_path)
 
 
 class TestPositions:
