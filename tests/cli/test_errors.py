@@ -1,7 +1,5 @@
 """Every bad input: exit code 2 and one clear line."""
 
-import errno
-import os
 import subprocess
 import sys
 
@@ -68,20 +66,6 @@ def test_all_recipe_errors_come_together(tiny, tmp_path, refused):
 
 
 @pytest.mark.parametrize(
-    ("method", "said"),
-    [
-        ({"name": "prefix-propagation", "num_virtual_tokens": 0}, "num_virtual_tokens"),
-        ({"name": "prefix-propagation", "num_virtual_token": 4}, "did you mean 'num_virtual_tokens'"),
-        ({"name": "prefix-propagation", "num_virtual_tokens": "four"}, "expected a whole number"),
-        ({"name": "full", "r": 4}, "method.r: no such key"),
-        ({}, "method.name: is required"),
-    ],
-)
-def test_unusable_method_options(method, said, tiny, tmp_path, refused):
-    assert said in refused("train", tiny.recipe(tmp_path / "r.yaml", method=method))
-
-
-@pytest.mark.parametrize(
     ("content", "said"),
     [
         ("", "is empty"),
@@ -114,34 +98,6 @@ def test_a_metric_that_the_data_do_not_have(tiny, tmp_path, refused):
     recipe = tiny.recipe(tmp_path / "r.yaml", data=data, training={"metric": "f1"})
     assert "f1 needs exactly 2 classes, and there are 3" in refused("train", recipe)
     assert "training.metric: no metric 'f2'" in refused("train", recipe, "--training.metric=f2")
-
-
-def test_an_output_below_a_file_is_refused_before_anything_is_loaded(tiny, tmp_path, refused):
-    (tmp_path / "file").write_text("")
-    message = refused("train", tiny.recipe(tmp_path / "r.yaml", output=str(tmp_path / "file")))
-    assert "cannot write" in message or "holds no run" in message
-
-
-def test_a_folder_of_something_else_is_not_overwritten(tiny, tmp_path, refused):
-    kept = tmp_path / "runs" / "run" / "thesis.txt"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("precious")
-    assert "holds no run" in refused("train", tiny.recipe(tmp_path / "r.yaml"), "--restart")
-    assert kept.read_text() == "precious"
-
-
-@pytest.mark.parametrize("target", ["peft.PeftModel.save_pretrained", "pyarrow.parquet.write_table"])
-def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(target, tiny, tmp_path, refused, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(target, full)
-    message = refused("train", tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1}))
-    assert "No space left on device" in message
-    run = tmp_path / "runs" / "run"
-    assert not (run / "predictions.parquet").exists()
-    assert not list(run.rglob("*.tmp"))
-    assert not [path for path in (run / "checkpoints").glob("*") if not (path / "trainer_state.json").exists()]
 
 
 def test_a_full_gpu_says_what_to_lower(tiny, tmp_path, refused, record, monkeypatch):
@@ -208,13 +164,3 @@ def test_help_needs_no_heavy_library(verb):
         "pyarrow",
         "numpy",
     }
-
-
-@pytest.mark.slow  # the generated parts of the documentation are compared with the same lists by default
-def test_methods_and_tasks_list_every_row(cli):
-    from foretoken.data.tasks.table import TASKS
-    from foretoken.methods import METHODS
-
-    assert all(name in cli("methods").out for name in METHODS)
-    assert "num_virtual_tokens" in cli("methods", "prefix-propagation").out
-    assert all(name in cli("tasks").out for name in TASKS)

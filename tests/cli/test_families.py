@@ -2,14 +2,12 @@
 
 import json
 import shutil
-import signal
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from test_resume import assert_same_outcome, start, wait_for_checkpoint
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from foretoken.methods import METHODS
@@ -251,24 +249,6 @@ def test_full_fine_tuning_of_a_decoder_saves_a_model_that_transformers_loads(bri
     with torch.inference_mode():
         together = model(**batch).logits.softmax(-1)[:, 1]
     assert together.tolist() == pytest.approx(probabilities, abs=1e-5)
-
-
-@pytest.mark.slow  # BERT's run is interrupted in the default suite
-def test_ctrl_c_on_a_decoder_and_the_same_command_goes_on(bring, write, cli):
-    options = {"padding": False, "training": {"max_steps": 24, "eval_every": 2}}
-    whole = bring("gpt2", "kernel-propagation", name="whole", **options)
-    recipe, folder = write("gpt2", "kernel-propagation", **options)
-    process = start(recipe)
-    wait_for_checkpoint(process, folder, 4)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
-    result = cli("train", recipe)
-    assert result.code == 0
-    assert "going on from checkpoint-" in result.err
-    assert_same_outcome(folder, whole.folder)
 
 
 @pytest.mark.slow

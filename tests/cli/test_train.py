@@ -1,5 +1,4 @@
 import json
-import sys
 import warnings
 
 import pyarrow.parquet as pq
@@ -8,11 +7,7 @@ import torch
 from peft import AutoPeftModelForSequenceClassification
 from transformers import AutoTokenizer
 
-from foretoken.methods import METHODS
-
 from support.tiny_run import documents, write_csv
-
-ADAPTERS = [name for name in METHODS if name not in ("full", "stack")]
 
 
 def test_a_run_leaves_adapter_record_and_predictions(finished, record):
@@ -74,23 +69,6 @@ def test_the_saved_adapter_loads_with_plain_peft_and_predicts_the_same(finished,
     assert torch.cat(got)[:, 1].tolist() == pytest.approx([row["prob_spam"] for row in rows], abs=1e-5)
 
 
-BY_DEFAULT = ("prefix-propagation", "lora", "full")  # the others train and predict in test_methods.py
-EVERY_METHOD = [
-    pytest.param(method, marks=() if method in BY_DEFAULT else pytest.mark.slow) for method in (*ADAPTERS, "full")
-]
-
-
-@pytest.mark.parametrize("method", EVERY_METHOD)
-def test_every_method_trains_saves_and_predicts(method, tiny, tmp_path, cli, record):
-    recipe = tiny.recipe(tmp_path / "r.yaml", method=method, training={"epochs": 1})
-    assert cli("train", recipe).code == 0
-    run = tmp_path / "runs" / "run"
-    assert (run / ("model" if method == "full" else "adapter")).is_dir()
-    evaluated = cli("evaluate", run, tiny.data)
-    assert evaluated.code == 0
-    assert "accuracy" in evaluated.out
-
-
 def test_full_fine_tuning_learns_the_word_that_gives_the_label_away(tiny, tmp_path, cli, record):
     recipe = tiny.recipe(tmp_path / "r.yaml", method="full", training={"epochs": 8, "learning_rate": 0.01})
     result = cli("train", recipe)
@@ -120,20 +98,6 @@ def test_a_finished_run_is_not_repeated_but_its_table_is_shown(finished, cli):
     assert "is finished and is not repeated" in result.err
     assert str(finished) in result.out
     assert (finished / "run.json").read_bytes() == before
-
-
-def test_restart_throws_a_finished_run_away(tiny, tmp_path, cli, record):
-    recipe = tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1})
-    cli("train", recipe)
-    cli("train", recipe, "--restart", "--training.epochs=2")
-    assert len(record(tmp_path / "runs" / "run")["epochs"]) == 2
-
-
-def test_a_changed_recipe_is_refused_and_the_keys_are_named(finished, refused):
-    message = refused("train", finished.parent.parent / "recipe.yaml", "--training.learning_rate", "1e-3")
-    assert "training.learning_rate: 0.03 in the folder, 0.001 now" in message
-    assert "--restart" in message
-    assert "epochs" not in message
 
 
 def test_max_steps_evaluation_by_steps_and_early_stopping(tiny, tmp_path, cli, record):
@@ -190,15 +154,6 @@ def test_a_20000_token_document_trains_and_its_truncation_is_said(tiny, tmp_path
     counts = record(tmp_path / "runs" / "run")["documents"]
     assert sum(split["truncated"] for split in counts.values()) == 2
     assert max(split["longest"] for split in counts.values()) == 20_002
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_lengthening_shows_the_bars_of_transformers_on_a_terminal(terminal, tiny, tmp_path, cli, monkeypatch):
-    monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: terminal)
-    words = ("lengthen", str(tiny.model), str(tmp_path / "long"), "--max-length", "64", "--attention-window", "8")
-    ended = cli(*words)
-    assert ended.code == 0
-    assert ("Writing model shards" in ended.err) == terminal
 
 
 def test_a_lengthened_model_is_made_once_and_the_adapter_reloads(tiny, tmp_path, cli):

@@ -169,10 +169,6 @@ def test_a_sweep_of_folds_and_seeds_is_compared_on_all_documents(recipe, tiny, t
     assert not results.left_out
 
 
-def test_folds_do_not_go_on_with_those_of_another_number(done, recipe, refused):
-    assert "holds a run of another recipe" in refused("train", recipe, "--data.folds", 4)
-
-
 def test_a_file_in_the_place_of_the_result_is_left_alone(recipe, tmp_path, refused):
     (tmp_path / "mail-folds.json").write_text("mine")
     assert "was not written by this command" in refused("train", recipe, "--output", tmp_path)
