@@ -288,18 +288,10 @@ class TestAnotherAdapterGoesOnWithACache:
 
 
 @pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig])
-def test_s5_a_document_of_the_maximal_length_and_no_shift(config):
-    """GPT-2 is asked for the positions that it is asked for without the adapter, and generates up to the last one."""
+def test_s5_generation_goes_on_up_to_the_last_position(config):
     model = get_peft_model(tiny.model("gpt2", "CAUSAL_LM"), config(task_type="CAUSAL_LM", num_virtual_tokens=9)).eval()
-    asked = []
-    model.get_base_model().transformer.wpe.register_forward_hook(lambda _, args, __: asked.append(args[0]))
-    ids = torch.randint(5, 100, (1, 64), generator=torch.Generator().manual_seed(2))
-    assert torch.isfinite(logits(model, input_ids=ids)).all()
-    text = asked[-1]
-    with model.disable_adapter():
-        logits(model, input_ids=ids)
-    assert torch.equal(text, asked[-1])
-    assert generate(model, ids[:, : 65 - NEW])[0].shape == (1, NEW)
+    ids = torch.randint(5, 100, (1, 65 - NEW), generator=torch.Generator().manual_seed(2))
+    assert generate(model, ids)[0].shape == (1, NEW)
 
 
 class TestS6SlidingWindows:

@@ -10,7 +10,7 @@ from transformers.models.modernbert import modeling_modernbert
 
 from support import tiny
 from support.naive_functions import gelu, layer_norm, rotated, softmax
-from support.table import CHANGING, EMPTY, adapted, check_text_sees_text_as_without_rows
+from support.table import CHANGING, EMPTY, adapted
 
 P, HEADS, WIDTH = 3, 4, 8
 REACH = 2  # half of the tiny model's window
@@ -198,12 +198,6 @@ def test_a_token_masked_in_the_midst_moves_no_other(method):
     assert (states[1] - expected[1]).abs().amax(-1).min() > 1e-3
 
 
-def test_text_sees_text_as_without_rows():
-    plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
-    plain.set_attn_implementation("eager")
-    check_text_sees_text_as_without_rows(plain, tiny.batch("modernbert", "FEATURE_EXTRACTION"), P)
-
-
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
 def test_finished_masks_may_be_given(method):
     """One for each kind of layer, as the model itself makes them from a mask of the padding."""
@@ -235,8 +229,3 @@ def test_pooling_reads_the_text_alone(pooling, task):
         states = [inner.model(input_ids=one[None, :n])[0][0] for one, n in zip(ids, mask.sum(-1), strict=True)]
     expected = torch.stack([x[0] if pooling == "cls" else x.mean(0) for x in states])
     torch.testing.assert_close(seen[0], expected, atol=2e-5, rtol=2e-5)
-
-
-def test_the_head_of_a_language_model_stays_frozen():
-    model = adapted(tiny.model("modernbert", "MASKED_LM"), "prefix-propagation")
-    assert all(".foretoken." in name for name, p in model.named_parameters() if p.requires_grad)

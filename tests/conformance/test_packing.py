@@ -267,13 +267,6 @@ def test_without_a_mask_all_tokens_are_real(method):
     same(model(input_ids=inputs["input_ids"]).logits, expected, 1e-12)
 
 
-def test_hidden_states_that_the_config_asks_for():
-    model, inputs = model_for("prefix-propagation", output_hidden_states=True), batch()
-    output = compare(model, inputs)
-    assert len(output.hidden_states) == 4
-    assert bool((output.hidden_states[-1][0].abs().amax(-1) > 0).all())
-
-
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
@@ -462,13 +455,6 @@ def test_weights_have_no_second_copy():
         for target in (model, other):
             target.longformer.encoder.layer[2].attention.self.value_global.weight.mul_(-2)
     same(model(**inputs).logits, other(**inputs).logits, 1e-12)
-
-
-def test_an_adapters_state_dict_is_that_of_a_padded_model():
-    model = model_for("stack, of every site")
-    names = set(model.state_dict())
-    model(**batch())
-    assert set(model.state_dict()) == names
 
 
 # ---- a plain model -----------------------------------------------------------------------------------------------

@@ -286,21 +286,6 @@ class TestOneModel:
             assert any(p.is_meta for p in model.parameters()) == ("" not in places)
             close(run(model, inputs), expected, atol=2e-5)
 
-    def test_the_card_and_the_config_name_the_backbone(self, family, tmp_path):
-        """What push_to_hub would upload."""
-        tiny.model(family).save_pretrained(tmp_path / "base")
-        base = tiny.TASKS[tiny.main_task(family)].from_pretrained(tmp_path / "base")
-        model = get_peft_model(base, ROWS["prefix-tuning"](task_type=tiny.main_task(family)))
-        model.save_pretrained(tmp_path / "adapter")
-        card = (tmp_path / "adapter" / "README.md").read_text()
-        assert "folder `base`" in card
-        assert str(tmp_path) not in card
-        assert "library_name: peft" in card
-        written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-        assert written["base_model_name_or_path"] == str(tmp_path / "base")
-        assert written["inference_mode"] is True
-        assert written["backbone"]["model_type"] == tiny.CONFIGS[family]().model_type
-
 
 @pytest.mark.parametrize(
     ("method", "name", "why"),
