@@ -270,18 +270,6 @@ def test_without_a_mask_all_tokens_are_real(method):
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack, of every site"])
-def test_gradient_checkpointing(method, reentrant):
-    inputs, model = batch(), model_for(method).train()
-    _, plain, _ = outcome(model, inputs, False)
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    model.enable_input_require_grads()
-    _, checkpointed, shapes = outcome(model, inputs, True)
-    assert {shape[0] for shape in shapes} == {1}
-    compare_gradients(checkpointed, plain)
-
-
 def test_training_after_inference_mode():
     """What inference mode has made, and what is kept from it, must not stand in the way of gradients."""
     model, inputs = model_for("stack, of every site", attention_window=[6, 6, 6]), batch()
@@ -356,25 +344,6 @@ def test_lora_on_the_projections(task, first):
     assert all(grads[name].abs().max() > 0 for name in grads if "layer.1" in name)
     merged = model.eval().merge_and_unload()
     compare(merged, inputs)
-
-
-def test_documents_that_name_their_adapters_run_packed():
-    model = model_for("prefix-propagation")
-    model.add_adapter("long", PrefixPropagationConfig(task_type="SEQ_CLS", num_virtual_tokens=5))
-    tiny.shaken(model, scale=0.3).double().eval()
-    inputs = {name: x for name, x in batch().items() if name != "labels"}
-    names = ["long", "default", "__base__", "long"]
-    with torch.no_grad():
-        mixed, shapes = watched(model, lambda: model(**inputs, adapter_names=names).logits)
-        assert {shape[0] for shape in shapes} == {1}
-        for row, name in enumerate(names):
-            if name == "__base__":
-                with model.disable_adapter():
-                    expected = model(**inputs).logits
-            else:
-                model.set_adapter(name)
-                expected = model(**inputs).logits
-            torch.testing.assert_close(mixed[row], expected[row], atol=1e-9, rtol=0)
 
 
 def test_two_adapters_at_once_and_none():
@@ -573,21 +542,3 @@ def test_the_last_layer_computes_everything_where_it_is_read():
     states = model.get_base_model().longformer(**inputs).last_hidden_state
     assert states.shape == (4, N, 32)
     assert bool((states[inputs["attention_mask"].bool()].abs().amax(-1) > 0).all())
-
-
-def test_an_error_in_the_midst_leaves_no_mark():
-    model, inputs = model_for("prefix-propagation"), batch()
-    expected = compare(model, inputs).logits
-    body = model.get_base_model().longformer
-
-    def fail(*_):
-        raise RuntimeError("in the midst")
-
-    handle = body.encoder.layer[1].register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="in the midst"):
-        model(**inputs)
-    handle.remove()
-    assert HEAD_INPUTS.get(body.encoder) is None
-    inputs_only = {name: x for name, x in inputs.items() if name != "labels"}
-    assert body(**inputs_only).last_hidden_state.shape == (4, N, 32)
-    same(compare(model, inputs).logits, expected, 1e-12)
