@@ -96,19 +96,6 @@ def test_a_step_that_no_rhythm_falls_on_is_evaluated_when_it_is_the_last(tiny, t
     assert all("train_loss" in entry and "validation" in entry for entry in entries)
 
 
-def test_accumulation_checkpointing_bf16_and_a_head_learning_rate(tiny, tmp_path, cli, record):
-    options = {
-        "epochs": 1,
-        "batch_size": 4,
-        "gradient_accumulation_steps": 4,
-        "gradient_checkpointing": True,
-        "precision": "bf16",
-        "head_learning_rate": 0.1,
-    }
-    assert cli("train", tiny.recipe(tmp_path / "r.yaml", training=options)).code == 0
-    assert record(tmp_path / "runs" / "run")["steps"] == 6
-
-
 def test_several_recipes_give_one_table_and_a_failed_one_does_not_lose_the_others(tiny, tmp_path, cli):
     short = {"epochs": 1}
     first = tiny.recipe(tmp_path / "a.yaml", training=short, name="a")

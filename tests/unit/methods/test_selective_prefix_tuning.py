@@ -5,14 +5,11 @@ from itertools import combinations
 
 import pytest
 import torch
-from peft import get_peft_model
 
 from foretoken import PrefixTuningConfig, SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.selective_prefix_tuning import SoftMask
-
-from support import tiny
 
 P = 3
 SHAPES = (AttentionShape(4, 4, 8), AttentionShape(4, 2, 8), AttentionShape(4, 2, 16, is_cross=True))
@@ -125,37 +122,6 @@ def test_every_attention_has_columns_of_its_width(config, options):
         assert owned == [P * 32 + 33 * 6 + 7 * 64, 7 * 32, 7 * 64]
     else:
         assert owned == [P * 64, P * 32, P * 64]
-
-
-@pytest.mark.parametrize("family", ["bert", "longformer"])
-@pytest.mark.parametrize("training", [False, True])
-def test_without_mask_and_loss_it_is_prefix_tuning(family, training):
-    def run(config):
-        model = get_peft_model(tiny.model(family), config(task_type="SEQ_CLS", num_virtual_tokens=P))
-        model = tiny.shaken(model).train(training)
-        torch.manual_seed(5)  # dropout of the prefix
-        loss = model(**tiny.batch(family)).loss
-        loss.backward()
-        return loss, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-
-    def plain(**options):
-        return SelectivePrefixTuningConfig(alpha=None, selective_loss_weight=0.0, **options)
-
-    (loss, gradients), (expected, wanted) = run(plain), run(PrefixTuningConfig)
-    assert torch.equal(loss, expected)
-    assert gradients.keys() == wanted.keys()
-    assert all(torch.equal(gradients[name], wanted[name]) for name in wanted)
-
-
-def test_the_mask_acts_in_the_model():
-    def logits(alpha):
-        config = SelectivePrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=P, alpha=alpha)
-        model = tiny.shaken(get_peft_model(tiny.model("bert"), config)).eval()
-        with torch.no_grad():
-            return model(**tiny.batch("bert")).logits
-
-    assert (logits(8.0) - logits(None)).abs().max() > 1e-2
-    assert (logits(8.0) - logits(1.0)).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "8", True])
