@@ -3,8 +3,6 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from support.tiny_run import documents, write_csv
-
 
 def test_a_run_leaves_adapter_record_and_predictions(finished, record):
     values = record(finished)
@@ -107,17 +105,6 @@ def test_several_recipes_give_one_table_and_a_failed_one_does_not_lose_the_other
     assert [line.split()[0] for line in lines[:3]] == ["method", "lora", "bitfit"]
     assert lines[-1].endswith(f": {tmp_path / 'runs' / 'a'}, {tmp_path / 'runs' / 'c'}")
     assert "no.csv" in result.err
-
-
-def test_a_20000_token_document_trains_and_its_truncation_is_said(tiny, tmp_path, cli, record):
-    rows = [*documents(40), ("lunch " * 20_000, "ham"), ("prize " * 20_000, "spam")]
-    data = write_csv(tmp_path / "long.csv", rows)
-    result = cli("train", tiny.recipe(tmp_path / "r.yaml", data={"path": str(data)}, training={"epochs": 1}))
-    assert result.code == 0
-    assert "truncated to 64 tokens" in result.err
-    counts = record(tmp_path / "runs" / "run")["documents"]
-    assert sum(split["truncated"] for split in counts.values()) == 2
-    assert max(split["longest"] for split in counts.values()) == 20_002
 
 
 def test_a_lengthened_model_is_made_once_and_the_adapter_reloads(tiny, tmp_path, cli):
