@@ -10,10 +10,6 @@ import pytest
 import yaml
 from sklearn.metrics import accuracy_score, f1_score
 
-from foretoken.report.runs.compare import compare
-from foretoken.report.runs.documents import per_document
-from foretoken.report.runs.groups import collect
-from foretoken.report.runs.records import find_runs
 from foretoken.training.run import folds
 from foretoken_cli import main
 
@@ -141,32 +137,6 @@ def test_a_fold_evaluates_and_predicts(done, tiny, cli):
 def test_bad_folds_are_one_line(recipe, tmp_path, refused, words, said):
     assert said in refused("train", recipe, "--output", tmp_path, *words)
     assert not list(tmp_path.rglob("run.json"))
-
-
-@pytest.mark.slow
-def test_a_sweep_of_folds_and_seeds_is_compared_on_all_documents(recipe, tiny, tmp_path, cli):
-    values = {
-        "recipe": {
-            "model": str(tiny.model),
-            "data": {"path": str(tiny.data), "folds": FOLDS},
-            "training": {"num_threads": 1, "max_steps": 2},
-        },
-        "output": str(tmp_path / "sweeps"),
-        "compare": {"method": [{"name": "lora", "r": 2}, "bitfit"]},
-        "seeds": [0, 1],
-    }
-    (tmp_path / "mail.yaml").write_text(yaml.safe_dump(values))
-    assert cli("sweep", tmp_path / "mail.yaml").code == 0
-    results = collect(find_runs([tmp_path / "sweeps"]))
-    assert (len(results.finished), len(results.by_seed)) == (12, 4)
-    for group in results.chosen:
-        assert [run.seed for run in group.runs] == [0, 1]
-        assert len(group.values("accuracy", "test")) == 2
-        assert len(per_document(group)) == 120
-    (found,) = compare(results)
-    right = {group.label: np.mean(list(per_document(group).values())) for group in (found.one, found.other)}
-    assert found.bootstrap.difference == pytest.approx(right[found.one.label] - right[found.other.label])
-    assert not results.left_out
 
 
 def test_a_file_in_the_place_of_the_result_is_left_alone(recipe, tmp_path, refused):

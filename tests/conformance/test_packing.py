@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import LongformerModel
 from transformers.models.longformer.modeling_longformer import (
     LongformerEncoder,
     LongformerLayer,
@@ -17,7 +16,6 @@ from transformers.models.longformer.modeling_longformer import (
 import foretoken
 from foretoken import PrefixPropagationConfig
 from foretoken.attention.choose import use_engine, use_packing
-from foretoken.backbones.longformer.packed import PackingEncoder
 from foretoken.backbones.packing import HEAD_INPUTS
 from foretoken.errors import BackboneError
 
@@ -367,21 +365,6 @@ def classes(model):
     body = model.get_submodule("longformer")
     layer = body.encoder.layer[0]
     return type(body.encoder), type(layer), type(layer.attention.self)
-
-
-def test_unloading_gives_back_transformers_own_classes():
-    frozen = tiny.model("longformer").double()
-    inputs = batch()
-    expected, before = frozen(**inputs).logits, classes(frozen)
-    model = tiny.shaken(adapted(frozen, "stack, of every site", task_type="SEQ_CLS")).double()
-    assert classes(model.get_base_model())[0] is PackingEncoder
-    plain = model.unload()
-    assert classes(plain) == before == (LongformerEncoder, LongformerLayer, LongformerSelfAttention)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in plain.modules())
-    again, shapes = watched(plain, lambda: plain(**inputs).logits)
-    assert {shape[0] for shape in shapes} == {4}
-    assert set(plain.longformer.encoder.__dict__) == set(LongformerModel(plain.config).encoder.__dict__)
-    torch.testing.assert_close(again, expected)
 
 
 @pytest.mark.parametrize(
