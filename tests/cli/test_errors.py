@@ -87,11 +87,6 @@ def test_a_model_that_is_not_there(tiny, tmp_path, refused):
     assert "nowhere" in refused("train", tiny.recipe(tmp_path / "r.yaml", model=str(tmp_path / "nowhere")))
 
 
-def test_more_tokens_than_the_model_reads(tiny, tmp_path, refused):
-    message = refused("train", tiny.recipe(tmp_path / "r.yaml"), "--max_length", 65)
-    assert "reads at most 64 tokens" in message
-
-
 def test_a_metric_that_the_data_do_not_have(tiny, tmp_path, refused):
     rows = [(text, index % 3) for index, (text, _) in enumerate(documents(60))]
     data = {"path": str(write_csv(tmp_path / "three.csv", rows))}

@@ -280,7 +280,6 @@ def test_a_decoder_is_refused():
         adapted(body(is_decoder=True, attention_type="original_full"), "prefix-tuning")
 
 
-@pytest.mark.slow  # tracing takes seconds, and what breaks a graph is torch's next version
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
 def test_it_compiles_without_a_graph_break(method):

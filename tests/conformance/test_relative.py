@@ -301,7 +301,7 @@ def test_a_convolution_survives_an_adapter():
         assert torch.equal(unloaded(**inputs).last_hidden_state, expected)
 
 
-@pytest.mark.slow  # tracing takes seconds, and what breaks a graph is torch's next version
+@pytest.mark.slow  # six traces of seconds each; BigBird's is traced by default
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(("family", "variant"), [("deberta-v2", "v3"), ("deberta-v2", "v2-xlarge"), ("mpnet", "")])
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])

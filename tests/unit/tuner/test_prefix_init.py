@@ -20,7 +20,6 @@ from foretoken import (
     initialise_prefix,
 )
 from foretoken.errors import AdapterError, BackboneError, ConfigError
-from foretoken.training.model.adapter import build_config, method_errors
 
 from support import tiny
 
@@ -266,16 +265,6 @@ class TestTheOption:
             get_peft_model(model, stack)
         assert set(dict(model.named_modules())) == names
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-    def test_recipes_take_it(self):
-        method = {"name": "prefix-tuning", "prefix_init": "text", "prefix_init_text": "a long document"}
-        assert method_errors(method) == []
-        assert build_config(method).prefix_init_text == "a long document"
-        assert method_errors(method | {"prefix_init": "words"}) == [
-            "method.prefix_init: got 'words' (a text), expected `auto` or `random` or `positions` or "
-            "`vocabulary` or `text` or `adapter`"
-        ]
-        assert "prefix_init is 'text'" in method_errors({"name": "mam-adapter", "prefix_init": "text"})[0]
 
 
 class TestLoading:
