@@ -1,4 +1,4 @@
-"""`method: tf-idf` from the command line: one more run, which predicts, is evaluated, reported and compared."""
+"""`method: tf-idf` from the command line: one more run, which predicts, is evaluated and reported."""
 
 import json
 
@@ -8,7 +8,6 @@ import pytest
 from foretoken.inference.evaluate import measure_test
 from foretoken.training.recipe.recipe import load_recipe
 from foretoken.training.run.train import train
-from foretoken_cli import main
 
 from support.tiny_generation import copies, write_rows
 
@@ -115,22 +114,3 @@ def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, t
     assert not (tmp_path / "runs" / "third").exists()
     assert "method.minimum: no such key" in refused("train", recipe(method={"name": "tf-idf", "minimum": 3}))
     assert "did you mean 'tf-idf'?" in refused("train", recipe(method="tfidf"))
-
-
-def test_a_sweep_takes_it_as_one_more_method(tiny, tmp_path, record):
-    plan = tmp_path / "sweep.yaml"
-    data = {"path": str(tiny.data)}
-    plan.write_text(
-        json.dumps(
-            {
-                "name": "beside",
-                "output": str(tmp_path / "sweep"),
-                "recipe": {"model": str(tiny.model), "data": data, "method": "tf-idf"},
-                "search": {"space": {"method.C": [0.1, 1.0]}},
-            }
-        )
-    )
-    assert main(["sweep", str(plan)]) == 0
-    found = [json.loads(path.read_text()) for path in (tmp_path / "sweep").rglob("run.json")]
-    assert len(found) == 2
-    assert sum("test" in values for values in found) == 1

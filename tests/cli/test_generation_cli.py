@@ -86,18 +86,6 @@ def test_a_run_is_measured_saved_and_predicts_the_same_texts_again(run, cli, rec
     assert "bleu" in measured.out
 
 
-def test_an_adapter_holds_the_new_rows_alone(run, record):
-    done = run("gpt2")
-    assert done.result.code == 0, done.result.err
-    weights = load_file(done.folder / "adapter" / "adapter_model.safetensors")
-    rows = [name for name, tensor in weights.items() if tensor.shape[0] >= 18 or "token_adapter" in name]
-    assert rows == ["base_model.model.transformer.wte.token_adapter.trainable_tokens_delta"]
-    assert weights[rows[0]].shape == (1, 32)  # <target>
-    values = record(done.folder)
-    assert values["parameters"]["head"] == 0
-    assert values["parameters"]["adapter"] == sum(tensor.numel() for tensor in weights.values())
-
-
 def test_plain_peft_generates_the_same(run):
     done = run("gpt2")
     tokenizer = AutoTokenizer.from_pretrained(done.folder / "adapter")

@@ -99,6 +99,8 @@ def test_every_method_is_among_them():
     ("method", "said"),
     [
         ("LoRA", "no method 'LoRA' (did you mean 'lora'?)"),
+        ({}, "method.name: is required"),
+        ({"name": "full", "r": 4}, "method.r: no such key"),
         ({"name": "inducer-tuning", "varient": "gating"}, "method.varient: no such key (did you mean 'variant'?)"),
         ({"name": "inducer-tuning", "variant": "gatting"}, "(did you mean 'gating'?)"),
         ({"name": "inducer-tuning", "lora_r": "2"}, "method.lora_r: got '2' (a text), expected a whole number"),

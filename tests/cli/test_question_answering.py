@@ -90,16 +90,3 @@ def test_it_learns(files, tiny, cli, record, tmp_path):
     assert trained.code == 0, trained.err
     found = record(tmp_path / "runs" / "run")
     assert found["validation"]["token_f1"] > 0.8
-
-
-def test_texts_alone_are_no_questions(files, tiny, cli, refused, tmp_path):
-    model, data, _ = files
-    recipe = tiny.recipe(
-        tmp_path / "recipe.yaml",
-        model=str(model),
-        data={"path": str(data), "problem": "question-answering"},
-        training={"max_steps": 1},
-    )
-    assert cli("train", recipe).code == 0
-    said = refused("predict", tmp_path / "runs" / "run", "where is it?")
-    assert said == "question-answering needs more than a text: name a file with --input"

@@ -1,18 +1,10 @@
 import json
 import shutil
-import warnings
 
 import pyarrow.parquet as pq
 import pytest
-import torch
-from peft import AutoPeftModelForSequenceClassification
-from transformers import AutoTokenizer
-
-from foretoken.methods import METHODS
 
 from support.tiny_run import documents, write_csv
-
-ADAPTERS = [name for name in METHODS if name not in ("full", "stack")]
 
 
 def test_a_run_leaves_adapter_record_and_predictions(finished, record):
@@ -44,13 +36,6 @@ def test_parameters_of_method_and_head_are_counted_apart(finished, record):
     assert counted["percent"] == pytest.approx(100 * (counted["adapter"] + counted["head"]) / counted["total"])
 
 
-def test_the_best_checkpoint_is_the_one_that_is_measured(finished, record):
-    values = record(finished)
-    best = max(entry["validation"]["f1_macro"] for entry in values["epochs"])
-    assert values["best"]["value"] == best
-    assert values["validation"]["f1_macro"] == pytest.approx(best)
-
-
 def test_predictions_are_in_the_order_of_the_file_and_agree_with_the_metrics(finished, record):
     table = pq.read_table(finished / "predictions.parquet").to_pandas()
     assert list(table.columns) == ["split", "id", "label", "prediction", "prob_ham", "prob_spam", "part", "tokens"]
@@ -60,35 +45,6 @@ def test_predictions_are_in_the_order_of_the_file_and_agree_with_the_metrics(fin
         rows = table[table["split"] == split]
         accuracy = (rows["label"] == rows["prediction"]).mean()
         assert accuracy == pytest.approx(record(finished)[split]["accuracy"])
-
-
-def test_the_saved_adapter_loads_with_plain_peft_and_predicts_the_same(finished, tiny):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it deprecates
-        model = AutoPeftModelForSequenceClassification.from_pretrained(finished / "adapter").eval()
-    tokenizer = AutoTokenizer.from_pretrained(finished / "adapter")
-    texts = [text for text, _ in documents(120)]
-    rows = pq.read_table(finished / "predictions.parquet").to_pylist()
-    with torch.inference_mode():
-        got = [model(**tokenizer(texts[int(row["id"])], return_tensors="pt")).logits.softmax(-1) for row in rows]
-    assert torch.cat(got)[:, 1].tolist() == pytest.approx([row["prob_spam"] for row in rows], abs=1e-5)
-
-
-BY_DEFAULT = ("prefix-propagation", "lora", "full")  # the others train and predict in test_methods.py
-EVERY_METHOD = [
-    pytest.param(method, marks=() if method in BY_DEFAULT else pytest.mark.slow) for method in (*ADAPTERS, "full")
-]
-
-
-@pytest.mark.parametrize("method", EVERY_METHOD)
-def test_every_method_trains_saves_and_predicts(method, tiny, tmp_path, cli, record):
-    recipe = tiny.recipe(tmp_path / "r.yaml", method=method, training={"epochs": 1})
-    assert cli("train", recipe).code == 0
-    run = tmp_path / "runs" / "run"
-    assert (run / ("model" if method == "full" else "adapter")).is_dir()
-    evaluated = cli("evaluate", run, tiny.data)
-    assert evaluated.code == 0
-    assert "accuracy" in evaluated.out
 
 
 def test_the_same_recipe_twice_gives_the_same_predictions(finished, tiny, tmp_path, cli):
@@ -104,21 +60,6 @@ def test_a_finished_run_is_not_repeated_but_its_table_is_shown(finished, cli):
     assert "is finished and is not repeated" in result.err
     assert str(finished) in result.out
     assert (finished / "run.json").read_bytes() == before
-
-
-def test_restart_begins_anew_and_renames_a_finished_run(tiny, tmp_path, cli, record):
-    recipe = tiny.recipe(tmp_path / "r.yaml", training={"epochs": 1})
-    cli("train", recipe)
-    cli("train", recipe, "--restart", "--training.epochs=2")
-    assert len(record(tmp_path / "runs" / "run")["epochs"]) == 2
-    assert len(record(tmp_path / "runs" / "run.1")["epochs"]) == 1
-
-
-def test_a_changed_recipe_is_refused_and_the_keys_are_named(finished, refused):
-    message = refused("train", finished.parent.parent / "recipe.yaml", "--training.learning_rate", "1e-3")
-    assert "training.learning_rate: 0.03 in the folder, 0.001 now" in message
-    assert "--restart" in message
-    assert "epochs" not in message
 
 
 def test_max_steps_evaluation_by_steps_and_early_stopping(tiny, tmp_path, cli, record):
@@ -138,19 +79,6 @@ def test_a_step_that_no_rhythm_falls_on_is_evaluated_when_it_is_the_last(tiny, t
     entries = record(tmp_path / "runs" / "run")["epochs"]
     assert [entry["step"] for entry in entries] == [3, 5]
     assert all("train_loss" in entry and "validation" in entry for entry in entries)
-
-
-def test_accumulation_checkpointing_bf16_and_a_head_learning_rate(tiny, tmp_path, cli, record):
-    options = {
-        "epochs": 1,
-        "batch_size": 4,
-        "gradient_accumulation_steps": 4,
-        "gradient_checkpointing": True,
-        "precision": "bf16",
-        "head_learning_rate": 0.1,
-    }
-    assert cli("train", tiny.recipe(tmp_path / "r.yaml", training=options)).code == 0
-    assert record(tmp_path / "runs" / "run")["steps"] == 6
 
 
 def test_several_recipes_give_one_table_and_a_failed_one_does_not_lose_the_others(tiny, tmp_path, cli):

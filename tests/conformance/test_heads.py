@@ -58,6 +58,16 @@ def by_hand(state, tensors, pool, *, hidden):
     return tensors[f"{pool}.weight"] @ state + tensors[f"{pool}.bias"]
 
 
+def head_of(model, pool):
+    """Return the tensors of the head at work, and the query of the attention pool."""
+    is_adapted = isinstance(model, PeftModel)
+    base = model.get_base_model() if is_adapted else model
+    parts = [base.classifier, base.base_model.attention_pool if pool == "attention" else None]
+    if is_adapted:
+        parts = [part and part.modules_to_save["default"] for part in parts]
+    return parts[0].state_dict(), parts[1] and parts[1].weight[0]
+
+
 def random_heads(model):
     """Give every parameter of the heads a random value."""
     generator = torch.Generator().manual_seed(9)
@@ -80,32 +90,17 @@ def with_head(family, pool, *, hidden=False, method=None, **changes):
     ("family", "left"), [*((family, False) for family in FAMILIES), ("bert", True), ("longformer", True)]
 )
 @pytest.mark.parametrize("pool", PLAIN)
-def test_pools_are_plain_loops_over_real_tokens(family, pool, left):
+@pytest.mark.parametrize("method", [None, "prefix-propagation"])
+def test_pools_are_plain_loops_over_the_texts_real_tokens(family, pool, left, method):
     hidden = pool in ("mean", "attention") and not left
-    model, inputs = with_head(family, pool, hidden=hidden), batch(family, left=left)
+    model, inputs = with_head(family, pool, hidden=hidden, method=method), batch(family, left=left)
     with torch.no_grad():
         states, logits = states_of(model, inputs), model(**inputs).logits
     assert states.shape == (3, 20, WIDTH)
-    tensors = model.classifier.state_dict()
-    query = model.base_model.attention_pool.weight[0] if pool == "attention" else None
+    tensors, query = head_of(model, pool)
     for document, mask, found in zip(states, inputs["attention_mask"].bool(), logits, strict=True):
         expected = by_hand(pooled(document[mask], pool, query), tensors, pool, hidden=hidden)
-        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("pool", ["first", "attention"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_with_a_prefix_the_text_alone_is_pooled(family, pool):
-    model, inputs = with_head(family, pool, method="prefix-propagation"), batch(family)
-    with torch.no_grad():
-        states, logits = states_of(model, inputs), model(**inputs).logits
-    assert states.shape == (3, 20, WIDTH)
-    head = model.get_base_model().classifier.modules_to_save["default"].state_dict()
-    own = model.get_base_model().base_model
-    query = own.attention_pool.modules_to_save["default"].weight[0] if pool == "attention" else None
-    for document, mask, found in zip(states, inputs["attention_mask"].bool(), logits, strict=True):
-        expected = by_hand(pooled(document[mask], pool, query), head, pool, hidden=False)
-        torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+        torch.testing.assert_close(found, expected, atol=1e-12 if method is None else 1e-9, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -169,18 +164,6 @@ def test_padding_changes_nothing(family, pool):
     with torch.no_grad():
         together, alone = model(**inputs).logits[1:2], model(**tiny.cut(inputs, 1, 14)).logits
     torch.testing.assert_close(together, alone, atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_saved_heads_are_loaded_bit_by_bit(family, tmp_path):
-    inputs = batch(family, labels=False)
-    for pool in ("attention", "prefix"):
-        model = with_head(family, pool, hidden=True, method="prefix-propagation").float()
-        model.save_pretrained(tmp_path / pool)
-        base = replace_head(tiny.model(family), pool=pool, hidden=True)
-        again = PeftModel.from_pretrained(base, tmp_path / pool)
-        with torch.no_grad():
-            assert torch.equal(again(**inputs).logits, model(**inputs).logits)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -289,15 +272,19 @@ def test_another_head_than_the_adapters_is_refused(tmp_path):
         PeftModel.from_pretrained(replace_head(tiny.model("bert")), tmp_path / "own")
 
 
+@pytest.mark.covering
+@pytest.mark.parametrize(("pool", "method"), [("attention", "prefix-tuning"), ("prefix", "prefix-propagation")])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_fresh_model_takes_the_head_of_the_adapter(family, tmp_path):
-    trained = with_head(family, "attention", hidden=True, method="prefix-tuning").float()
+def test_saved_heads_are_loaded_bit_by_bit(family, pool, method, tmp_path):
+    """Onto a model with this head, and onto a fresh one, which takes the head of the adapter."""
+    trained = with_head(family, pool, hidden=True, method=method).float()
     random_heads(trained).save_pretrained(tmp_path)
     inputs = batch(family, labels=False)
     with torch.no_grad():
         expected = trained.eval()(**inputs).logits
-        again = PeftModel.from_pretrained(tiny.model(family), tmp_path).eval()
-        assert torch.equal(again(**inputs).logits, expected)
+        for base in (replace_head(tiny.model(family), pool=pool, hidden=True), tiny.model(family)):
+            again = PeftModel.from_pretrained(base, tmp_path).eval()
+            assert torch.equal(again(**inputs).logits, expected)
         plain = tiny.model(family)
         plain.load_adapter(str(tmp_path))
         assert torch.equal(plain.eval()(**inputs).logits, expected)

@@ -10,7 +10,7 @@ from transformers.models.modernbert import modeling_modernbert
 
 from support import tiny
 from support.naive_functions import gelu, layer_norm, rotated, softmax
-from support.table import CHANGING, EMPTY, adapted, check_text_sees_text_as_without_rows
+from support.table import CHANGING, EMPTY, adapted
 
 P, HEADS, WIDTH = 3, 4, 8
 REACH = 2  # half of the tiny model's window
@@ -122,22 +122,6 @@ def test_the_model_is_what_the_loops_compute(method):
             torch.testing.assert_close(states[row, :length], expected, atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
-def test_every_token_of_a_local_layer_sees_the_prefix(method):
-    """Only the local layer's prefix is changed: the output of every token changes, far from the start as well."""
-    plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
-    assert plain.config.layer_types == ["full_attention", "sliding_attention", "sliding_attention"]
-    model = tiny.shaken(adapted(plain, method))
-    inputs = {"input_ids": torch.randint(5, 100, (1, 60))}
-    with torch.no_grad():
-        before = model(**inputs).last_hidden_state
-        for name, parameter in model.named_parameters():
-            if ".foretoken." in name and "layers.2." in name:
-                parameter.mul_(-3)
-        change = (model(**inputs).last_hidden_state - before).abs().amax(-1)
-    assert change.min() > 1e-3
-
-
 @pytest.mark.covering
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("method", [method for method in CHANGING if (method, "modernbert") not in EMPTY])
@@ -214,12 +198,6 @@ def test_a_token_masked_in_the_midst_moves_no_other(method):
     assert (states[1] - expected[1]).abs().amax(-1).min() > 1e-3
 
 
-def test_text_sees_text_as_without_rows():
-    plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
-    plain.set_attn_implementation("eager")
-    check_text_sees_text_as_without_rows(plain, tiny.batch("modernbert", "FEATURE_EXTRACTION"), P)
-
-
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
 def test_finished_masks_may_be_given(method):
     """One for each kind of layer, as the model itself makes them from a mask of the padding."""
@@ -251,17 +229,3 @@ def test_pooling_reads_the_text_alone(pooling, task):
         states = [inner.model(input_ids=one[None, :n])[0][0] for one, n in zip(ids, mask.sum(-1), strict=True)]
     expected = torch.stack([x[0] if pooling == "cls" else x.mean(0) for x in states])
     torch.testing.assert_close(seen[0], expected, atol=2e-5, rtol=2e-5)
-
-
-def test_the_head_of_a_language_model_stays_frozen():
-    model = adapted(tiny.model("modernbert", "MASKED_LM"), "prefix-propagation")
-    assert all(".foretoken." in name for name, p in model.named_parameters() if p.requires_grad)
-
-
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "inducer-tuning"])
-def test_documents_of_one_token(method):
-    model = tiny.shaken(adapted(tiny.model("modernbert"), method, task_type="SEQ_CLS"))
-    inputs = {"input_ids": torch.tensor([[7, 0, 0], [7, 8, 9]]), "attention_mask": torch.tensor([[1, 0, 0], [1, 1, 1]])}
-    with torch.no_grad():
-        together = model(**inputs).logits
-        torch.testing.assert_close(together[:1], model(input_ids=torch.tensor([[7]])).logits, atol=2e-5, rtol=2e-5)

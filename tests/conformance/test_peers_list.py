@@ -10,6 +10,7 @@ import inspect
 import io
 import json
 import pickle
+import re
 
 import accelerate
 import pytest
@@ -141,6 +142,7 @@ class TestSeveralAdapters:
         with pytest.warns(UserWarning, match="Setting active adapter to default"):
             model.delete_adapter("new_2")
         assert model.active_adapters == ["default"]
+        assert not any(".new." in name or ".new_2." in name for name in model.state_dict())
 
 
 @pytest.mark.parametrize("method", ROWS)
@@ -176,21 +178,6 @@ class TestEveryConfig:
 
 @pytest.mark.parametrize("family", FAMILIES)
 class TestOneModel:
-    def test_attributes(self, family):
-        config = ROWS["prefix-tuning"](task_type=tiny.main_task(family))
-        model = get_peft_model(tiny.model(family), config, adapter_name="mine")
-        assert type(model).__name__ == "PeftModelForSequenceClassification"
-        assert model.active_adapter == "mine"
-        assert model.peft_config["mine"].peft_type == "FORETOKEN_PREFIX_TUNING"
-        assert model.active_peft_config is model.peft_config["mine"]
-        assert model.base_model.model is model.get_base_model()
-        trained, total = model.get_nb_trainable_parameters()
-        assert trained == sum(p.numel() for p in model.parameters() if p.requires_grad)
-        assert total == sum(p.numel() for p in model.parameters())
-        layers = model.get_layer_status()
-        assert {status.active_adapters[0] for status in layers} == {"mine"}
-        assert {status.requires_grad["mine"] for status in layers} == {True}
-
     def test_preparing_for_training(self, family):
         plain = prepare_model_for_kbit_training(tiny.model(family), use_gradient_checkpointing=True)
         model = adapted(plain, "prefix-tuning", task_type=tiny.main_task(family)).train()
@@ -258,24 +245,6 @@ class TestOneModel:
         close(run(other.unload(), inputs), frozen, atol=1e-5)
         assert "foretoken" not in first.config._attn_implementation
 
-    def test_transformers_own_calls(self, family, tmp_path):
-        """model.add_adapter, save_pretrained, load_adapter, disable_adapters, delete_adapter."""
-        inputs = tiny.batch(family, labels=False)
-        expected, frozen = run(made("prefix-tuning", family), inputs), run(tiny.model(family), inputs)
-        model = tiny.model(family)
-        model.add_adapter(ROWS["prefix-tuning"](task_type=tiny.main_task(family)))
-        close(run(tiny.shaken(model), inputs), expected)
-        model.save_pretrained(tmp_path)
-        again = tiny.model(family)
-        again.load_adapter(tmp_path)
-        close(run(again, inputs), expected)
-        again.disable_adapters()
-        close(run(again, inputs), frozen, atol=1e-5)
-        again.enable_adapters()
-        close(run(again, inputs), expected)
-        again.delete_adapter("default")
-        close(run(again, inputs), frozen, atol=1e-5)
-
     @pytest.mark.parametrize("method", PREFIXES)
     def test_forward_called_past_the_hooks(self, method, family):
         """sentence-transformers calls ``model.forward(...)``; trainers read its signature."""
@@ -317,30 +286,21 @@ class TestOneModel:
             assert any(p.is_meta for p in model.parameters()) == ("" not in places)
             close(run(model, inputs), expected, atol=2e-5)
 
-    def test_the_card_and_the_config_name_the_backbone(self, family, tmp_path):
-        """What push_to_hub would upload."""
-        tiny.model(family).save_pretrained(tmp_path / "base")
-        base = tiny.TASKS[tiny.main_task(family)].from_pretrained(tmp_path / "base")
-        model = get_peft_model(base, ROWS["prefix-tuning"](task_type=tiny.main_task(family)))
-        model.save_pretrained(tmp_path / "adapter")
-        card = (tmp_path / "adapter" / "README.md").read_text()
-        assert "folder `base`" in card
-        assert str(tmp_path) not in card
-        assert "library_name: peft" in card
-        written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-        assert written["base_model_name_or_path"] == str(tmp_path / "base")
-        assert written["inference_mode"] is True
-        assert written["backbone"]["model_type"] == tiny.CONFIGS[family]().model_type
-
 
 @pytest.mark.parametrize(
-    ("method", "name"), [("prefix-tuning", "1"), ("prefix-tuning", "encoder"), ("aot-p-tuning, kronecker", "a")]
+    ("method", "name", "why"),
+    [
+        ("prefix-tuning", "1", ": names of parameters have this part"),
+        ("prefix-tuning", "encoder", ": names of parameters have this part"),
+        ("aot-p-tuning, kronecker", "a", ": names of parameters have this part"),
+        ("prefix-tuning", "scores.v2", ""),
+    ],
 )
-def test_names_that_peft_would_lose_tensors_for_are_refused(method, name):
+def test_names_that_peft_would_lose_tensors_for_are_refused(method, name, why):
     """peft saves nothing that has another adapter's name in its own: beside an adapter ``1``, no second layer."""
     model = made(method, "bert")
     expected = run(model, tiny.batch("bert", labels=False))
-    with pytest.raises(AdapterError, match=f"cannot be called '{name}': names of parameters have this part"):
+    with pytest.raises(AdapterError, match=re.escape(f"cannot be called '{name}'{why}")):
         model.add_adapter(name, ROWS[method](task_type="SEQ_CLS"))
     assert list(model.peft_config) == ["default"]
     assert torch.equal(run(model, tiny.batch("bert", labels=False)), expected)
@@ -381,22 +341,6 @@ def test_layers_of_a_stacks_lora(family, tmp_path):
 @pytest.mark.parametrize(("family", "task"), GENERATORS)
 @pytest.mark.parametrize("method", PREFIXES)
 class TestGeneration:
-    def test_beams_of_a_batch_whose_documents_name_their_adapters(self, method, family, task):
-        model = made(method, family, task)
-        model.add_adapter("other", ROWS[method](task_type=task))
-        tiny.shaken(model)
-        options = {"num_beams": 3, "do_sample": False, "max_new_tokens": 6, "min_new_tokens": 6}
-        inputs = {"input_ids": torch.randint(5, 100, (3, 9))} | options
-        mixed = model.generate(**inputs, adapter_names=["other", "default", "__base__"])
-        expected = {"default": model.generate(**inputs)}
-        with model.disable_adapter():
-            expected["__base__"] = model.generate(**inputs)
-        model.set_adapter("other")
-        expected["other"] = model.generate(**inputs)
-        for row, name in enumerate(("other", "default", "__base__")):
-            assert torch.equal(mixed[row], expected[name][row]), name
-        assert len({str(out.tolist()) for out in expected.values()}) == 3
-
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_half_precision(self, method, family, task, dtype):
         plain = tiny.model(family, task).to(dtype)
@@ -404,14 +348,6 @@ class TestGeneration:
         assert {p.dtype for p in model.parameters()} == {dtype}
         out = model.generate(input_ids=torch.randint(5, 100, (2, 7)), max_new_tokens=4, min_new_tokens=4)
         assert out.shape[0] == 2
-
-
-def test_generation_with_positional_arguments():
-    """peft's own ``generate`` takes them for decoders only."""
-    model = made("prefix-tuning", "llama", "CAUSAL_LM")
-    ids = torch.randint(5, 100, (2, 7))
-    options = {"do_sample": False, "max_new_tokens": 4}
-    assert torch.equal(model.generate(ids, **options), model.generate(input_ids=ids, **options))
 
 
 def words(folder):

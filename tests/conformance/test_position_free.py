@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
@@ -74,6 +74,7 @@ class TestRotaryFamilies:
         assert close(logits(free, text(), first=30), logits(free, text()))
         assert not close(logits(fixed, text(), first=30), logits(fixed, text()))
 
+    @pytest.mark.covering
     def test_at_position_0_it_is_the_same(self, method, family):
         free, fixed = (adapted(family, method, position_free=value) for value in (True, False))
         assert close(logits(free, text(length=1)), logits(fixed, text(length=1)))
@@ -91,6 +92,7 @@ class TestRotaryFamilies:
         alone = model.generate(ids[1:, 5:], **options)
         assert torch.equal(cached[1, -6:], alone[0, -6:])
 
+    @pytest.mark.covering
     def test_every_document_has_its_own(self, method, family):
         """In one batch: a position-free adapter, one that is not, and none."""
         model = adapted(family, method)
@@ -106,7 +108,7 @@ class TestRotaryFamilies:
             torch.testing.assert_close(mixed[2], logits(model, ids)[2], atol=3e-5, rtol=2e-5)
 
     @pytest.mark.covering
-    def test_checkpointing_and_files(self, method, family, tmp_path):
+    def test_checkpointing_changes_no_gradient(self, method, family):
         model = adapted(family, method, task="SEQ_CLS").train()
         inputs = tiny.batch(family)
 
@@ -122,11 +124,6 @@ class TestRotaryFamilies:
             model.enable_input_require_grads()
             for name, gradient in gradients().items():
                 torch.testing.assert_close(gradient, expected[name])
-        model.eval().save_pretrained(tmp_path)
-        again = PeftModel.from_pretrained(tiny.model(family, "SEQ_CLS"), tmp_path).eval()
-        inputs.pop("labels")
-        with torch.no_grad():
-            torch.testing.assert_close(again(**inputs).logits, model(**inputs).logits, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "longformer"])

@@ -10,7 +10,7 @@ from foretoken import BitFitConfig, PrefixPropagationConfig, StackConfig
 
 from support import tiny
 from support.naive_functions import gelu, layer_norm, softmax
-from support.table import adapted, check_text_sees_text_as_without_rows
+from support.table import adapted
 
 P, HEADS, WIDTH = 3, 4, 8
 VARIANTS = {  # of DeBERTa, changes of the tiny one
@@ -226,11 +226,6 @@ def test_text_without_an_adapter_is_as_in_the_frozen_model(method, family, varia
 
 
 @pytest.mark.parametrize(("family", "variant"), MODELS)
-def test_text_sees_text_as_without_rows(family, variant):
-    check_text_sees_text_as_without_rows(bare(family, variant), tiny.batch(family, "FEATURE_EXTRACTION"), P)
-
-
-@pytest.mark.parametrize(("family", "variant"), MODELS)
 @pytest.mark.parametrize("names", [None, ["default"] * 3])
 def test_bitfit_is_a_change_of_the_biases(names, family, variant):
     """Also where one projection is used for tokens and for distances, and in a convolution."""
@@ -291,20 +286,6 @@ def test_padding_on_the_left_changes_nothing(method, family, variant):
     assert torch.isfinite(states).all()
 
 
-@pytest.mark.covering
-@pytest.mark.parametrize(("family", "variant"), MODELS)
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "inducer-tuning"])
-def test_documents_of_one_token(method, family, variant):
-    model = tiny.shaken(adapted(bare(family, variant), method))
-    filler = model.config.pad_token_id
-    ids = torch.tensor([[7, filler, filler], [7, 8, 9]])
-    mask = torch.tensor([[1, 0, 0], [1, 1, 1]])
-    with torch.no_grad():
-        together = model(input_ids=ids, attention_mask=mask).last_hidden_state
-        alone = model(input_ids=ids[:1, :1], attention_mask=mask[:1, :1]).last_hidden_state
-    torch.testing.assert_close(together[:1, :1], alone, atol=2e-5, rtol=2e-5)
-
-
 def test_a_convolution_survives_an_adapter():
     """Its classes come back, and it computes what it computed before."""
     plain, inputs = bare("deberta-v2", "v2-xlarge"), tiny.batch("deberta-v2", "FEATURE_EXTRACTION")
@@ -320,6 +301,7 @@ def test_a_convolution_survives_an_adapter():
         assert torch.equal(unloaded(**inputs).last_hidden_state, expected)
 
 
+@pytest.mark.slow  # six traces of seconds each; BigBird's is traced by default
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(("family", "variant"), [("deberta-v2", "v3"), ("deberta-v2", "v2-xlarge"), ("mpnet", "")])
 @pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])

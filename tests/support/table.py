@@ -3,7 +3,6 @@
 Below them is what the tests of several families do alike.
 """
 
-import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments
 
@@ -151,16 +150,3 @@ def train_with_checkpointing(model, inputs, folder, *, steps):
     size = len(next(iter(inputs.values())))
     data = [{name: values[row] for name, values in inputs.items()} for row in range(size)]
     Trainer(model, arguments, train_dataset=data).train()
-
-
-def check_text_sees_text_as_without_rows(plain, inputs, num_rows):
-    """In the first layer the rows take a share of each token's attention; the rest is divided as it was."""
-    inputs = inputs | {"output_attentions": True}
-    with torch.no_grad():
-        frozen = plain(**inputs).attentions[0]
-        maps = tiny.shaken(adapted(plain, "prefix-propagation"))(**inputs).attentions[0]
-    text = maps[:, :, num_rows:, num_rows:]
-    assert text.sum(-1).max() < 1
-    real = inputs["attention_mask"].bool()
-    text, frozen = (x.transpose(1, 2)[real] for x in (text / text.sum(-1, keepdim=True), frozen))
-    torch.testing.assert_close(text, frozen, atol=1e-6, rtol=1e-4)

@@ -80,18 +80,6 @@ def test_a_frozen_weight_keeps_no_input(calls):
     assert all(tensor.shape == weight.shape for tensor in kept)
 
 
-@needs_onednn
-def test_gradients_of_gradients(calls):
-    x, weight, bias = parts((70,))
-
-    def penalty(function):
-        (grad,) = torch.autograd.grad(function(x, weight, bias).tanh().sum(), x, create_graph=True)
-        return torch.autograd.grad(grad.square().sum(), (x, weight, bias))
-
-    for ours, theirs in zip(penalty(linear), penalty(functional.linear), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4 * theirs.abs().max().item())
-
-
 @pytest.mark.parametrize(
     ("x", "weight"),
     [
@@ -139,6 +127,21 @@ def few_and_many(sizes, *, dtype=torch.float32):
 
 
 @needs_onednn
+@pytest.mark.parametrize("name", ["linear", *FEW])
+def test_gradients_of_gradients(name, calls):
+    product, equation, sizes = FEW.get(name, (linear, "brd,nd->brn", lambda rows, many: ((1, rows, 96), (many, 96))))
+    tensors = few_and_many(sizes(70, 300))
+
+    def penalty(function):
+        grads = torch.autograd.grad((function(*tensors) / 50).tanh().sum(), tensors, create_graph=True)
+        return torch.autograd.grad(sum(grad.square().sum() for grad in grads), tensors)
+
+    theirs = penalty(lambda *both: torch.einsum(equation, *both))
+    for ours, exact in zip(penalty(product), theirs, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4 * exact.abs().max().item())
+
+
+@needs_onednn
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize(("rows", "many"), [(LEAST_WIDTH, LEAST_MANY), (70, 300), (108, 1500)])
 @pytest.mark.parametrize("turn", [lambda x: x, transposed])
@@ -153,21 +156,6 @@ def test_few_rows_with_many_are_those_of_the_definition(name, rows, many, turn, 
         assert (ours - theirs).abs().max() <= 2e-6 * theirs.abs().max()
     with torch.no_grad():
         assert torch.equal(product(*tensors), found[0])
-
-
-@needs_onednn
-@pytest.mark.parametrize("name", FEW)
-def test_gradients_of_gradients_of_few_rows_with_many(name, calls):
-    product, equation, sizes = FEW[name]
-    tensors = few_and_many(sizes(70, 300))
-
-    def penalty(function):
-        grads = torch.autograd.grad((function(*tensors) / 50).tanh().sum(), tensors, create_graph=True)
-        return torch.autograd.grad(sum(grad.square().sum() for grad in grads), tensors)
-
-    theirs = penalty(lambda *both: torch.einsum(equation, *both))
-    for ours, exact in zip(penalty(product), theirs, strict=True):
-        torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4 * exact.abs().max().item())
 
 
 @pytest.mark.parametrize("name", FEW)

@@ -8,15 +8,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import LongformerConfig
-from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from foretoken.attention import DenseMask, ExtraColumns, LinearMap, Packed, Projected, Window, attend, engines
 from foretoken.attention.columns import column_probabilities
 from foretoken.attention.engines import cpu_band
 from foretoken.attention.engines.cpu_band import WindowedDocuments, attend_documents
 from foretoken.attention.packed import Document, packed_batch_of
-from foretoken.backbones.longformer.attention import GlobalTokens, WindowedSelfAttention, global_positions
+from foretoken.backbones.longformer.attention import global_positions
 
 INF = float("inf")
 FAST = tuple(name for name in engines(Window) if name not in ("reference", "flex"))
@@ -227,54 +225,6 @@ def distances(got, exact):
     return [float((one.float() - other).norm()) for one, other in zip(got, exact, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("globals_", "padding"), [((), 0), (((0, 0), (1, 0)), 7), (((0, 3), (0, 20), (1, 31)), 0)], ids=str
-)
-def test_bfloat16_is_as_near_to_float32_as_transformers(longformer_config, globals_, padding):
-    torch.manual_seed(2)
-    exact = LongformerSelfAttention(longformer_config, layer_id=0)
-    hidden = torch.randn(2, 64, 64)
-    masked = torch.zeros(2, 64, dtype=torch.bool)
-    masked[1, 64 - padding :] = padding > 0
-    marks = torch.zeros_like(masked)
-    for place in globals_:
-        marks[place] = True
-    found = {}
-    for name in ("exact", "theirs", "ours"):
-        module = LongformerSelfAttention(longformer_config, layer_id=0)
-        module.load_state_dict(exact.state_dict())
-        module = module.to(torch.float32 if name == "exact" else torch.bfloat16)
-        if name == "ours":
-            module.__class__, module.global_tokens = WindowedSelfAttention, GlobalTokens()
-        x = hidden.to(module.query.weight.dtype).detach().clone().requires_grad_()
-        out = module(
-            x,
-            attention_mask=torch.where(marks, 1e4, 0.0).masked_fill(masked, -1e4).to(x.dtype),
-            is_index_masked=masked,
-            is_index_global_attn=marks,
-            is_global_attn=bool(marks.any()),
-        )[0]
-        (out * torch.linspace(-1, 1, 64, dtype=out.dtype)).sum().backward()
-        found[name] = [out.detach(), x.grad, module.key.weight.grad, module.value.bias.grad]
-    ours, theirs = (distances(found[name], found["exact"]) for name in ("ours", "theirs"))
-    for one, other, whole in zip(ours, theirs, found["exact"], strict=True):
-        assert one <= 1.5 * other + 0.001 * float(whole.norm())
-
-
-@pytest.fixture
-def longformer_config():
-    return LongformerConfig(
-        attention_window=[16],
-        num_hidden_layers=1,
-        hidden_size=64,
-        num_attention_heads=4,
-        intermediate_size=64,
-        vocab_size=50,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.2,
-    )
-
-
 # ---- packed engines ----------------------------------------------------------------------------------------------
 
 
@@ -328,18 +278,12 @@ def back(stream, x):
     return stream.unpack(torch.cat([rows, x.transpose(1, 2)], dim=1))[:, stream.prefix_length :].transpose(1, 2)
 
 
-@profile(60)
+@profile(50)
 @given(cases(rows=3))
 def test_packed_documents_are_what_they_are_padded(case):
-    padded, packed = padded_and_packed(case, "block", torch.float64)
-    check_equal(packed, padded, 1e-10)
-
-
-@profile(20)
-@given(cases(most=150, rows=3))
-def test_packed_documents_are_what_they_are_padded_in_float32(case):
-    padded, packed = padded_and_packed(case, "block", torch.float32)
-    check_equal(packed, padded, 1e-5)
+    for dtype, atol in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        padded, packed = padded_and_packed(case, "block", dtype)
+        check_equal(packed, padded, atol)
 
 
 @profile(5)
@@ -656,22 +600,13 @@ def test_numerical_gradients_of_the_block_engine(num_outside, globals_, monkeypa
     assert torch.autograd.gradcheck(lambda *x: windowed(case, x, "block"), inputs)
 
 
-@pytest.mark.parametrize("left_out", range(6))
-def test_inputs_without_a_gradient_take_none_from_the_others(left_out):
-    inputs = LONG.inputs(torch.float64)
-    wanted = [x for number, x in enumerate(inputs[:6]) if number != left_out]
-    full = with_gradients(*windowed(LONG, inputs, "block"), wanted)
-    inputs[left_out].requires_grad_(False)
-    check_equal(with_gradients(*windowed(LONG, inputs, "block"), wanted), full, 1e-14)
-
-
-@pytest.mark.parametrize("name", ["query", "key", "value", "columns", "front key", "front value"])
-def test_each_gradient_is_right_by_itself(name):
-    number = ["query", "key", "value", "columns", "front key", "front value"].index(name)
+@pytest.mark.parametrize("wanted", [*((i,) for i in range(6)), *(tuple({*range(6)} - {i}) for i in range(6))], ids=str)
+def test_gradients_of_some_inputs_are_those_of_the_reference(wanted):
+    """Of query, key, value, columns, and keys and values in front: one alone, and all but one."""
     found = []
     for engine in ("block", "reference"):
-        inputs = [x if i == number or x is None else x.detach() for i, x in enumerate(LONG.inputs(torch.float64))]
-        found.append(with_gradients(*windowed(LONG, inputs, engine), [inputs[number]]))
+        inputs = [x if i in wanted or x is None else x.detach() for i, x in enumerate(LONG.inputs(torch.float64))]
+        found.append(with_gradients(*windowed(LONG, inputs, engine), [inputs[i] for i in wanted]))
     check_equal(*found, 1e-10)
 
 

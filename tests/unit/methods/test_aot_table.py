@@ -103,17 +103,6 @@ def test_only_a_chunk_of_rows_is_in_memory_while_fusing(config, place, tmp_path)
     assert seen == [(10, False), (10, False), (3, False)] * L
 
 
-def test_only_rows_of_distinct_tokens_are_read(folder, place, monkeypatch):
-    fused, asked = AoTPTuningConfig.from_pretrained(str(folder)).build(place).layers, []
-    rows = FusedTable.rows
-    monkeypatch.setattr(
-        FusedTable, "rows", lambda table, layer, ids: asked.append(ids.tolist()) or rows(table, layer, ids)
-    )
-    for entry in fused.values():
-        entry.on_text(torch.randn(2, 5, D), IDS)
-    assert asked == [[0, 1, 4, 7, 22]] * L
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_table_is_mapped_and_not_read(tmp_path):
     """Opening a table of 64 MiB takes no memory for it, and reading rows takes memory for their pages only."""

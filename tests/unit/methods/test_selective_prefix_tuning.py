@@ -5,14 +5,11 @@ from itertools import combinations
 
 import pytest
 import torch
-from peft import get_peft_model
 
 from foretoken import PrefixTuningConfig, SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.selective_prefix_tuning import SoftMask
-
-from support import tiny
 
 P = 3
 SHAPES = (AttentionShape(4, 4, 8), AttentionShape(4, 2, 8), AttentionShape(4, 2, 16, is_cross=True))
@@ -46,24 +43,6 @@ def loss_by_loops(prefixes):
     return total / 2
 
 
-@pytest.mark.parametrize("alpha", [1.0, 8, 16.0])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_mask_weights_each_score_as_in_equation_6(shape, alpha):
-    _, sites = built((shape,), alpha=alpha)
-    columns = sites.attention[0]
-    heads, width = shape.num_key_value_heads, shape.head_dim
-    query, scale = torch.randn(2, shape.num_heads, 5, width, dtype=torch.float64), width**-0.5
-    text = torch.randn(2, shape.num_heads, 5, 7, dtype=torch.float64)
-    weights = torch.softmax(torch.cat([text, columns.scores(query, scale)], dim=-1), dim=-1)
-    keys = columns.prefix().detach()[:, : heads * width].view(P, heads, width)
-    for b, h, i in [(0, 0, 0), (1, 3, 4), (0, 2, 1)]:
-        s = [float(query[b, h, i] @ keys[r, h * heads // shape.num_heads]) * scale for r in range(P)]
-        masked = [math.exp(x) / (1 + math.exp(-alpha * x)) for x in s]
-        everything = [*text[b, h, i].exp().tolist(), *masked]
-        expected = [x / sum(everything) for x in everything]
-        assert weights[b, h, i].tolist() == pytest.approx(expected, abs=1e-12)
-
-
 def test_dropped_scores_are_those_of_no_likeness_and_the_mask_sees_them():
     """In training the mask is given 0 or ``s / (1 - p)``; elsewhere ``s``."""
     _, sites = built((AttentionShape(4, 4, 8),), alpha=2.0, score_dropout=0.25)
@@ -82,45 +61,10 @@ def test_dropped_scores_are_those_of_no_likeness_and_the_mask_sees_them():
     torch.testing.assert_close(columns.eval().scores(query, 0.3).detach(), masked(plain))
 
 
-def test_a_steep_mask_removes_tokens_that_point_away():
-    """Appendix B: a negative score is ignored almost wholly, a large positive one stays as it is."""
-    _, sites = built((AttentionShape(1, 1, 1),), alpha=16.0, num_virtual_tokens=2)
-    columns = sites.attention[0]
-    with torch.no_grad():
-        columns.prefix.weight.copy_(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
-    scores = columns.scores(torch.ones(1, 1, 1, 1, dtype=torch.float64), 1.0).flatten()
-    assert scores.exp()[0] < 1e-7
-    assert scores[1].item() == pytest.approx(1.0, abs=1e-6)
-
-
 @pytest.mark.parametrize("options", [{}, PROJECTED])
 def test_the_loss_is_equations_7_to_10(options):
     config, sites = built(selective_loss_weight=0.3, **options)
     assert config.auxiliary_loss(sites).item() == pytest.approx(0.3 * loss_by_loops(prefixes(sites)), rel=1e-12)
-
-
-def test_the_gradient_of_the_loss_is_that_of_the_equations():
-    config, sites = built(selective_loss_weight=1.0)
-    config.auxiliary_loss(sites).backward()
-    before = prefixes(sites)
-    step = 1e-6
-    for layer, (row, column) in ((0, (0, 3)), (1, (2, 20)), (2, (1, 63))):
-        moved = [x.clone() for x in before]
-        moved[layer][row, column] += step
-        up = loss_by_loops(moved)
-        moved[layer][row, column] -= 2 * step
-        slope = (up - loss_by_loops(moved)) / (2 * step)
-        assert sites.attention[layer].prefix.weight.grad[row, column].item() == pytest.approx(slope, rel=1e-5)
-
-
-@pytest.mark.parametrize("options", [{}, PROJECTED])
-def test_the_loss_reaches_every_parameter(options):
-    config, sites = built(**options)
-    config.auxiliary_loss(sites).backward()
-    for columns in sites.attention.values():
-        for name, parameter in columns.named_parameters():
-            assert parameter.grad is not None, name
-            assert parameter.grad.abs().max() > 0, name
 
 
 def test_the_loss_knows_no_dropout():
@@ -128,16 +72,6 @@ def test_the_loss_knows_no_dropout():
     assert all(columns.training for columns in sites.attention.values())
     assert config.auxiliary_loss(sites) == config.auxiliary_loss(sites)
     assert config.auxiliary_loss(sites).item() == pytest.approx(2e-4 * loss_by_loops(prefixes(sites)), rel=1e-12)
-
-
-def test_orthogonal_tokens_cost_nothing_and_parallel_ones_most():
-    config, sites = built((AttentionShape(1, 1, 4),), selective_loss_weight=1.0, num_virtual_tokens=2)
-    prefix = sites.attention[0].prefix.weight
-    with torch.no_grad():
-        prefix.copy_(torch.tensor([[3.0, 0, 0, 0, 0, 0, 2, 0], [0, 5.0, 0, 0, 1, 1, 0, 1]]))
-        assert config.auxiliary_loss(sites) == 0
-        prefix.copy_(torch.tensor([[3.0, 0, 0, 0, 0, 0, 2, 0], [-5.0, 0, 0, 0, 0, 0, 7, 0]]))
-        assert config.auxiliary_loss(sites) == 1
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -190,37 +124,6 @@ def test_every_attention_has_columns_of_its_width(config, options):
         assert owned == [P * 64, P * 32, P * 64]
 
 
-@pytest.mark.parametrize("family", ["bert", "longformer"])
-@pytest.mark.parametrize("training", [False, True])
-def test_without_mask_and_loss_it_is_prefix_tuning(family, training):
-    def run(config):
-        model = get_peft_model(tiny.model(family), config(task_type="SEQ_CLS", num_virtual_tokens=P))
-        model = tiny.shaken(model).train(training)
-        torch.manual_seed(5)  # dropout of the prefix
-        loss = model(**tiny.batch(family)).loss
-        loss.backward()
-        return loss, {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-
-    def plain(**options):
-        return SelectivePrefixTuningConfig(alpha=None, selective_loss_weight=0.0, **options)
-
-    (loss, gradients), (expected, wanted) = run(plain), run(PrefixTuningConfig)
-    assert torch.equal(loss, expected)
-    assert gradients.keys() == wanted.keys()
-    assert all(torch.equal(gradients[name], wanted[name]) for name in wanted)
-
-
-def test_the_mask_acts_in_the_model():
-    def logits(alpha):
-        config = SelectivePrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=P, alpha=alpha)
-        model = tiny.shaken(get_peft_model(tiny.model("bert"), config)).eval()
-        with torch.no_grad():
-            return model(**tiny.batch("bert")).logits
-
-    assert (logits(8.0) - logits(None)).abs().max() > 1e-2
-    assert (logits(8.0) - logits(1.0)).abs().max() > 1e-2
-
-
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "8", True])
 def test_an_alpha_that_cannot_be(value):
     with pytest.raises(ConfigError, match=r"alpha is .*; expected a number above 0 .* or None for no mask"):
@@ -231,8 +134,3 @@ def test_an_alpha_that_cannot_be(value):
 def test_a_weight_that_cannot_be(value):
     with pytest.raises(ConfigError, match=r"selective_loss_weight is .*; expected a number from 0 "):
         SelectivePrefixTuningConfig(selective_loss_weight=value)
-
-
-def test_options_of_the_prefix_are_checked_too():
-    with pytest.raises(ConfigError, match="num_virtual_tokens is 0"):
-        SelectivePrefixTuningConfig(num_virtual_tokens=0)

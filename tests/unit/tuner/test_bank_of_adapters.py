@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-from transformers import BertModel
 
-import foretoken
 from foretoken import AdapterBank, PrefixPropagationConfig, PrefixTuningConfig
 from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import use_packing
@@ -129,30 +127,6 @@ def test_a_folder_is_read_with_the_labels_of_its_card(tmp_path):
     torch.testing.assert_close(found[1], alone(model, 1), atol=1e-5, rtol=1e-5)
 
 
-def test_fused_tables_stay_in_their_files(tmp_path):
-    bank, models = bare_bank(), []
-    for seed in (1, 2):
-        model = get_peft_model(tiny.model("bert"), foretoken.AoTPTuningConfig(task_type="SEQ_CLS", rank=4)).eval()
-        tiny.shaken(model, seed=seed)
-        folder = tmp_path / str(seed)
-        foretoken.fuse(model, folder)
-        model.save_pretrained(folder)
-        bank.add(f"a{seed}", folder)
-        models.append(model)
-    found = bank(IDS, MASK, adapter_names=["a1", "a2", "a2", "a1"]).logits
-    for row, number in enumerate([0, 1, 1, 0]):
-        torch.testing.assert_close(found[row], alone(models[number], row), atol=1e-4, rtol=1e-4)
-
-
-def test_half_precision_takes_half_of_the_memory():
-    half, full, model = bare_bank(dtype=torch.bfloat16), bare_bank(), tuned()
-    for bank in (half, full):
-        bank.add("a", *given(model))
-    assert 2 * half.info("a").bytes == full.info("a").bytes
-    found = [bank(IDS, MASK, adapter_names=["a"] * 4).logits for bank in (half, full)]
-    torch.testing.assert_close(found[0], found[1], atol=0.05, rtol=0.05)
-
-
 @pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig])
 def test_gradients_of_a_mixed_batch_are_those_of_each_adapter(config):
     bank, models = bare_bank(), [tuned(config=config, seed=seed, prefix_dropout=0.0) for seed in range(2)]
@@ -172,17 +146,6 @@ def test_gradients_of_a_mixed_batch_are_those_of_each_adapter(config):
         for name, gradient in expected.items():
             short = name.removeprefix("base_model.model.bert.").replace(".default", "")
             torch.testing.assert_close(found[short], gradient, atol=1e-4, rtol=1e-4)
-
-
-def test_hidden_states_are_each_adapters_own():
-    bank, model = bare_bank(), tuned()
-    bank.add("a", *given(model))
-    states = bank.hidden_states(IDS, MASK, adapter_names=["a", "a", "__base__", "a"])
-    with torch.no_grad():
-        own = model.base_model.model.bert(IDS[1:2, :6]).last_hidden_state[0]
-        base = BertModel.forward(tiny.model("bert").bert, IDS[2:3, :4]).last_hidden_state[0]
-    torch.testing.assert_close(states[1], own, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(states[2], base, atol=1e-5, rtol=1e-5)
 
 
 def test_refusals_leave_the_bank_as_it_was():

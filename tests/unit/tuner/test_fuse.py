@@ -77,6 +77,7 @@ class TestCache:
         frozen = decoder(family).generate(ids, attention_mask=mask, **NEW)
         assert not torch.allclose(torch.stack(frozen.logits), torch.stack(expected.logits), atol=1e-2)
 
+    @pytest.mark.covering
     def test_logits_with_padding_on_either_side(self, method, family):
         model, plain = adapted(family, method), decoder(family)
         for side in ("left", "right"):
@@ -85,15 +86,6 @@ class TestCache:
                 expected = model(input_ids=ids, attention_mask=mask).logits
                 got = plain(input_ids=ids, **ft.prefix_inputs(model, mask)).logits
             torch.testing.assert_close(got[mask.bool()], expected[mask.bool()], atol=3e-5, rtol=2e-5)
-
-    @pytest.mark.covering
-    def test_the_unloaded_model_takes_it_too(self, method, family):
-        model, (ids, mask) = adapted(family, method), batch()
-        given = ft.prefix_inputs(model, mask)
-        expected = model.generate(ids, attention_mask=mask, **NEW)
-        with model.disable_adapter():
-            assert_generates(model.get_base_model(), copy.deepcopy(given), ids, expected)
-        assert_generates(model.unload().eval(), given, ids, expected)
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gpt2"])
@@ -240,15 +232,6 @@ class TestFold:
         prefixes = {name: p for name, p in model.named_parameters() if name.endswith(".prefix.weight")}
         assert prefixes
         assert all(p.grad is not None and p.grad.abs().max() > 0 for p in prefixes.values())
-
-
-def test_files_are_smaller(tmp_path):
-    wide = ft.PrefixTuningConfig(task_type="SEQ_CLS", prefix_projection=True, encoder_hidden_size=64)
-    model = get_peft_model(tiny.model("bert"), wide)
-    model.save_pretrained(tmp_path / "before")
-    ft.fuse(model).save_pretrained(tmp_path / "after")
-    sizes = [(tmp_path / name / "adapter_model.safetensors").stat().st_size for name in ("before", "after")]
-    assert sizes[1] < sizes[0] / 2
 
 
 def test_all_adapters_or_a_named_one():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import PreTrainedTokenizerFast
@@ -20,7 +20,6 @@ from foretoken import (
     initialise_prefix,
 )
 from foretoken.errors import AdapterError, BackboneError, ConfigError
-from foretoken.training.model.adapter import build_config, method_errors
 
 from support import tiny
 
@@ -93,14 +92,6 @@ class TestATextInFront:
         torch.testing.assert_close(
             states(model, documents), states(plain, together)[:, 5:], atol=tolerance, rtol=tolerance
         )
-
-    def test_so_does_a_member_of_a_stack(self):
-        documents = torch.randint(5, 100, (2, 12))
-        stack = StackConfig(configs=[config(), LoraConfig(r=2)])
-        model = get_peft_model(tiny.model("llama", "FEATURE_EXTRACTION").double(), stack).double().eval()
-        initialise_prefix(model, token_ids=TEXT)
-        expected = states(started("llama"), documents)
-        torch.testing.assert_close(states(model, documents), expected, atol=1e-10, rtol=1e-10)
 
     @pytest.mark.parametrize(
         ("family", "place", "key", "value"),
@@ -179,11 +170,6 @@ class TestATextInFront:
         before = states(model.eval(), inputs)
         with model.disable_adapter():
             assert (states(model, inputs) - before).abs().max() > 1e-3  # the first adapter still acts
-
-    def test_training_goes_on_from_there(self):
-        model = started("bert", PrefixPropagationConfig, task="SEQ_CLS")
-        model(**tiny.batch("bert")).loss.backward()
-        assert all(p.grad.abs().max() > 0 for p in prefixes(model).values())
 
     def test_more_tokens_than_positions_are_refused(self):
         with pytest.raises(AdapterError, match=r"70 tokens cannot be read.*smaller num_virtual_tokens"):
@@ -280,16 +266,6 @@ class TestTheOption:
         assert set(dict(model.named_modules())) == names
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
-    def test_recipes_take_it(self):
-        method = {"name": "prefix-tuning", "prefix_init": "text", "prefix_init_text": "a long document"}
-        assert method_errors(method) == []
-        assert build_config(method).prefix_init_text == "a long document"
-        assert method_errors(method | {"prefix_init": "words"}) == [
-            "method.prefix_init: got 'words' (a text), expected `auto` or `random` or `positions` or "
-            "`vocabulary` or `text` or `adapter`"
-        ]
-        assert "prefix_init is 'text'" in method_errors({"name": "mam-adapter", "prefix_init": "text"})[0]
-
 
 class TestLoading:
     """Weights come from the file, and what they once started from is not asked for."""
@@ -314,12 +290,6 @@ class TestLoading:
         own = tiny.model("bert")
         own.load_adapter(tmp_path / "adapter")
         assert all(torch.equal(p, expected["base_model.model." + name]) for name, p in prefixes(own).items())
-
-    def test_a_config_that_is_used_twice_starts_twice(self, tokenizer):
-        options = {"prefix_init": "text", "prefix_init_text": "word7 word8", "tokenizer_name_or_path": tokenizer}
-        again = config(**options)
-        first, second = (prefixes(get_peft_model(tiny.model("bert"), again)) for _ in range(2))
-        assert all(torch.equal(rows, second[name]) for name, rows in first.items())
 
     def test_an_adapter_for_inference_stays_as_it_is(self, tmp_path):
         options = {"prefix_init": "text", "prefix_init_text": "word7", "tokenizer_name_or_path": "nowhere"}
@@ -399,22 +369,6 @@ class TestAnotherAdapter:
             AdapterError, match=r"is \(6, 32\); the new adapter has \(5, 32\) there: their options differ"
         ):
             self.target(tmp_path / "wide", prefix_projection=True, encoder_hidden_size=5)
-
-    @pytest.mark.parametrize(
-        ("damage", "message"),
-        [
-            (lambda folder: (folder / "adapter_config.json").write_text("{"), "is cut short or corrupt"),
-            (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has no peft_type"),
-            (lambda folder: (folder / "adapter_config.json").unlink(), "has no adapter_config.json"),
-            (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"no"), "cut short or corrupt"),
-            (lambda folder: (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin"), "is a pickle"),
-        ],
-    )
-    def test_damaged_folders_are_refused(self, damage, message, tmp_path):
-        self.source(tmp_path)
-        damage(tmp_path)
-        with pytest.raises(AdapterError, match=message):
-            self.target(tmp_path)
 
 
 class TestPositions:
