@@ -100,14 +100,6 @@ class RowStore:
         self.free: list[int] = []
         self.version = 0
 
-    @property
-    def values(self) -> Tensor:
-        """(A, T): all rows in one tensor, which they stay in when it is trained."""
-        if len(self.blocks) > 1:
-            with torch.no_grad():
-                self.blocks = [torch.cat(self.blocks)]
-        return self.blocks[0]
-
     def add(self, state: Mapping[str, Tensor]) -> int:
         """Write an adapter's parameters into a row, and return the row's number.
 
@@ -130,11 +122,7 @@ class RowStore:
         """Make room for twice as many."""
         count = sum(map(len, self.blocks))
         more = max(1, count)
-        if self.blocks[0].requires_grad:
-            fresh = self.values.new_zeros(more, self.size)
-            self.blocks = [torch.cat([self.values.detach(), fresh]).requires_grad_()]
-        else:
-            self.blocks = [*(block for block in self.blocks if len(block)), self.blocks[0].new_empty(more, self.size)]
+        self.blocks = [*(block for block in self.blocks if len(block)), self.blocks[0].new_empty(more, self.size)]
         self.free.extend(range(count + more - 1, count - 1, -1))
 
     def remove(self, slot: int) -> None:
@@ -154,14 +142,6 @@ class RowStore:
         """Return the (T,) row itself."""
         number, place = self.place(slot)
         return self.blocks[number][place]
-
-    def state(self, slot: int, values: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the parameters of a row, or that row of other ``values`` (A, T), such as gradients."""
-        row = (self.row(slot) if values is None else values[slot]).detach()
-        return {
-            name: row[start : start + prod(shape)].reshape(shape).clone()
-            for name, (start, shape) in self.layout.items()
-        }
 
     def gather(self, slots: Sequence[int], dtype: torch.dtype) -> RowParameters:
         """Return the parameters of the documents whose adapters are in these rows."""
