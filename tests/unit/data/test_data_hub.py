@@ -38,12 +38,6 @@ def test_a_saved_table_and_a_saved_dict(tmp_path):
         load_examples(tmp_path / "several", DataOptions(path="unused"), CLASSIFICATION, ["no", "yes"])
 
 
-def test_an_unlabelled_row_is_refused(tmp_path):
-    made(6).map(lambda row: {"label": -1}).save_to_disk(tmp_path / "one")
-    with pytest.raises(DataError, match=r"row 1: class number -1 is not among the 2 classes"):
-        load(DataOptions(path=str(tmp_path / "one")))
-
-
 def test_hub_names_and_local_paths_are_told_apart(tmp_path, monkeypatch):
     assert hub_name("owner/some-data.v2") == "owner/some-data.v2"
     assert hub_name("hub:imdb") == "imdb"

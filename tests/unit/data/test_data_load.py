@@ -5,6 +5,8 @@ from collections import Counter
 
 import pytest
 
+from foretoken.data.checks import keep_labels
+from foretoken.data.documents import Corpus
 from foretoken.data.load import load_examples
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION
@@ -185,12 +187,6 @@ def test_load_examples_uses_the_given_class_numbers(tmp_path):
         load_examples(path, options, CLASSIFICATION, ["yess", "no"])
 
 
-def test_a_task_of_another_problem_cannot_keep_some_labels(tmp_path, monkeypatch):
-    folder = tmp_path / "glue" / "STS-B"
-    folder.mkdir(parents=True)
-    for name in ("train", "dev"):
-        rows = "\n".join(f"{name} {i}\tb {i}\t{i}" for i in range(10))
-        (folder / f"{name}.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}\n")
-    monkeypatch.setenv("FORETOKEN_DATA", str(tmp_path))
+def test_data_of_another_problem_cannot_keep_some_labels():
     with pytest.raises(ConfigError, match="labels is for classification, got data for regression"):
-        load(DataOptions(task="stsb", labels=["1", "2"]))
+        keep_labels(Corpus(problem="regression"), ["1", "2"])
