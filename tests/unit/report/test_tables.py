@@ -7,7 +7,7 @@ import pytest
 from foretoken.metrics import table as metrics
 from foretoken.report.content import compose
 from foretoken.report.render.latex import document, latex
-from foretoken.report.render.table import Cell, Table, markdown
+from foretoken.report.render.table import Cell, Table
 from foretoken.report.runs.compare import compare
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
 from foretoken.report.tables.origin import made_lines
@@ -150,13 +150,6 @@ def test_the_csv_has_a_row_per_run_with_its_recipe_and_everything_measured(two_m
     assert by_folder["bad"]["reason"] == 'a "quote", and\na line'
     row = by_folder["formula"]
     assert (row["method.name"], row["method.-key"], row["method.r"]) == ("'=cmd()", "'+1", "4")
-
-
-def test_markdown_keeps_the_table_whole():
-    table = Table("T", ("Method", "F1"), ((Cell("a|b\n<i>"), Cell("1.0", 1.0, 1)),), heads=(("", 1), ("mail", 1)))
-    lines = markdown(table).splitlines()
-    assert lines[2] == "| Method | mail: F1 |"
-    assert lines[4] == r"| a\|b \<i\> | **1.0** |"
 
 
 def test_latex_escapes_what_users_write():
