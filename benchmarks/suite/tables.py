@@ -78,7 +78,8 @@ def targets_table(runs: Sequence[Json], benchmark: str | None = None) -> str:
 def markdown(title: str, header: Sequence[str], rows: Sequence[Sequence[str | None]], names: int = 1) -> str:
     """Return a table whose first columns are names, and the others numbers."""
     rule = ["---"] * names + ["---:"] * (len(header) - names)
-    lines = [f"| {' | '.join(cell or '' for cell in row)} |" for row in (header, rule, *rows)]
+    cells = [[(cell or "").replace("|", "\\|") for cell in row] for row in (header, rule, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join([f"### {title}", "", *lines, ""])
 
 

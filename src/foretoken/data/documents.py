@@ -154,6 +154,14 @@ def refuse_repeated_ids(documents: Sequence[Example]) -> None:
             )
 
 
+def checked(examples: list[E], said_of_none: str) -> list[E]:
+    """Return the examples of one source; DataError where there are none, or two have the same id."""
+    if not examples:
+        raise DataError(said_of_none)
+    refuse_repeated_ids(examples)
+    return examples
+
+
 def with_unique_ids(splits: Splits) -> Splits:
     """Put the split's name before every id when two splits share an id; else return the splits unchanged."""
     ids = [document.id for documents in splits.values() for document in documents]
