@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ SPLIT_ALIASES = {
     "dev": "validation",
     "test": "test",
 }
+_log = logging.getLogger(__name__)
 _SHOWN = 5
 _LONGEST_SHOWN = 80  # characters of an item in a message
 
@@ -130,6 +132,14 @@ def shown(items: Sequence[str]) -> str:
 def is_empty(document: Document) -> bool:
     """Say whether a document, or one text of a pair, has nothing besides white space."""
     return not document.text.strip() or (document.text_pair is not None and not document.text_pair.strip())
+
+
+def without_empty(documents: Sequence[Document], what: str) -> list[Document]:
+    """Return the documents that have text; the log counts the others."""
+    empty = [document.where for document in documents if is_empty(document)]
+    if empty:
+        _log.info("left out %d of %d %s, whose text is empty: %s", len(empty), len(documents), what, shown(empty))
+    return [document for document in documents if not is_empty(document)]
 
 
 def refuse_empty(documents: Sequence[Document]) -> None:

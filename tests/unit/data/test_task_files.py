@@ -173,11 +173,11 @@ def test_an_archive_a_folder_with_it_and_its_content_are_the_same(tmp_path, task
 
 
 def test_posts_are_stripped_and_empty_ones_dropped(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, logger="foretoken.data.tasks.newsgroups"):
+    with caplog.at_level(logging.INFO, logger="foretoken.data"):
         data = load(DataOptions(task="20newsgroups", path=str(write(tmp_path, POSTS))))
     assert {split: len(data[split]) for split in data} == {"train": 10, "validation": 2, "test": 6}
     assert (data["test"][0]["id"], data["test"][0]["text"]) == ("test/sci.med/0", "Caf\u00e9 test sci.med 0.\n")
-    assert "dropped 1 empty of 13 train posts" in caplog.text
+    assert "left out 1 of 13 train posts, whose text is empty" in caplog.text
 
 
 POST = (
