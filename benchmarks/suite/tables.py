@@ -9,8 +9,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from foretoken.report.render.table import Table, markdown, words
-
 RESULTS = Path(__file__).parents[1] / "results"
 TARGETS = Path(__file__).parents[1] / "targets.json"
 FOREIGN_LIMIT = 0.08  # a sample is clean while other processes take less than this share of the machine
@@ -49,7 +47,7 @@ def table_of(values: Json) -> str:
     caption = f"{values['started']}, {hardware['cpu']}, {hardware['cores']} cores, threads: {threads}."
     caption += " Times in seconds: medians, how many samples were clean, and beside the first candidate."
     header = ("part", "what", "value", "clean", "beside")
-    return markdown(Table(values["benchmark"], header, tuple(tuple(words(*row)) for row in rows), caption, names=2))
+    return markdown(values["benchmark"], header, rows, names=2) + f"\n{caption}\n"
 
 
 def rows_of(found: Json, path: str = "", first: float | None = None) -> Iterator[list[str | None]]:
@@ -73,8 +71,16 @@ def rows_of(found: Json, path: str = "", first: float | None = None) -> Iterator
 def targets_table(runs: Sequence[Json], benchmark: str | None = None) -> str:
     """Return the targets, of one benchmark or all, beside what the runs measured."""
     targets = [one for one in read(TARGETS)["targets"] if benchmark in (None, one["benchmark"])]
-    rows = tuple(tuple(words(*target_row(one, reached(one, runs)))) for one in targets)
-    return markdown(Table("Targets", ("target", "bound", "measured", "verdict"), rows, names=1))
+    rows = [target_row(one, reached(one, runs)) for one in targets]
+    return markdown("Targets", ("target", "bound", "measured", "verdict"), rows)
+
+
+def markdown(title: str, header: Sequence[str], rows: Sequence[Sequence[str | None]], names: int = 1) -> str:
+    """Return a table whose first columns are names, and the others numbers."""
+    rule = ["---"] * names + ["---:"] * (len(header) - names)
+    cells = [[(cell or "").replace("|", "\\|") for cell in row] for row in (header, rule, *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([f"### {title}", "", *lines, ""])
 
 
 def target_row(target: Json, value: float | None) -> list[str]:

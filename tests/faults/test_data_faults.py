@@ -91,23 +91,6 @@ def test_hundred_thousand_short_rows(train, tmp_path):
     assert assert_done_or_refused(train(tmp_path / "long.csv", **data))
 
 
-@pytest.mark.parametrize("name", ["deep.jsonl", "deep.json", "candidates.json"])
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [("[" * 100_000 + "]" * 100_000, "nested too deeply"), ("1" * 10_000, "more than 4,300 digits")],
-    ids=["deep", "digits"],
-)
-def test_json_that_python_cannot_hold(train, tmp_path, name, value, said):
-    item = f'{{"text": "a", "label": {value}}}'
-    (tmp_path / name).write_text(f"[{item}]" if name.endswith(".json") else item)
-    refused(train(tmp_path / name, problem=name.split(".")[0].replace("deep", "classification")), said)
-
-
-def test_an_unclosed_quote_over_megabytes(train, tmp_path):
-    (tmp_path / "a.csv").write_text('text,label\n"word1,ham\n' + "word2,spam\n" * 1_000_000)
-    refused(train(tmp_path / "a.csv"), "a.csv:2: malformed row", "runs to line 1000002")
-
-
 @pytest.mark.slow
 def test_parquet_that_unpacks_to_more_than_any_table(train, tmp_path):
     path = tmp_path / "bomb.parquet"
@@ -234,26 +217,6 @@ def test_a_file_larger_than_the_memory(train, tmp_path):
     refused(train(tmp_path / "sparse.csv"), "larger than the memory")
 
 
-# ---- other formats by mistake
-
-
-@pytest.mark.parametrize(
-    ("begins", "said"),
-    [
-        (b"PK\x03\x04\x14\0[Content_Types].xml xl/workbook.xml", "an Excel workbook: save it as CSV"),
-        (b"PK\x03\x04\x14\0mail.csv", "a zip archive: unpack it first"),
-        (b"SQLite format 3\0", "an SQLite database"),
-        (b"\x80\x04\x95\x01", "a pickle"),
-        (b"\x1f\x8b\x08\0", "a gzip archive"),
-    ],
-    ids=lambda value: str(value)[:12],
-)
-def test_other_formats_are_named(train, tmp_path, begins, said):
-    for name in ("a.csv", "a.parquet", "a.xlsx"):
-        (tmp_path / name).write_bytes(begins + b"\0" * 100)
-        refused(train(tmp_path / name), said)
-
-
 # ---- texts without a file
 
 
@@ -325,24 +288,6 @@ def test_hostile_numbers_as_labels(train, tmp_path):
         (tmp_path / "a.jsonl").write_text("\n".join(lines))
         assert_done_or_refused(train(tmp_path / "a.jsonl"))
         refused(train(tmp_path / "a.jsonl", problem="regression"), "expected a number")
-
-
-def test_nothing_of_a_json_file_is_dropped(train, tmp_path):
-    whole = json.dumps(rows())
-    (tmp_path / "a.json").write_text(whole + "\n" + whole)
-    refused(train(tmp_path / "a.json"), "a.json:2:1: malformed JSON: Extra data")
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "text": "b", "label": "x"}')
-    refused(train(tmp_path / "a.jsonl"), "an object names 'text' more than once")
-    item = '{"query": "a", "candidates": ["b"], "supports": ["c"], "answer": "b"}'
-    (tmp_path / "c.json").write_text(f"[{item}][{item}]")
-    refused(train(tmp_path / "c.json", problem="candidates"), "malformed JSON: Extra data")
-
-
-def test_the_other_delimiter(train, tmp_path):
-    (tmp_path / "a.csv").write_text("text;label\n" + "a;b\n" * 40)
-    refused(train(tmp_path / "a.csv"), "separated by ';'", "write it again with ','")
-    (tmp_path / "a.csv").write_text("text\tlabel\n" + "a\tb\n" * 40)
-    refused(train(tmp_path / "a.csv"), "name it .tsv")
 
 
 # ---- what changes while it is read

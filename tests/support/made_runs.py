@@ -6,6 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from foretoken.report.runs.groups import collect
+from foretoken.report.runs.records import find_runs
+
 LABELS = ("no", "yes")
 VERSIONS = {"foretoken": "0.1.0", "torch": "2.13.0"}
 HARDWARE = {"machine": "x86_64", "cpus": 2, "threads": 2, "gpu": None, "processes": 1}
@@ -60,6 +63,17 @@ def make_run(folder, method="lora", *, validation=0.8, test=0.7, correct=None, *
     if correct is not None:
         write_predictions(folder, correct)
     return folder
+
+
+def make_seeds(folder, method, tests, **changes):
+    """Write a run for each seed, whose test scores these are."""
+    for seed, test in enumerate(tests):
+        make_run(folder / f"{method}{seed}", method, seed=seed, test=test, **changes)
+
+
+def results(*folders, **options):
+    """Return what a report collects of the runs in these folders."""
+    return collect(find_runs(folders), **options)
 
 
 def scores(value):

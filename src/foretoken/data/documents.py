@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ SPLIT_ALIASES = {
     "dev": "validation",
     "test": "test",
 }
+_log = logging.getLogger(__name__)
 _SHOWN = 5
 _LONGEST_SHOWN = 80  # characters of an item in a message
 
@@ -132,6 +134,14 @@ def is_empty(document: Document) -> bool:
     return not document.text.strip() or (document.text_pair is not None and not document.text_pair.strip())
 
 
+def without_empty(documents: Sequence[Document], what: str) -> list[Document]:
+    """Return the documents that have text; the log counts the others."""
+    empty = [document.where for document in documents if is_empty(document)]
+    if empty:
+        _log.info("left out %d of %d %s, whose text is empty: %s", len(empty), len(documents), what, shown(empty))
+    return [document for document in documents if not is_empty(document)]
+
+
 def refuse_empty(documents: Sequence[Document]) -> None:
     """Raise a DataError that names the first documents without text."""
     empty = [document.where for document in documents if is_empty(document)]
@@ -152,6 +162,14 @@ def refuse_repeated_ids(documents: Sequence[Example]) -> None:
                 f"{document.where}: id {document.id!r} was already used at {earlier}; ids must be unique "
                 "(rename the column 'id' if it is not an identifier)"
             )
+
+
+def checked(examples: list[E], said_of_none: str) -> list[E]:
+    """Return the examples of one source; DataError where there are none, or two have the same id."""
+    if not examples:
+        raise DataError(said_of_none)
+    refuse_repeated_ids(examples)
+    return examples
 
 
 def with_unique_ids(splits: Splits) -> Splits:

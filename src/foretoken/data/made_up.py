@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from foretoken.data import problems
 from foretoken.data.documents import SPLITS, Corpus, Document
 from foretoken.data.examples import (
     OUTSIDE,
@@ -15,15 +16,6 @@ from foretoken.data.examples import (
     GenerationExample,
     QuestionExample,
     TaggedExample,
-)
-from foretoken.data.problems import (
-    CANDIDATES,
-    CLASSIFICATION,
-    GENERATION,
-    MULTIPLE_CHOICE,
-    QUESTION_ANSWERING,
-    REGRESSION,
-    TOKEN_CLASSIFICATION,
 )
 from foretoken.data.tasks.base import Task
 
@@ -40,14 +32,13 @@ def made_up(task: Task, count: int) -> Corpus:
     >>> sorted(corpus.splits), len(corpus.splits["train"]), corpus.problem
     (['test', 'train', 'validation'], 4, 'classification')
     """
-    labels = task.labels or ("no", "yes")
-    number = max(count, 2 * len(labels)) if task.problem == CLASSIFICATION else count
-    make = _MAKERS[task.problem]
+    classes = list(task.labels) if task.problem == problems.CLASSIFICATION else None
+    number, make = max(count, 2 * len(classes or ())), _MAKERS[task.problem]
     splits = {
-        split: [make(f"{split}-{index}", index, _words(split, index), task, labels) for index in range(number)]
+        split: [make(f"{split}-{index}", index, _words(split, index), task) for index in range(number)]
         for split in SPLITS
     }
-    return Corpus(splits, list(labels) if task.problem == CLASSIFICATION else None, task.problem, task.grouped)
+    return Corpus(splits, classes, task.problem, task.grouped)
 
 
 def _words(*seed: object) -> Iterator[str]:
@@ -56,20 +47,13 @@ def _words(*seed: object) -> Iterator[str]:
         yield " ".join(chance.choices(_WORDS, k=4))
 
 
-def _labelled(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> Document:
-    group = f"{name.partition('-')[0]}-{index // _PAIRED}" if task.grouped else None
-    return Document(name, next(words), labels[index % len(labels)], _WHERE, group=group)
+def _labelled(name: str, index: int, words: Iterator[str], task: Task) -> Document:
+    labels, group = task.labels or ("no", "yes"), f"{name.partition('-')[0]}-{index // _PAIRED}"
+    label = labels[index % len(labels)]
+    return Document(name, next(words), label, _WHERE, group=group if task.grouped else None)
 
 
-def _valued(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> Document:
-    return Document(name, next(words), None, _WHERE, value=float(index % 5))
-
-
-def _choice(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> ChoiceExample:
-    return ChoiceExample(name, next(words), (next(words), next(words)), index % 2, _WHERE)
-
-
-def _tagged(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> TaggedExample:
+def _tagged(name: str, index: int, words: Iterator[str], task: Task) -> TaggedExample:
     begins = [label for label in task.labels if label.startswith("B-")] or ["B-PER"]
     given = tuple(next(words).split())
     tags = [OUTSIDE] * len(given)
@@ -77,30 +61,31 @@ def _tagged(name: str, index: int, words: Iterator[str], task: Task, labels: tup
     return TaggedExample(name, given, tuple(tags), _WHERE)
 
 
-def _candidate(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> CandidateExample:
-    candidates = _WORDS[index % 5], _WORDS[5], _WORDS[6]
-    supports = next(words), next(words)
+def _candidate(name: str, index: int, words: Iterator[str], _: Task) -> CandidateExample:
+    candidates, supports = (_WORDS[index % 5], _WORDS[5], _WORDS[6]), (next(words), next(words))
     return CandidateExample(name, next(words), candidates, supports, index % len(candidates), _WHERE)
 
 
-def _generated(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> GenerationExample:
+def _generated(name: str, _: int, words: Iterator[str], task: Task) -> GenerationExample:
     markers = task.markers.source if task.markers else ()
     source = " ".join(f"{marker} {next(words)}" for marker in markers) or next(words)
     return GenerationExample(name, source, (next(words),), _WHERE)
 
 
-def _asked(name: str, index: int, words: Iterator[str], task: Task, labels: tuple[str, ...]) -> QuestionExample:
+def _asked(name: str, index: int, words: Iterator[str], _: Task) -> QuestionExample:
     context = f"{next(words)} {next(words)}"
     spans = [found.span() for found in re.finditer(r"\w+", context)]
     return QuestionExample(name, next(words), context, (spans[index % len(spans)],), _WHERE)
 
 
-_MAKERS: dict[str, Callable[..., Any]] = {
-    CLASSIFICATION: _labelled,
-    REGRESSION: _valued,
-    MULTIPLE_CHOICE: _choice,
-    TOKEN_CLASSIFICATION: _tagged,
-    CANDIDATES: _candidate,
-    GENERATION: _generated,
-    QUESTION_ANSWERING: _asked,
+_MAKERS: dict[str, Callable[[str, int, Iterator[str], Task], Any]] = {
+    problems.CLASSIFICATION: _labelled,
+    problems.REGRESSION: lambda name, index, words, _: Document(name, next(words), None, _WHERE, value=index % 5.0),
+    problems.MULTIPLE_CHOICE: lambda name, index, words, _: ChoiceExample(
+        name, next(words), (next(words), next(words)), index % 2, _WHERE
+    ),
+    problems.TOKEN_CLASSIFICATION: _tagged,
+    problems.CANDIDATES: _candidate,
+    problems.GENERATION: _generated,
+    problems.QUESTION_ANSWERING: _asked,
 }

@@ -1,1 +1,1 @@
-"""Sweeps: many runs from one file, selected by validation, shared among workers through a database."""
+"""Sweeps: many runs from one file, selected by validation, whose state is in the folders of the runs."""

@@ -123,7 +123,10 @@ def _variants(config: SweepConfig, base: Params, errors: Errors, held: set[int])
         errors.append(f"compare: {sizes} combinations; expected at most {MOST_VARIANTS:,} variants")
         return
     shared = read_space(config.search.space, "search.space", errors, strategy=config.search.strategy)
-    rules = [_rule_space(config, index, errors) for index in range(len(config.per))]
+    rules = [
+        read_space(rule.space, f"per[{index}].space", errors, strategy=config.search.strategy)
+        for index, rule in enumerate(config.per)
+    ]
     start = apply_overrides(base, {"training.metric": config.metric}) if config.metric else base
     names: set[str] = set()
     for chosen in itertools.product(*axes):
@@ -179,7 +182,8 @@ def _too_many_runs(config: SweepConfig, variants: Sequence[Variant]) -> Errors:
     if runs <= MOST_RUNS:
         return []
     largest = max(variants, key=lambda item: _most_candidates(config, item) * len(item.repeats))
-    trials = [f"{config.search.trials:,} trials"] if config.search.trials else _sizes(largest)
+    sizes = [f"{values.count:,} of {field}" for field, values in largest.space.items()]
+    trials = [f"{config.search.trials:,} trials"] if config.search.trials else sizes
     folds = [f"{len(largest.folds)} folds"] if len(largest.folds) > 1 else []
     product = " x ".join([f"{len(variants):,} variants", *trials, f"{len(largest.seeds):,} seeds", *folds])
     return [f"{product} are {runs:,} runs; expected at most {MOST_RUNS:,}"]
@@ -191,15 +195,6 @@ def _most_candidates(config: SweepConfig, variant: Variant) -> int:
         return number_in_stages(variant.space, config.search.stages)
     size = size_of(variant.space)
     return (config.search.trials or size or 1) if variant.space else 1
-
-
-def _sizes(variant: Variant) -> list[str]:
-    return [f"{values.count:,} of {field}" for field, values in variant.space.items()]
-
-
-def _rule_space(config: SweepConfig, index: int, errors: Errors) -> dict[str, FieldValues]:
-    where = f"per[{index}].space"
-    return read_space(config.per[index].space, where, errors, strategy=config.search.strategy)
 
 
 def _holds(rule: Rule, values: Values) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -162,22 +162,18 @@ def number_in_stages(space: Mapping[str, FieldValues], stages: Stages | None) ->
     return sum(sizes) - len(sizes) + 1
 
 
-def stage_errors(space: Mapping[str, FieldValues], stages: Stages | None) -> Iterator[str]:
-    """Yield the searched fields that are in no stage."""
-    named = {field for stage in stages or () for field in stage}
-    yield from (f"search.stages: no stage has {field}" for field in space if stages is not None and field not in named)
-
-
 def field_errors(spaces: Sequence[Mapping[str, FieldValues]], stages: Stages | None) -> Errors:
     """Return what is wrong with the stages of a file whose variants search these spaces."""
-    named = [field for stage in stages or () for field in stage]
+    if stages is None:
+        return []
+    named, searched = [field for stage in stages for field in stage], dict.fromkeys(itertools.chain(*spaces))
     errors = [f"search.stages: {field} is named twice" for field in dict.fromkeys(named) if named.count(field) > 1]
     errors += [
         f"search.stages: {field} is searched by no variant; give its values in space"
         for field in dict.fromkeys(named)
-        if not any(field in space for space in spaces)
+        if field not in searched
     ]
-    return errors + list(dict.fromkeys(line for space in spaces for line in stage_errors(space, stages)))
+    return errors + [f"search.stages: no stage has {field}" for field in searched if field not in named]
 
 
 def _read(value: object, key: str, errors: Errors, strategy: str) -> FieldValues | None:

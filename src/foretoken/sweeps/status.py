@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import TypedDict
 
 from foretoken.sweeps.plan import Repeat, SweepPlan, Variant
@@ -173,14 +174,12 @@ def total_counts(statuses: Iterable[VariantStatus]) -> dict[str, int]:
 
 
 def in_turn(columns: Iterable[Sequence[RunRow]]) -> Iterator[RunRow]:
-    """Yield the first run of every variant, then the second of every one, and so on.
+    """Return the first run of every variant, then the second of every one, and so on.
 
     >>> [row.run for row in in_turn([[RunRow("a1"), RunRow("a2")], [RunRow("b1")]])]
     ['a1', 'b1', 'a2']
     """
-    waiting = [list(column) for column in columns]
-    while any(waiting):
-        yield from (column.pop(0) for column in waiting if column)
+    return (row for rows in zip_longest(*columns) for row in rows if row is not None)
 
 
 def measured_metrics(candidate: Candidate) -> dict[str, Summary]:

@@ -228,19 +228,6 @@ def test_inputs_that_are_not_usable(tmp_path):
             load_inputs(tmp_path / "blank.txt", plain, problem)
 
 
-def test_the_sentences_of_a_document_are_one_row_where_that_is_asked_for(tmp_path):
-    pairs = [(f"a{number}", f"b{number}") for number in range(20)]
-    lines = ["-DOCSTART- O\n\n" + "".join(f"{word} O\nRome B-LOC\n\n" for word in pair) for pair in pairs]
-    file = tmp_path / "all.conll"
-    file.write_text("".join(lines))
-    given = {"path": str(file), "problem": "token-classification"}
-    apart, joined = (load_data(DataOptions(**given, join_documents=wanted)).splits for wanted in (False, True))
-    assert sum(map(len, apart.values())) == 40
-    assert sum(map(len, joined.values())) == 20
-    words = {tuple(words) for split in joined.values() for words in split["words"]}
-    assert ("a3", "Rome", "b3", "Rome") in words
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -121,6 +121,12 @@ def test_a_missing_column_names_the_columns_there_are(tmp_path, name, text):
         ("a.json", '[{"text": "a", "label": 1}\n {"text": "b"}]', (":2:2: malformed JSON",)),
         ("a.jsonl", '{"text": "cut \\ud83d", "label": 1}\n', (":1: column 'text' holds half", "character 5")),
         ("a.json", '[{"text": "a", "label": 1},\n 5]', (":item 2: got a JSON int",)),
+        ("a.csv", "text;label\na;b\n", (":1: the header is one column", "separated by ';'", "write it again with ','")),
+        ("a.csv", "text\tlabel\na\tb\n", (":1: the header is one column", "name it .tsv")),
+        ("a.json", '[{"text": "a", "label": "b"}]\n[]', (":2:1: malformed JSON: Extra data",)),
+        ("a.jsonl", '{"text": "a", "text": "b", "label": "x"}', (":1: malformed JSON", "names 'text' more than once")),
+        ("a.jsonl", '{"text": "a", "label": %s}' % ("[" * 10**5 + "]" * 10**5), (":1: malformed JSON", "too deeply")),
+        ("a.json", '[{"text": "a", "label": %s}]' % ("1" * 10**4), (":1: malformed JSON", "more than 4,300 digits")),
         ("a.parquet", b"PAR1 and no more", (": not a readable parquet file",)),
         (
             "a.docx",
@@ -132,6 +138,21 @@ def test_a_missing_column_names_the_columns_there_are(tmp_path, name, text):
 )
 def test_errors_name_file_line_and_column(tmp_path, name, content, parts):
     refused(write(tmp_path / name, content), *parts)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.xlsx"])
+@pytest.mark.parametrize(
+    ("begins", "said"),
+    [
+        (b"PK\x03\x04\x14\0[Content_Types].xml xl/workbook.xml", "an Excel workbook: save it as CSV"),
+        (b"PK\x03\x04\x14\0mail.csv", "a zip archive: unpack it first"),
+        (b"SQLite format 3\0", "an SQLite database"),
+        (b"\x80\x04\x95\x01", "a pickle"),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_other_formats_are_named(tmp_path, name, begins, said):
+    refused(write(tmp_path / name, begins + b"\0" * 100), ":", said)
 
 
 def test_parquet_missing_value_and_unlabelled_class(tmp_path):

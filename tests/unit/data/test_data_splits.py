@@ -15,16 +15,6 @@ def documents(sizes, groups=None):
     return [Document(d.id, d.text, d.label, d.where, groups[i]) for i, d in enumerate(made)]
 
 
-def test_split_off_takes_its_share_of_every_class():
-    rest, parts = split_off(documents({"a": 50, "b": 21}), {"test": 0.2, "validation": 0.1}, seed=3)
-    count = {
-        name: [sum(d.label == label for d in part) for label in "ab"] for name, part in {**parts, "": rest}.items()
-    }
-    assert count == {"test": [10, 4], "validation": [5, 2], "": [35, 15]}
-    ids = [d.id for part in (rest, *parts.values()) for d in part]
-    assert sorted(ids) == sorted(d.id for d in documents({"a": 50, "b": 21}))
-
-
 def test_the_split_is_the_same_on_every_machine():
     _, parts = split_off(documents({"a": 20, "b": 20}), {"test": 0.1}, seed=0)
     assert [d.id for d in parts["test"]] == ["a1", "a11", "b0", "b18"]

@@ -1,6 +1,7 @@
 """The copies of built-in tasks on the hub: what is asked for, and what becomes of rows made here."""
 
 import logging
+from operator import attrgetter
 
 import datasets
 import pytest
@@ -29,64 +30,39 @@ ARTICLE = {"text": "<p>Body <a href='x'>no</a>. &amp;#160;here</p><p>End</p>", "
 POSTS = [{"text": text, "label_text": "sci.med", "label": 1} for text in ("kept", "", None)]
 RESTAURANTS = [{"meaning_representation": "name[A]", "human_reference": text} for text in ("One.", "Two.")]
 HOP = ("q", ("here", "there"), 1)
-COPIES = {  # rows, the request, and what is looked at of the examples
+COPIES = {  # rows, the request, what is looked at of the examples, and what it is
     "conll2003": (
-        [{"tokens": ["Rome"], "ner_tags": ["B-LOC"]}],
-        (("lukasgarbas/conll-03", None), {}),
-        lambda one: (one.words, one.tags),
-        [(("Rome",), ("B-LOC",))],
+        *([{"tokens": ["Rome"], "ner_tags": ["B-LOC"]}], (("lukasgarbas/conll-03", None), {})),
+        *(("words", "tags"), [(("Rome",), ("B-LOC",))]),
     ),
     "wnut17": (
         datasets.Dataset.from_dict({"tokens": [["Ada", "L."], []], "ner_tags": [[1, 2], []]}, features=WORDS),
-        (("leondz/wnut_17",), PARQUET),
-        lambda one: one.tags,
-        [("B-person", "I-person")],
+        *((("leondz/wnut_17",), PARQUET), ("words", "tags"), [(("Ada", "L."), ("B-person", "I-person"))]),
     ),
     "squality": (
-        [STORY],
-        (("pszemraj/SQuALITY-v1.3", None), {}),
-        lambda one: (one.source, one.references),
-        [("What?\n\nStory.", ("One.", "Two."))],
+        *([STORY], (("pszemraj/SQuALITY-v1.3", None), {})),
+        *(("source", "references"), [("What?\n\nStory.", ("One.", "Two."))]),
     ),
     "coqa": (
-        [TALK],
-        (("stanfordnlp/coqa", None), {}),
-        lambda one: (one.id, one.source, one.references),
+        *([TALK], (("stanfordnlp/coqa", None), {}), ("id", "source", "references")),
         [
             ("0/1", "<bos_qa> <document> S. <question> Q1?", ("a1",)),
             ("0/2", "<bos_qa> <document> S. <question> Q1? <answer> a1 <question> Q2?", ("a2",)),
         ],
     ),
     "e2e": (
-        RESTAURANTS,
-        (("tuetschek/e2e_nlg",), PARQUET),
-        lambda one: (one.source, one.references),
-        [("name[A]", ("One.", "Two."))],
+        *(RESTAURANTS, (("tuetschek/e2e_nlg",), PARQUET)),
+        *(("source", "references"), [("name[A]", ("One.", "Two."))]),
     ),
-    "wikihop": (
-        [ITEM],
-        (("community-datasets/qangaroo", "wikihop"), {}),
-        lambda one: (one.id, one.candidates, one.answer),
-        [HOP],
-    ),
-    "wikihop-masked": (
-        [ITEM],
-        (("community-datasets/qangaroo", "masked_wikihop"), {}),
-        lambda one: (one.id, one.candidates, one.answer),
-        [HOP],
-    ),
+    **{
+        task: ([ITEM], (("community-datasets/qangaroo", config), {}), ("id", "candidates", "answer"), [HOP])
+        for task, config in (("wikihop", "wikihop"), ("wikihop-masked", "masked_wikihop"))
+    },
     "hyperpartisan": (
-        [ARTICLE],
-        (("hyperpartisan_news_detection", "byarticle"), {}),
-        lambda one: (one.text, one.label),
-        [("Title\nBody no. here End", "hyperpartisan")],
+        *([ARTICLE], (("hyperpartisan_news_detection", "byarticle"), {})),
+        *(("text", "label"), [("Title\nBody no. here End", "hyperpartisan")]),
     ),
-    "20newsgroups": (
-        POSTS,
-        (("SetFit/20_newsgroups", None), {}),
-        lambda one: (one.text, one.label),
-        [("kept", "sci.med")],
-    ),
+    "20newsgroups": (POSTS, (("SetFit/20_newsgroups", None), {}), ("text", "label"), [("kept", "sci.med")]),
 }
 
 
@@ -110,12 +86,12 @@ def hub(monkeypatch):
 
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_is_what_the_raw_data_are(hub, caplog, name):
-    rows, request, look, expected = COPIES[name]
+    rows, request, attributes, expected = COPIES[name]
     asked = hub(rows)
     with caplog.at_level(logging.WARNING, logger="foretoken.data"):
         corpus = TASKS[name].read_hub(OPTIONS)
     assert asked == [request]
-    assert [look(one) for one in corpus.splits["train"]] == expected
+    assert [attrgetter(*attributes)(one) for one in corpus.splits["train"]] == expected
     assert ("lacks the additional answers" in caplog.text) == (name == "coqa")
 
 

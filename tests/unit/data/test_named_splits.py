@@ -17,27 +17,16 @@ def posts(half, count):
     ]
 
 
-def ids(splits):
-    return {name: {document.text for document in documents} for name, documents in splits.items()}
-
-
-def test_20_newsgroups_with_its_test_half_halved():
+@pytest.mark.parametrize("split", ["bydate-halved", "60-20-20"])
+def test_20_newsgroups(split):
     halves = {"train": posts("train", 10), "test": posts("test", 6)}
-    found = newsgroups._arranged(halves, DataOptions(task="20newsgroups", split="bydate-halved"))
+    found = newsgroups._arranged(halves, DataOptions(task="20newsgroups", split=split))
     assert {name: len(documents) for name, documents in found.items()} == {"train": 20, "validation": 6, "test": 6}
-    parts = ids(found)
-    assert parts["train"] == ids(halves)["train"]
-    assert parts["validation"] | parts["test"] == ids(halves)["test"]
+    parts, before = ({name: {one.text for one in own} for name, own in of.items()} for of in (found, halves))
+    assert set.union(*parts.values()) == set.union(*before.values())
     assert {document.label for document in found["test"]} == {"sci.med", "sci.space"}
-
-
-def test_20_newsgroups_in_60_20_20():
-    halves = {"train": posts("train", 12), "test": posts("test", 8)}
-    found = newsgroups._arranged(halves, DataOptions(task="20newsgroups", split="60-20-20"))
-    assert {name: len(documents) for name, documents in found.items()} == {"train": 24, "validation": 8, "test": 8}
-    parts = ids(found)
-    assert set.union(*parts.values()) == set.union(*ids(halves).values())
-    assert parts["test"] & ids(halves)["train"]  # other than by date
+    by_date = split == "bydate-halved"
+    assert (parts["train"] == before["train"]) == (not parts["test"] & before["train"]) == by_date
 
 
 def test_coqa_with_500_questions_for_validation():

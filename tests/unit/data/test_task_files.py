@@ -15,6 +15,8 @@ import pytest
 
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
+from foretoken.data.readers import archives
+from foretoken.data.readers.files import as_xml
 from foretoken.data.tasks.newsgroups import strip
 from foretoken.data.tasks.table import TASKS, task_errors
 from foretoken.errors import DataError, MissingDataError
@@ -171,11 +173,11 @@ def test_an_archive_a_folder_with_it_and_its_content_are_the_same(tmp_path, task
 
 
 def test_posts_are_stripped_and_empty_ones_dropped(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, logger="foretoken.data.tasks.newsgroups"):
+    with caplog.at_level(logging.INFO, logger="foretoken.data"):
         data = load(DataOptions(task="20newsgroups", path=str(write(tmp_path, POSTS))))
     assert {split: len(data[split]) for split in data} == {"train": 10, "validation": 2, "test": 6}
     assert (data["test"][0]["id"], data["test"][0]["text"]) == ("test/sci.med/0", "Caf\u00e9 test sci.med 0.\n")
-    assert "dropped 1 empty of 13 train posts" in caplog.text
+    assert "left out 1 of 13 train posts, whose text is empty" in caplog.text
 
 
 POST = (
@@ -411,6 +413,50 @@ def test_damaged_archives(tmp_path, kind):
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"damaged\..*: the archive is damaged or no tar or zip archive"):
             read(task, path)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [("coqa", COQA), ("20newsgroups", "20news-bydate.tar.gz"), ("e2e", "trainset.csv"), ("webnlg", DEV)],
+)
+def test_a_pipe_is_not_waited_for(tmp_path, task, name):
+    write(tmp_path, {} if name.endswith(".gz") else FILES[task])
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match="is a pipe, expected a file"):
+        read(task, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "file"),
+    [
+        ("20newsgroups", "tar.gz", "20news-bydate-train/sci.med/1"),
+        ("webnlg", "tar.xz", "train/a.xml"),
+        ("e2e", "zip", "trainset.csv"),
+    ],
+)
+def test_archives_that_unpack_to_more_than_any_data_set(tmp_path, monkeypatch, task, kind, file):
+    monkeypatch.setattr(archives, "_MOST_BYTES", 10_000)
+    with pytest.raises(DataError, match="unpacks to more than 10,000 bytes"):
+        read(task, packed(tmp_path / f"a.{kind}", {file: "a" * 10_001}))
+
+
+def test_packings_and_passwords_that_zipfile_does_not_know(tmp_path):
+    path = packed(tmp_path / "damaged.zip", FILES["e2e"])
+    whole = path.read_bytes()
+    for place, value in ((8, 99), (6, 1)):  # the packing and the flags of a file's header, and again in the directory
+        changed = bytearray(whole)
+        for magic, offset in ((b"PK\x03\x04", place), (b"PK\x01\x02", place + 2)):
+            changed[whole.index(magic) + offset] = value
+        path.write_bytes(changed)
+        with pytest.raises(DataError, match=r"damaged\.zip: the archive is damaged or no tar or zip archive"):
+            read("e2e", path)
+
+
+@pytest.mark.parametrize("name", ["nothing-of-that-name", "shift_jis"])
+def test_xml_in_an_encoding_that_expat_cannot_read(name):
+    with pytest.raises(DataError, match=r"a\.xml:1:\d+: malformed XML: "):
+        as_xml("a.xml", f'<?xml version="1.0" encoding="{name}"?><a/>'.encode())
 
 
 REAL = {  # examples, and references, by split

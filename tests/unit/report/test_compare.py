@@ -6,26 +6,15 @@ from scipy import stats
 
 from foretoken.report.runs.compare import compare
 from foretoken.report.runs.documents import per_document
-from foretoken.report.runs.groups import collect
-from foretoken.report.runs.records import find_runs
 
-from support.made_runs import make_run, set_accuracy, write_predictions
+from support.made_runs import make_run, make_seeds, results, set_accuracy, write_predictions
 
 GOOD, POOR = [0.80, 0.82, 0.87], [0.70, 0.71, 0.69]
 
 
-def results(folder):
-    return collect(find_runs([folder]))
-
-
-def seeds(folder, method, scores, **changes):
-    for seed, score in enumerate(scores):
-        make_run(folder / f"{method}{seed}", method, seed=seed, test=score, **changes)
-
-
 def test_welch_over_seeds_is_that_of_its_definition(tmp_path):
-    seeds(tmp_path, "lora", GOOD, validation=0.9)
-    seeds(tmp_path, "bitfit", POOR, validation=0.8)
+    make_seeds(tmp_path, "lora", GOOD, validation=0.9)
+    make_seeds(tmp_path, "bitfit", POOR, validation=0.8)
     (found,) = compare(results(tmp_path))
     assert (found.one.label, found.other.label) == ("lora", "bitfit")
     a, b = np.array(GOOD), np.array(POOR)
@@ -38,8 +27,8 @@ def test_welch_over_seeds_is_that_of_its_definition(tmp_path):
 
 
 def test_the_test_of_a_paper_is_students_one_sided(tmp_path):
-    seeds(tmp_path, "lora", GOOD, validation=0.9)
-    seeds(tmp_path, "bitfit", POOR, validation=0.8)
+    make_seeds(tmp_path, "lora", GOOD, validation=0.9)
+    make_seeds(tmp_path, "bitfit", POOR, validation=0.8)
     (found,) = compare(results(tmp_path), paper="one-sided-t")
     a, b = np.array(GOOD), np.array(POOR)
     pooled = (a.var(ddof=1) + b.var(ddof=1)) / 2  # as many seeds on either side
@@ -60,20 +49,20 @@ def test_the_first_is_the_better_by_validation_whatever_the_test_and_the_metric_
 
 
 def test_one_seed_and_equal_seeds_say_that_no_test_is_possible(tmp_path):
-    seeds(tmp_path / "x", "lora", [0.8])
-    seeds(tmp_path / "x", "bitfit", POOR)
+    make_seeds(tmp_path / "x", "lora", [0.8])
+    make_seeds(tmp_path / "x", "bitfit", POOR)
     (found,) = compare(results(tmp_path / "x"))
     assert found.over_seeds is None
     assert "no test possible with one seed (" in found.no_t_test
-    seeds(tmp_path / "y", "lora", [0.8, 0.8])
-    seeds(tmp_path / "y", "bitfit", [0.7, 0.7])
+    make_seeds(tmp_path / "y", "lora", [0.8, 0.8])
+    make_seeds(tmp_path / "y", "bitfit", [0.7, 0.7])
     (found,) = compare(results(tmp_path / "y"))
     assert "variance" in found.no_t_test
 
 
 def test_validation_scores_are_not_compared(tmp_path):
-    seeds(tmp_path, "lora", [None, None], correct=[True, False])
-    seeds(tmp_path, "bitfit", POOR, correct=[True, False])
+    make_seeds(tmp_path, "lora", [None, None], correct=[True, False])
+    make_seeds(tmp_path, "bitfit", POOR, correct=[True, False])
     (found,) = compare(results(tmp_path))
     assert found.difference is None
     assert found.no_t_test == "no test scores of lora"
@@ -82,7 +71,7 @@ def test_validation_scores_are_not_compared(tmp_path):
 
 def test_p_values_are_corrected_within_a_task(tmp_path):
     for method, shift in (("lora", 0.1), ("bitfit", 0.05), ("full", 0.0)):
-        seeds(tmp_path, method, [score + shift for score in GOOD], validation=0.5 + shift)
+        make_seeds(tmp_path, method, [score + shift for score in GOOD], validation=0.5 + shift)
     found = compare(results(tmp_path))
     assert len(found) == 3
     raw = sorted(item.over_seeds.p_value for item in found)
@@ -142,6 +131,6 @@ def test_predictions_of_another_run_are_said_and_not_compared(tmp_path):
     folders = [make_run(tmp_path / name, name, correct=right) for name in ("lora", "bitfit")]
     write_predictions(make_run(tmp_path / "elsewhere" / "x"), right[:20] & False)
     (tmp_path / "elsewhere" / "x" / "predictions.parquet").replace(folders[0] / "predictions.parquet")
-    (found,) = compare(collect(find_runs(folders)))
+    (found,) = compare(results(*folders))
     assert found.bootstrap is None
     assert found.no_bootstrap.startswith("lora: its predictions are of another run: their accuracy is 0.0000")

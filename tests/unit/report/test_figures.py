@@ -18,9 +18,8 @@ from foretoken.report.figures import FIGURES, to_svg
 from foretoken.report.figures.calibration import BINS
 from foretoken.report.figures.style import COLOURS, INK
 from foretoken.report.runs.groups import collect
-from foretoken.report.runs.records import find_runs
 
-from support.made_runs import make_run, set_accuracy, write_predictions
+from support.made_runs import make_run, results, set_accuracy, write_predictions
 
 
 def run(root, method="lora", *, task="mail", seed=0, score=0.8, rate=0.01, test=True, epochs=(), options=None, **more):
@@ -42,7 +41,7 @@ def run(root, method="lora", *, task="mail", seed=0, score=0.8, rate=0.01, test=
 def draw(name, root):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return FIGURES[name].draw(collect(find_runs([root])))
+        return FIGURES[name].draw(results(root))
 
 
 def lines(axes):

@@ -1,13 +1,6 @@
 import pytest
 
-from foretoken.report.runs.groups import collect
-from foretoken.report.runs.records import find_runs
-
-from support.made_runs import make_run
-
-
-def results(folder):
-    return collect(find_runs([folder]))
+from support.made_runs import make_run, results
 
 
 def test_seeds_of_one_recipe_are_one_group_whatever_their_names_and_threads(tmp_path):

@@ -5,28 +5,21 @@ import pytest
 
 from foretoken.report.answers import answer
 from foretoken.report.runs.compare import compare
-from foretoken.report.runs.groups import collect
-from foretoken.report.runs.records import find_runs
 
-from support.made_runs import make_run
+from support.made_runs import make_run, make_seeds, results
 
 
 def said(folder):
-    found = collect(find_runs([folder]))
+    found = results(folder)
     return answer(found.of_task("mail"), compare(found))
 
 
-def make(folder, method, tests, **more):
-    for seed, test in enumerate(tests):
-        make_run(folder / f"{method}{seed}", method, seed=seed, test=test, **more)
-
-
 def test_the_best_on_test_the_next_and_the_references(tmp_path):
-    make(tmp_path, "bitfit", (0.90, 0.91, 0.92))
-    make(tmp_path, "full", (0.89, 0.90, 0.91))
-    make(tmp_path, "lora", (0.80, 0.81, 0.82))
-    make(tmp_path, "head-only", (0.60, 0.61, 0.62))
-    make(tmp_path, "prompt-tuning", (0.50, 0.51, 0.52))
+    make_seeds(tmp_path, "bitfit", (0.90, 0.91, 0.92))
+    make_seeds(tmp_path, "full", (0.89, 0.90, 0.91))
+    make_seeds(tmp_path, "lora", (0.80, 0.81, 0.82))
+    make_seeds(tmp_path, "head-only", (0.60, 0.61, 0.62))
+    make_seeds(tmp_path, "prompt-tuning", (0.50, 0.51, 0.52))
     assert said(tmp_path) == (
         "bitfit is best with F1 (macro) 91.0 on test (mean of 3 seeds), 1.0 points above full (the next), 10.0 points "
         "above lora and 30.0 points above head-only; the test over seeds separates bitfit from lora and "
@@ -35,8 +28,8 @@ def test_the_best_on_test_the_next_and_the_references(tmp_path):
 
 
 def test_one_seed_each(tmp_path):
-    make(tmp_path, "lora", [0.7])
-    make(tmp_path, "bitfit", [0.6])
+    make_seeds(tmp_path, "lora", [0.7])
+    make_seeds(tmp_path, "bitfit", [0.6])
     assert said(tmp_path) == (
         "lora is best with F1 (macro) 70.0 on test (one seed), 10.0 points above bitfit; "
         "whether that is more than chance is not known: no test possible with one seed (1 and 1)."
@@ -44,9 +37,9 @@ def test_one_seed_each(tmp_path):
 
 
 def test_methods_that_print_alike_are_level(tmp_path):
-    make(tmp_path, "lora", (0.80, 0.81, 0.82))
-    make(tmp_path, "bitfit", (0.8003, 0.8103, 0.8203))
-    make(tmp_path, "head-only", (0.60, 0.61, 0.62))
+    make_seeds(tmp_path, "lora", (0.80, 0.81, 0.82))
+    make_seeds(tmp_path, "bitfit", (0.8003, 0.8103, 0.8203))
+    make_seeds(tmp_path, "head-only", (0.60, 0.61, 0.62))
     assert said(tmp_path) == (
         "bitfit and lora are level at the top with F1 (macro) 81.0 on test (mean of 3 seeds), 20.0 points above "
         "head-only; the test over seeds separates bitfit from head-only."
@@ -80,7 +73,7 @@ def test_without_a_test_split_validation_is_compared_and_not_tested(tmp_path):
 
 
 def test_a_method_without_a_test_score_is_named(tmp_path):
-    make(tmp_path, "lora", [0.7])
+    make_seeds(tmp_path, "lora", [0.7])
     make_run(tmp_path / "full", "full", validation=0.99, test=None)
     assert said(tmp_path) == (
         "lora, the only one measured, has F1 (macro) 70.0 on test (one seed); "

@@ -8,11 +8,9 @@ from sklearn.metrics import accuracy_score, f1_score
 from foretoken.report.content import compose
 from foretoken.report.runs.compare import compare
 from foretoken.report.runs.documents import per_document
-from foretoken.report.runs.groups import collect
-from foretoken.report.runs.records import find_runs
 from foretoken.report.tables.sheets import runs_csv
 
-from support.made_runs import make_run, recipe, write_predictions
+from support.made_runs import make_run, recipe, results, write_predictions
 
 FOLDS, SIZE = 3, 10
 DATA = {"folds": FOLDS, "fold_seed": 0}
@@ -26,10 +24,6 @@ def make_folds(folder, method, shares, *, seed=0, folds=range(FOLDS), **changes)
         if changes.get("test", 0) is not None:
             right = np.arange(SIZE) < shares[fold] * SIZE
             write_predictions(made, right, ids=[f"{fold}/{number}" for number in range(SIZE)])
-
-
-def results(folder):
-    return collect(find_runs([folder]))
 
 
 def facts_of(found):

@@ -71,17 +71,18 @@ def test_every_file_is_counted_here():
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_the_grid_is_the_papers(name):
-    plan = load_plan(FOLDER / f"{name}.yaml")
-    assert {item.name: planned(item, plan.config.search).size for item in plan.variants} == COUNTS[name]
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_every_head_and_every_run_states_the_protocol(name):
+def test_grid_protocol_and_dropout_are_the_papers(name):
     path = FOLDER / f"{name}.yaml"
-    head = path.read_text().partition("recipe:\n")[0]
-    assert "\n# Protocol: " in head
-    assert all(item.values["protocol"] for item in load_plan(path).variants)
+    plan = load_plan(path)
+    assert {item.name: planned(item, plan.config.search).size for item in plan.variants} == COUNTS[name]
+    assert "\n# Protocol: " in path.read_text().partition("recipe:\n")[0]
+    has_none = name.startswith(("aot", "inducer"))
+    for item in plan.variants:
+        assert item.values["protocol"]
+        assert item.values["training"]["attention_dropout"] == "model"
+        options = dict(item.values["method"])
+        if has_none and options["name"] in ("prefix-tuning", "prompt-tuning", "mam-adapter"):
+            assert options["prefix_dropout"] == 0
 
 
 def test_generation_of_inducer_tuning_has_task_embeddings_and_short_texts():
@@ -95,16 +96,6 @@ def test_generation_of_inducer_tuning_has_task_embeddings_and_short_texts():
         assert item.values["training"]["warmup_steps"] == 500
         wanted = "500-instances" if item.compared["data.task"] == "coqa" else None
         assert item.values["data"].get("split") == wanted
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_dropout_is_the_models_and_of_prefixes_the_papers(name):
-    has_none = name.startswith(("aot", "inducer"))
-    for item in load_plan(FOLDER / f"{name}.yaml").variants:
-        assert item.values["training"]["attention_dropout"] == "model"
-        options = dict(item.values["method"])
-        if has_none and options["name"] in ("prefix-tuning", "prompt-tuning", "mam-adapter"):
-            assert options["prefix_dropout"] == 0
 
 
 def test_settings_of_single_tasks_come_through():

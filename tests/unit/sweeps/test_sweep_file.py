@@ -67,6 +67,7 @@ def test_all_errors_come_at_once_and_say_where_they_stand(write):
         ({"compare__method": ["lora", "prefix-tunning"]}, "compare: method.name: "),
         ({"seeds": [1, 1]}, "seeds: got [1, 1], expected one or more, each once"),
         ({"recipe__model": None}, "recipe: model: is required"),
+        ({"recipe__data": {"path": "mail.csv", "folds": 1}}, "recipe: data.folds: got 1, expected at least 2"),
         ({"recipe": "none.yaml"}, "no such recipe file"),
         ({"recipe": 3}, "recipe: got 3, expected the name of a recipe file or a group of keys"),
         ({"per": [{"when": {"method.name": "lorra"}}]}, "per[0].when: no variant has method.name: lorra"),

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from foretoken.errors import RecipeError
 from foretoken.sweeps.plan import load_plan
 from foretoken.sweeps.record import sweep_record
 from foretoken.sweeps.status import is_over
@@ -66,8 +65,3 @@ def test_a_seed_without_all_its_folds_has_no_score_in_the_table(sweep, runs, wor
     file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != "test"}))
     again = next(item for item in one.look() if item.variant.name == "lora")
     assert result_rows([again])[0][5] == "1"
-
-
-def test_a_wrong_number_of_folds_is_said_of_the_recipe(write):
-    with pytest.raises(RecipeError, match=r"recipe: data.folds: got 1, expected at least 2"):
-        load_plan(write(recipe__data={"path": "mail.csv", "folds": 1}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -48,7 +49,8 @@ def read_tagged(
     ('B-PER', 'I-PER', 'O')
     """
     path = local_path(path)
-    sentences = _read_sentences(path, word_column, tag_column)
+    read = partial(_word_and_tag, word_column=word_column, tag_column=tag_column)
+    sentences = _read_sentences(path, read, "has no sentences; expected one word and its tag per line")
     if not lenient:
         _refuse_mixture(path, sentences)
     return [
@@ -82,24 +84,14 @@ def read_words(path: Path) -> list[TaggedExample]:
     Raises:
         DataError: a word is empty, or there are none; the message names file and line.
     """
-    sentences: list[TaggedExample] = []
-    words: list[str] = []
-    first = 1
-    for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
-        fields = _fields(line)
-        if fields and not _begins_document(fields):
-            words.append(_word(f"{path}:{number}", fields, 0))
-            continue
-        if words:
-            tags = (OUTSIDE,) * len(words)
-            sentences.append(TaggedExample(str(len(sentences)), tuple(words), tags, f"{path}:{first}"))
-        words, first = [], number + 1
-    if not sentences:
-        raise DataError(f"{path}: no words; expected one word per line, and a blank line after each sentence")
-    return sentences
+    expected = "no words; expected one word per line, and a blank line after each sentence"
+    sentences = _read_sentences(path, lambda where, fields: (_word(where, fields, 0), OUTSIDE), expected)
+    return [TaggedExample(str(n), item.words, item.tags, f"{path}:{item.lines[0]}") for n, item in enumerate(sentences)]
 
 
-def _read_sentences(path: Path, word_column: int, tag_column: int) -> list[_Sentence]:
+def _read_sentences(
+    path: Path, read: Callable[[str, Sequence[str]], tuple[str, str]], expected: str
+) -> list[_Sentence]:
     sentences: list[_Sentence] = []
     document, documents = None, 0
     words: list[tuple[int, str, str]] = []
@@ -113,11 +105,11 @@ def _read_sentences(path: Path, word_column: int, tag_column: int) -> list[_Sent
             documents += 1
             document = fields[1] if fields[0] == _DOC and len(fields) > 1 else str(documents)
         elif fields:
-            words.append((number, *_word_and_tag(f"{path}:{number}", fields, word_column, tag_column)))
+            words.append((number, *read(f"{path}:{number}", fields)))
     if words:
         sentences.append(_sentence(words, document))
     if not sentences:
-        raise DataError(f"{path}: has no sentences; expected one word and its tag per line")
+        raise DataError(f"{path}: {expected}")
     return sentences
 
 

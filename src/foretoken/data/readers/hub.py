@@ -44,19 +44,7 @@ def read_hub(name: str, config_name: str | None, columns: ColumnNames) -> Corpus
     Raises:
         DataError: the hub is out of reach, data set or configuration are unknown, or a column is missing.
     """
-    import datasets
-
-    try:
-        loaded = datasets.load_dataset(name, config_name)
-    except (ConnectionError, TimeoutError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise DataError(
-            f"hub data set {name!r}: no local file or folder has this name, and the hub was not reached "
-            f"or has no such data set ({_one_line(error)}); check the name and the connection, or set path "
-            "to a local copy: a csv, jsonl or parquet file, or a folder"
-        ) from error
-    except Exception as error:  # the library raises whatever its parsers raise
-        raise DataError(f"hub data set {name!r} (config {config_name!r}): {_one_line(error)}") from error
-    return _corpus(f"hub data set {name!r}", _tables(loaded), columns)
+    return _corpus(f"hub data set {name!r}", _loaded(name, config_name), columns)
 
 
 def read_saved(root: Path, columns: ColumnNames) -> Corpus:
@@ -76,23 +64,27 @@ def hub_rows(name: str, config: str | None, needed: Sequence[str], revision: str
     Raises:
         DataError: the hub is out of reach, the data set is unknown, or a column is missing.
     """
+    return {
+        SPLIT_ALIASES[split.lower()]: list(_task_rows(f"hub data set {name!r} [{split}]", table, needed))
+        for split, table in _loaded(name, config, revision).items()
+        if split.lower() in SPLIT_ALIASES
+    }
+
+
+def _loaded(name: str, config: str | None, revision: str | None = None) -> dict[str, datasets.Dataset]:
     import datasets
 
     try:
         if revision is None:
-            loaded = datasets.load_dataset(name, config)
-        else:  # the branch that the hub converts to parquet has a folder per configuration
-            loaded = datasets.load_dataset(name, data_dir=config, revision=revision)
+            return _tables(datasets.load_dataset(name, config))
+        # the branch that the hub converts to parquet has a folder per configuration
+        return _tables(datasets.load_dataset(name, data_dir=config, revision=revision))
     except Exception as error:  # the library raises whatever its parsers and the network raise
         raise DataError(
-            f"hub data set {name!r} (config {config!r}) was not loaded ({_one_line(error)}); check the connection, or "
-            "get the raw data and name their folder with data.path"
+            f"hub data set {name!r} (config {config!r}) was not loaded ({_one_line(error)}), and no local file or "
+            "folder has this name; check the name and the connection, or set path to a local copy: a csv, jsonl or "
+            "parquet file, or a folder"
         ) from error
-    return {
-        SPLIT_ALIASES[split.lower()]: list(_task_rows(f"hub data set {name!r} [{split}]", table, needed))
-        for split, table in _tables(loaded).items()
-        if split.lower() in SPLIT_ALIASES
-    }
 
 
 def _corpus(source: str, tables: Mapping[str, datasets.Dataset], columns: ColumnNames) -> Corpus:

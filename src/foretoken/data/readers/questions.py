@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import refuse_repeated_ids
+from foretoken.data.documents import checked
 from foretoken.data.examples import QuestionExample
 from foretoken.data.readers.files import read_text
 from foretoken.data.readers.json_files import decoded, read_json
@@ -182,8 +182,5 @@ def _list(where: str, values: object, name: str) -> list[Any]:
 
 
 def _checked(source: Path | str, examples: list[QuestionExample], places: _Places) -> list[QuestionExample]:
-    if not examples:
-        raise DataError(f"{source}: has no questions; expected at least one question with its context")
-    refuse_repeated_ids(examples)
     places.say()
-    return examples
+    return checked(examples, f"{source}: has no questions; expected at least one question with its context")

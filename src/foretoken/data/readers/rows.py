@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import Document, refuse_empty, refuse_repeated_ids, shown
+from foretoken.data.documents import Document, checked, refuse_empty, shown
 from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
 from foretoken.errors import DataError, did_you_mean
 
@@ -68,11 +68,8 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
             problem is regression, an empty document, a repeated id.
     """
     documents = [_document(where, values, number, columns) for number, (where, values) in enumerate(rows)]
-    if not documents:
-        raise DataError(f"{source}: has no documents; expected at least one row of data")
     refuse_empty(documents)
-    refuse_repeated_ids(documents)
-    return documents
+    return checked(documents, f"{source}: has no documents; expected at least one row of data")
 
 
 def _document(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> Document:

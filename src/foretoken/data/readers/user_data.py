@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from foretoken.data.documents import E, Example, refuse_repeated_ids
+from foretoken.data.documents import Example, checked
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import (
     CANDIDATES,
@@ -71,14 +71,11 @@ def file_suffixes(problem: str) -> tuple[str, ...] | None:
     return None if problem == TOKEN_CLASSIFICATION else tuple(READERS)
 
 
-def _generation_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[GenerationExample]:
-    """Return checked sources and targets; a target is a text, or a list of texts that are all right."""
-    examples = []
-    for number, (where, values) in enumerate(rows):
-        targets = () if columns.label is None else _targets(where, values[columns.label], columns.label)
-        text = filled(where, values[columns.text], columns.text)
-        examples.append(GenerationExample(row_id(where, values, number), text, targets, where))
-    return _checked(examples, f"{source}: has no rows; expected at least one source with its target")
+def _source(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> GenerationExample:
+    """Return a checked source with its targets: a text, or a list of texts that are all right."""
+    targets = () if columns.label is None else _targets(where, values[columns.label], columns.label)
+    text = filled(where, values[columns.text], columns.text)
+    return GenerationExample(row_id(where, values, number), text, targets, where)
 
 
 def _targets(where: str, value: object, column: str) -> tuple[str, ...]:
@@ -89,22 +86,16 @@ def _targets(where: str, value: object, column: str) -> tuple[str, ...]:
     return tuple(filled(where, text, column) for text in value)
 
 
-def candidates_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[CandidateExample]:
-    """Return the questions of a table in the shape of QAngaroo: {id, query, candidates, answer, supports}.
+def _candidates(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> CandidateExample:
+    """Return a question of the shape of QAngaroo: {id, query, candidates, answer, supports}.
 
     Texts stay as published; ``answer`` becomes its number among the candidates, and 0 without ``columns.label``.
-
-    Raises:
-        DataError: no rows, a value of the wrong kind, or an answer that is not among its candidates.
     """
-    examples = []
-    for number, (where, values) in enumerate(rows):
-        query, *lists = CANDIDATE_COLUMNS
-        candidates, supports = (_texts(where, values, name) for name in lists)
-        answer = 0 if columns.label is None else _right_candidate(where, values, candidates)
-        question = filled(where, values[query], query)
-        examples.append(CandidateExample(row_id(where, values, number), question, candidates, supports, answer, where))
-    return _checked(examples, f"{source}: has no questions; expected objects with {', '.join(columns.needed)}")
+    query, *lists = CANDIDATE_COLUMNS
+    candidates, supports = (_texts(where, values, name) for name in lists)
+    answer = 0 if columns.label is None else _right_candidate(where, values, candidates)
+    question = filled(where, values[query], query)
+    return CandidateExample(row_id(where, values, number), question, candidates, supports, answer, where)
 
 
 def _right_candidate(where: str, values: Mapping[str, object], candidates: tuple[str, ...]) -> int:
@@ -124,13 +115,8 @@ def _texts(where: str, values: Mapping[str, object], name: str) -> tuple[str, ..
     return tuple(text_value(where, text, name) for text in found)
 
 
-def _choices_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[ChoiceExample]:
-    """Return checked questions; the label is the number of the right choice, from 0, or its text."""
-    examples = [_question(where, values, number, columns) for number, (where, values) in enumerate(rows)]
-    return _checked(examples, f"{source}: has no questions; expected at least one row of data")
-
-
 def _question(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> ChoiceExample:
+    """Return a checked question; the label is the number of the right choice, from 0, or its text."""
     text = filled(where, values[columns.text], columns.text)
     choices = _choices(where, values[CHOICES])
     answer = 0 if columns.label is None else _right_choice(where, values[columns.label], choices, columns.label)
@@ -161,19 +147,22 @@ def _right_choice(where: str, value: object, choices: tuple[str, ...], column: s
     )
 
 
-def _checked(examples: list[E], said_of_none: str) -> list[E]:
-    if not examples:
-        raise DataError(said_of_none)
-    refuse_repeated_ids(examples)
-    return examples
+def _rows_of(make: Callable[[str, Mapping[str, object], int, ColumnNames], Example]) -> _Table:
+    """Return what reads a table whose rows this function reads."""
+
+    def read(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Example]:
+        examples = [make(where, values, number, columns) for number, (where, values) in enumerate(rows)]
+        return checked(examples, f"{source}: has no rows; expected at least one with {', '.join(columns.needed)}")
+
+    return read
 
 
 _OF_ONE_TEXT = (CLASSIFICATION, REGRESSION, GENERATION)
 _TABLES: dict[str, _Table] = {
     CLASSIFICATION: documents_from_rows,
     REGRESSION: documents_from_rows,
-    MULTIPLE_CHOICE: _choices_from_rows,
-    CANDIDATES: candidates_from_rows,
-    GENERATION: _generation_from_rows,
+    MULTIPLE_CHOICE: _rows_of(_question),
+    CANDIDATES: _rows_of(_candidates),
+    GENERATION: _rows_of(_source),
     QUESTION_ANSWERING: questions_from_rows,
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from foretoken.data.documents import Document, Splits, is_empty, shown
+from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.readers.files import is_there, read_text
 from foretoken.data.readers.hub import hub_rows
 from foretoken.data.readers.rows import Row, check_columns, label_value, text_value
@@ -66,10 +66,7 @@ def labelled(rows: Iterable[Row], columns: Columns, part: str | None = None) -> 
         DataError: a text is no text, or a label is none of the published ones.
     """
     found = [_document(where, values, number, columns, part) for number, (where, values) in enumerate(rows)]
-    empty = [document.where for document in found if is_empty(document)]
-    if empty:
-        _log.info("left out %d of %d rows, whose text is empty: %s", len(empty), len(found), shown(empty))
-    return [document for document in found if not is_empty(document)]
+    return without_empty(found, "rows")
 
 
 def read_glue(path: Path, task: str, columns: Columns, dev: Mapping[str, str | None]) -> Splits:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from foretoken.data.documents import Document, Splits, is_empty
+from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.readers.files import as_xml, is_there, read_bytes
 from foretoken.data.readers.json_files import read_json
@@ -121,11 +121,9 @@ def _articles(path: Path) -> list[Document]:
         if key in documents:
             raise DataError(f"{where}: article id {key!r} was already used at {documents[key].where}")
         documents[key] = Document(key, _text(article.get("title", ""), "".join(_body(article))), None, where)
-    kept = [document for document in documents.values() if not is_empty(document)]
+    kept = without_empty(list(documents.values()), "articles")
     if not kept:
         raise DataError(f"{path}: no articles; expected <articles><article id=... title=...>")
-    if len(kept) < len(documents):
-        _log.info("hyperpartisan: dropped %d empty of %d articles", len(documents) - len(kept), len(documents))
     return kept
 
 

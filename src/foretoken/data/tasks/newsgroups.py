@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from foretoken.data.documents import Document, Splits, is_empty
+from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.options import CLEAN, REMOVABLE, DataOptions
 from foretoken.data.readers.archives import raw_files
 from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
@@ -17,7 +16,6 @@ SIXTY = "60-20-20"  # of all posts, as table 6 of Li et al. 2023 gives the share
 HALVED = "bydate-halved"  # the test half halved into validation and test, which makes the same shares
 _HALVES = {"20news-bydate-train": "train", "20news-bydate-test": "test"}
 _HUB_COLUMNS = ColumnNames("text", "label_text")
-_log = logging.getLogger(__name__)
 
 
 def read(path: Path, options: DataOptions) -> Splits:
@@ -40,7 +38,8 @@ def read(path: Path, options: DataOptions) -> Splits:
             raise MissingDataError(
                 f"{path}: no posts at {half}/<group>/<number>, and no archive 20news-bydate.tar.gz with them"
             )
-    return _arranged({split: _drop_empty(split, documents) for split, documents in splits.items()}, options)
+    kept = {split: without_empty(documents, f"{split} posts") for split, documents in splits.items()}
+    return _arranged(kept, options)
 
 
 def _arranged(splits: Splits, options: DataOptions) -> Splits:
@@ -94,13 +93,6 @@ def check_hub(options: DataOptions) -> None:
             f"the hub copy of 20newsgroups comes without headers, footers and quotes, got remove={options.remove!r}; "
             "keep the default or set path to the raw archive"
         )
-
-
-def _drop_empty(split: str, documents: list[Document]) -> list[Document]:
-    kept = [document for document in documents if not is_empty(document)]
-    if len(kept) < len(documents):
-        _log.info("20newsgroups: dropped %d empty of %d %s posts", len(documents) - len(kept), len(documents), split)
-    return kept
 
 
 def _is_post(name: PurePosixPath) -> bool:

@@ -15,10 +15,10 @@ from foretoken.data.options import CLEAN, DataOptions, given_options
 from foretoken.data.problems import CANDIDATES, CLASSIFICATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.data.readers.conll import read_tagged
 from foretoken.data.readers.files import is_there, local_path
-from foretoken.data.readers.questions import questions_from_rows, read_squad
+from foretoken.data.readers.questions import read_squad
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.tables import read_rows
-from foretoken.data.readers.user_data import candidates_from_rows
+from foretoken.data.readers.user_data import examples_from_rows
 from foretoken.data.tasks import arxiv, coqa, e2e, hyperpartisan, ner, newsgroups, pydocs, squality, superglue, webnlg
 from foretoken.data.tasks.base import OFFICIAL, FromRows, HubSource, Task, from_files, from_hub
 from foretoken.data.tasks.glue import HUB, Columns, published, read_glue, read_glue_on_hub
@@ -27,10 +27,10 @@ from foretoken.left import TASKS as LEFT
 
 DATA_VARIABLE = "FORETOKEN_DATA"
 
-_CANDIDATES: FromRows = partial(candidates_from_rows, columns=ColumnNames(problem=CANDIDATES))
+_CANDIDATES: FromRows = partial(examples_from_rows, columns=ColumnNames(problem=CANDIDATES))
 _SQUAD = {
     "file": read_squad,
-    "rows": partial(questions_from_rows, columns=ColumnNames(problem=QUESTION_ANSWERING)),
+    "rows": partial(examples_from_rows, columns=ColumnNames(problem=QUESTION_ANSWERING)),
 }
 # what tasks have besides their rows: ``reader`` reads a folder, ``file`` a file, ``rows`` those of a table or of the
 # hub, whose options ``check`` refuses; others are fields of the task

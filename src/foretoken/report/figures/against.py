@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from foretoken.metrics.statistics import mean_interval
 from foretoken.options import flatten
-from foretoken.report.figures.panels import Panel, all_panels, chosen_panels
+from foretoken.report.figures.panels import Panel, all_panels, chosen_panels, deviation
 from foretoken.report.figures.style import (
     Mark,
     decades,
@@ -190,7 +190,7 @@ def _last_losses(group: Group) -> list[float]:
 
 def _line(axes: Axes, name: str, mark: Mark, line: Line, results: Results) -> None:
     """Draw what the seeds have in the middle with their standard deviation."""
-    error = [stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in line.values()]
+    error = [deviation(seeds) for seeds in line.values()]
     look = {"markersize": 4.5, "linewidth": 1.3, "capsize": 2}
     axes.errorbar(list(line), [*map(results.middle, line.values())], yerr=error, label=name, **mark._asdict() | look)
 

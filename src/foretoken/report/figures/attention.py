@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from foretoken.errors import DataError
 from foretoken.report.figures.panels import all_panels
-from foretoken.report.figures.style import COLOURS, INK, grid, legend, styled, wrapped
+from foretoken.report.figures.style import COLOURS, grid, legend, say_rest, styled, wrapped
 from foretoken.report.runs.groups import Results
 from foretoken.report.runs.reading import read_json
 
@@ -53,7 +53,7 @@ def selective_curves(results: Results) -> Figure | None:
     for (title, values), place in zip(found[:MOST], axes, strict=True):
         _curves(place, values["selective"])
         place.set_title(wrapped(title, 44))
-    _say_rest(figure, found)
+    say_rest(figure, found, MOST)
     legend(figure, figure.axes)
     return figure
 
@@ -91,7 +91,7 @@ def _maps(
         place.set_title(wrapped(title, 44))
     bar = figure.colorbar(axes[0].collections[0], ax=axes, label=what, location="bottom", shrink=0.5, aspect=40)
     bar.outline.set_visible(False)
-    _say_rest(figure, found)
+    say_rest(figure, found, MOST)
     return figure
 
 
@@ -158,8 +158,3 @@ def shown_range(edges: NDArray[np.float64], counts: NDArray[np.float64]) -> tupl
     first, last = int(np.searchsorted(share, 0.001)), int(np.searchsorted(share, 0.999))
     low, high = edges[min(first, len(counts) - 1)], edges[min(last, len(counts) - 1) + 1]
     return float(max(-WIDEST, min(-2.0, low))), float(min(WIDEST, max(2.0, high)))
-
-
-def _say_rest(figure: Figure, found: Sequence[object]) -> None:
-    if len(found) > MOST:
-        figure.supxlabel(f"{MOST} of {len(found)} adapters", color=INK, fontsize=8)

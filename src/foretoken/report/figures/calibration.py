@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from foretoken.errors import DataError
 from foretoken.report.figures.panels import chosen_panels, few
-from foretoken.report.figures.style import INK, Mark, grid, legend, styled, wrapped
+from foretoken.report.figures.style import INK, Mark, grid, legend, say_rest, styled, wrapped
 from foretoken.report.runs.groups import TEST, VALIDATION, Group, Results
 from foretoken.report.runs.records import Run, number
 
@@ -47,8 +47,7 @@ def reliability(results: Results) -> Figure | None:
     for (panel, name, group, pooled), one in zip(shown, axes, strict=True):
         _diagram(one, pooled, int(number(group.first.recipe.get("ece_bins")) or BINS), panel.marks[group.label])
         one.set_title(wrapped(f"{panel.title}: {name}", 34))
-    if len(found) > len(shown):
-        figure.supxlabel(f"{len(shown)} of {len(found)} diagrams", color=INK, fontsize=8)
+    say_rest(figure, found, MOST_DIAGRAMS)
     return figure
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from foretoken.report.figures.panels import Panel, chosen_panels, few, mean_and_std
+from foretoken.report.figures.panels import Panel, chosen_panels, deviation, few
 from foretoken.report.figures.style import BAND, Mark, grid, legend, styled, thousands, whole_numbers
 from foretoken.report.runs.groups import VALIDATION, Group, Results
 from foretoken.report.runs.records import number
@@ -53,7 +54,7 @@ def over_seeds(group: Group, course: Course) -> Line:
             place, value = number(entry.get(course.axis)), number(course.read(entry))
             if place is not None and value is not None:
                 found.setdefault(round(place, 3), []).append(value)
-    return {place: mean_and_std(found[place]) for place in sorted(found)}
+    return {place: (fmean(found[place]), deviation(found[place])) for place in sorted(found)}
 
 
 def _draw(results: Results, courses: Callable[[Panel], list[Course]]) -> Figure | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import TYPE_CHECKING
 
 from foretoken.report.figures.style import Mark, marks, percent, wrapped
@@ -65,22 +65,17 @@ def few(panel: Panel) -> list[tuple[str, Group]]:
     """Return (label, group) of what fits into one panel: all, or where those are many the best of each method."""
     if len(panel.groups) <= MOST_LINES:
         return [(group.label, group) for group in panel.groups]
-    best = [best_by_validation(alike) for alike in by(panel.groups, method_of).values()]
+    best = [best_by_validation(alike) for alike in by(panel.groups, lambda group: group.first.method).values()]
     return [(group.label, group) for group in best]
 
 
-def method_of(group: Group) -> str:
-    """Return the name of a group's method."""
-    return group.first.method
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation, 0 of a single value.
 
-
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard deviation, 0 of a single value.
-
-    >>> mean_and_std([1.0, 3.0]), mean_and_std([2.0])
-    ((2.0, 1.4142135623730951), (2.0, 0.0))
+    >>> deviation([1.0, 3.0]), deviation([2.0])
+    (1.4142135623730951, 0.0)
     """
-    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 def _natural(group: Group) -> list[tuple[float, str]]:
@@ -89,7 +84,7 @@ def _natural(group: Group) -> list[tuple[float, str]]:
 
 
 def _panels(results: Results, groups: Sequence[Group]) -> Iterator[Panel]:
-    drawn = marks([(method_of(group), group.label) for group in results.groups])
+    drawn = marks([(group.first.method, group.label) for group in results.groups])
     several = len({group.model for group in groups}) > 1
     for (task, model), alike in by(groups, lambda group: (group.task, group.model)).items():
         title = f"{task}, {model}" if several else task

@@ -123,6 +123,12 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
 
 
+def say_rest(figure: Figure, found: Sequence[object], most: int) -> None:
+    """Say below a figure that it shows the first ones alone."""
+    if len(found) > most:
+        figure.supxlabel(f"the first {most} of {len(found)}", color=INK, fontsize=8)
+
+
 def whole_numbers(axes: Axes) -> None:
     """Let the x axis have ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator

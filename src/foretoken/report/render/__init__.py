@@ -1,1 +1,1 @@
-"""How a report is drawn: HTML, Markdown and LaTeX."""
+"""How a report is drawn: HTML and LaTeX."""

@@ -1,13 +1,12 @@
-"""A table of a report, before it is HTML, Markdown or LaTeX."""
+"""A table of a report, before it is HTML or LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 BEST, SECOND = 1, 2
-_MARKDOWN_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|$~#"} | {"&": "&amp;", "\n": " "})
 
 
 class Cell(NamedTuple):
@@ -59,49 +58,3 @@ def ranked(cells: Sequence[Cell], *, greater_is_better: bool, competing: Sequenc
         cell._replace(rank=marked.index(cell.value) + 1 if may and cell.value in marked else 0)
         for cell, may in zip(cells, entered, strict=True)
     ]
-
-
-def markdown(table: Table) -> str:
-    r"""Return the table for Markdown; the best is bold, the second best in italics.
-
-    >>> print(markdown(Table("Scores", ("Method", "F1"), ((Cell("a_b"), Cell("80.1", 0.801, 1)),))))
-    ### Scores
-    <BLANKLINE>
-    | Method | F1 |
-    | --- | ---: |
-    | a\_b | **80.1** |
-    <BLANKLINE>
-    """
-    flat = spelled_out(table)
-    rule = ["---"] * table.names + ["---:"] * (len(table.header) - table.names)
-    lines = [_line(escape_markdown(name) for name in flat.header), _line(rule)]
-    lines += [_line(_marked(cell) for cell in row) for row in table.rows]
-    caption = f"\n{escape_markdown(table.caption)}\n" if table.caption else ""
-    return f"### {escape_markdown(table.title)}\n\n" + "\n".join(lines) + "\n" + caption
-
-
-def escape_markdown(text: str) -> str:
-    r"""Return text that Markdown shows as it is.
-
-    >>> print(escape_markdown("a|b <i>"))
-    a\|b \<i\>
-    """
-    return text.translate(_MARKDOWN_SPECIAL)
-
-
-def spelled_out(table: Table) -> Table:
-    """Return the table with one head: the titles over several columns go into each."""
-    if not table.heads:
-        return table
-    over = [title for title, columns in table.heads for _ in range(columns)]
-    joined = [f"{title}: {name}" if title else name for title, name in zip(over, table.header, strict=True)]
-    return replace(table, header=tuple(joined), heads=())
-
-
-def _marked(cell: Cell) -> str:
-    text = escape_markdown(cell.text)
-    return {BEST: f"**{text}**", SECOND: f"*{text}*"}.get(cell.rank, text)
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -11,13 +11,12 @@ from statistics import fmean, median
 from typing import Any, TypeVar
 
 from foretoken.options import flatten
-from foretoken.report.runs.folds import as_one
+from foretoken.report.runs.folds import TEST, VALIDATION, as_one
 from foretoken.report.runs.labels import differing, identity, shown, without_fold
 from foretoken.report.runs.records import Run
 from foretoken.report.scores import greater_is_better
 
 T = TypeVar("T")
-TEST, VALIDATION = "test", "validation"
 MEAN, MEDIAN = "mean", "median"  # what tables show of the seeds
 _NOT_THE_RECIPE = ("name", "output", "protocol")  # where a run is kept, and what is said of it
 _NOT_THE_TRAINING = ("seed", "num_threads")
