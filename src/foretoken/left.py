@@ -9,6 +9,7 @@ KEYS = PROBLEMS | {  # of recipes and sweep files, by their dotted names
     "prune": "leave it out; training.early_stopping_patience ends a run that gains nothing",
 }
 VERBS = {
+    "analyse": "in Python, attn_implementation='eager' and output_attentions=True: rows lack the prefix's share",
     "embed": "foretoken.embed in Python, or /v1/embeddings of `foretoken serve`",
     "cache": "delete ~/.cache/foretoken/data, or data in the folder of FORETOKEN_CACHE, at any time",
     "bench": "python -m benchmarks NAME, in a clone of foretoken's repository",

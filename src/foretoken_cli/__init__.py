@@ -32,7 +32,6 @@ VERBS = {
     "predict": "label texts with an adapter",
     "sweep": "run a comparison: search, choose by validation, measure the test once",
     "report": "write one report of all runs in some folders",
-    "analyse": "measure how much attention a trained prefix gets",
     "serve": "answer requests for many adapters over HTTP",
     "fuse": "fold away what an adapter needs in training only",
     "export": "write a model as a folder for onnxruntime or PyTorch alone",

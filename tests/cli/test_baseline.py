@@ -104,7 +104,6 @@ def test_a_report_compares_it_with_a_method(run, finished, cli, tmp_path):
 
 
 def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, tmp_path):
-    assert "tf-idf baseline, which has no pretrained model" in refused("analyse", run, "--input", tiny.data)
     assert "tf-idf baseline, which has no pretrained model" in refused("fuse", run, tmp_path / "fused")
     found = refused("train", recipe(name="other"), "--find-rate")
     assert "--find-rate: method tf-idf has no learning rate" in found

@@ -83,12 +83,12 @@ def test_a_file_without_a_tensor(runs, name, tmp_path, refused):
 
 
 @pytest.mark.parametrize("name", ["prefix", "lora"])
-def test_evaluate_fuse_and_analyse_refuse_them_too(runs, name, tmp_path, forked):
+def test_evaluate_and_fuse_refuse_them_too(runs, name, tmp_path, forked):
     run = shutil.copytree(runs[name], tmp_path / "run")
     change_tensor(run / "adapter", TENSORS[name], with_value(float("nan")))
     data = tmp_path / "mail.csv"
     data.write_text("text,label\nword1 prize,spam\n")
-    for words in (("evaluate", run, data), ("fuse", run, tmp_path / "fused"), ("analyse", run, "--input", data)):
+    for words in (("evaluate", run, data), ("fuse", run, tmp_path / "fused")):
         assert not assert_done_or_refused(forked(*words, cwd=tmp_path), lines=1)
     assert not (tmp_path / "fused").exists()
 

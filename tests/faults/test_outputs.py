@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -180,16 +179,6 @@ def test_folders_with_other_things_are_never_replaced(verb, forked, run, tiny_fi
                 output.symlink_to(kept.parent)
         refused(forked(verb, source, *(["-o"] if verb == "report" else []), output, cwd=tmp_path))
         assert kept.read_text() == "precious"
-
-
-def test_files_of_other_people_beside_figures_stay(forked, run, tmp_path):
-    shutil.copytree(run, tmp_path / "run")
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "attention_mass.svg").write_text("<svg>mine</svg>")
-    assert "was not written by this command" in refused(forked("analyse", "run", "-o", "figures", cwd=tmp_path))
-    (tmp_path / "figures" / "attention_mass.svg").unlink()
-    for _ in range(2):
-        assert assert_done_or_refused(forked("analyse", "run", "-o", "figures", cwd=tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -85,18 +85,17 @@ def change_kind(draw, file):
 
 
 CHANGES = (change_values, change_values, change_values, change_bytes, change_kind)
-FILES = ("run.json", "run.json", "run.json", "predictions.parquet", "analysis.json", "adapter/foretoken.json")
+FILES = ("run.json", "run.json", "run.json", "predictions.parquet", "adapter/foretoken.json")
 
 
 @pytest.fixture(scope="module")
 def runs(forked, tiny_files, tmp_path_factory):
-    """Two finished runs, analysed, and two that are made up."""
+    """Two finished runs, and two that are made up."""
     folder = tmp_path_factory.mktemp("mutated")
     for seed in (0, 1):
         training = {"num_threads": 1, "max_steps": 2, "eval_every": 1, "seed": seed}
         (folder / "r.yaml").write_text(yaml.safe_dump(tiny_files.values(training=training, name=f"run{seed}")))
         assert assert_done_or_refused(forked("train", "r.yaml", cwd=folder))
-        assert assert_done_or_refused(forked("analyse", f"runs/run{seed}", "--documents", "2", cwd=folder))
     for seed in (0, 1):
         make_run(folder / "runs" / f"made{seed}", "bitfit", seed=seed, correct=[True, False, True, True])
     return folder / "runs"

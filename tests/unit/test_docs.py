@@ -183,7 +183,6 @@ LONG = (
     "sweeps",
     "report",
     "learning-rate",
-    "analysis",
     "problems",
     "recipes",
     "data",

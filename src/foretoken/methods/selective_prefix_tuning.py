@@ -104,10 +104,6 @@ class SoftMask:
         """(B, H, N, P) -> ``s + log m(s)``, which the softmax makes ``m(s) exp(s)`` (eq. 6)."""
         return scores + functional.logsigmoid(self.alpha * scores)
 
-    def gates(self, scores: Tensor) -> Tensor:
-        """Return ``m(s)``."""
-        return torch.sigmoid(self.alpha * scores)
-
 
 def selective_loss(prefixes: Sequence[Prefix | ProjectedPrefix]) -> Tensor:
     """Return ``SL = 1/2 sum_l (KSL_l + VSL_l)`` (eq. 9) of prefixes that yield (P, 2 W) each, without dropout.

@@ -1,7 +1,6 @@
 """What is drawn, not how it looks: the data of lines, violins, bars and maps, and None where there is nothing."""
 
 import itertools
-import json
 import math
 import warnings
 from xml.etree import ElementTree
@@ -253,39 +252,12 @@ def test_predictions_without_probabilities_are_left_out(tmp_path, columns):
     assert draw("coverage_risk", tmp_path) is None
 
 
-def analysis(folder, **more):
-    values = {"attentions": ["layer 0", "layer 1"], "attention_mass": [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]}
-    (folder / "analysis.json").write_text(json.dumps(values | more))
-
-
-def test_attention_mass(tmp_path):
-    analysis(run(tmp_path, "prefix-tuning"))
-    analysis(run(tmp_path, "prefix-propagation"), attention_mass=[[0.7, 0.8], [0.9]])
-    analysis(run(tmp_path, "lora"), attention_mass=None)
-    (run(tmp_path, "bitfit") / "analysis.json").write_text("{ cut")
-    *maps, bar = draw("attention_mass", tmp_path).axes
-    assert [axes.get_title() for axes in maps] == ["mail: prefix-propagation", "mail: prefix-tuning"]
-    drawn = [np.ma.filled(axes.collections[0].get_array(), np.nan).tolist() for axes in maps]
-    assert drawn[1] == [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]
-    assert drawn[0][0] == [0.7, 0.8]
-    assert math.isnan(drawn[0][1][1])
-    assert {axes.collections[0].get_clim() for axes in maps} == {(0, 0.9)}  # one scale for all
-    assert bar.get_xlabel() == "attention on the prefix"
-    assert draw("selective_gates", tmp_path) is None
-
-
 def test_selective_mask(tmp_path):
-    edges = [-8.0, -3.0, -1.0, 1.0, 3.0, 8.0]
-    selective = {"alpha": 4.0, "gates": [[0.2, 0.8, 0.5]] * 2, "score_edges": edges, "score_counts": [0, 10, 20, 10, 0]}
-    analysis(run(tmp_path, "selective-prefix-tuning"), selective=selective)
-    (axes,) = draw("selective_curves", tmp_path).axes
-    x, y = map(np.array, lines(axes)["alpha = 4, as trained"])
-    assert (x[0], x[-1]) == (-3, 3)
-    np.testing.assert_allclose(y, np.exp(x) / (1 + np.exp(-4 * x)), rtol=1e-12)
-    assert len(lines(axes)) == 6  # no mask, and the paper's five
-    gates, _ = draw("selective_gates", tmp_path).axes
-    assert gates.collections[0].get_array().tolist() == selective["gates"]
-    assert gates.collections[0].get_clim() == (0, 1)
+    run(tmp_path, "selective-prefix-tuning", options={"alpha": 3.0})
+    (axes,) = draw("selective_mask", tmp_path).axes
+    x, y = map(np.array, lines(axes)["alpha = 3, of these runs"])
+    np.testing.assert_allclose(y, np.exp(x) / (1 + np.exp(-3 * x)), rtol=1e-12)
+    assert len(lines(axes)) == 7  # no mask, that of the run, and the paper's five
 
 
 def test_svg_fits_into_a_page(tmp_path):

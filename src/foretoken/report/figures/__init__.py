@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foretoken.report.figures.against import KEYS, score_against, score_by_parameters
-from foretoken.report.figures.attention import attention_mass, selective_curves, selective_gates
 from foretoken.report.figures.calibration import coverage_risk, reliability
 from foretoken.report.figures.epochs import calibration_error, learning_curves
 from foretoken.report.figures.search import expected_performance
+from foretoken.report.figures.selective_mask import selective_mask
 from foretoken.report.figures.svg import to_png, to_svg
 from foretoken.report.figures.violins import document_lengths, scores
 
@@ -86,20 +86,10 @@ FIGURES: dict[str, Figure] = {
         "Tokens per document of each data set's largest split. Point: the median. Line: where the model's input ends.",
         document_lengths,
     ),
-    "attention_mass": Figure(
-        "Attention on the prefix",
-        "Mean share of its attention that a token of the text gives to the prefix (foretoken analyse).",
-        attention_mass,
-    ),
-    "selective_gates": Figure(
-        "Mask of selective prefix tuning",
-        "Mean of the mask m(s) over tokens and prefix: 0 hides the prefix, 1 shows it as it is.",
-        selective_gates,
-    ),
-    "selective_curves": Figure(
+    "selective_mask": Figure(
         "Selective mask on the scores",
-        "Weight m(s) exp(s) of a prefix token with score s in the softmax, beside exp(s), its weight without the mask, "
-        "over the scores of the trained adapter. As Figure 5 of Zhang et al. 2024.",
-        selective_curves,
+        "Weight m(s) exp(s) of a prefix token with score s in the softmax, m(s) = sigmoid(alpha s), beside exp(s), its "
+        "weight without the mask. As Figure 5 of Zhang et al. 2024.",
+        selective_mask,
     ),
 }

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -36,15 +35,6 @@ from foretoken.tuner.forward.plan import Group, PassState, Phase, Plan
 from foretoken.tuner.forward.sites import NAME, AroundModule, AttentionSite
 
 
-class AttentionObserver(Protocol):
-    """Sees what each attention is given, and changes nothing."""
-
-    def note(
-        self, attention: TunedAttention, plan: Plan, query: Tensor, key: Tensor, *, scale: float, mask: Mask
-    ) -> None:
-        """Take note of queries (B, H, N, K) and keys (B, H_kv, M, K) that are about to attend."""
-
-
 class TunedAttention:
     """One attention module with the adapters' part in it.
 
@@ -55,7 +45,6 @@ class TunedAttention:
         is_cross: the attention of a decoder to its encoder, whose keys hold no prefix.
         delivered: the vector for after the output projection, between ``deliver`` and that projection.
         rotation: how the queries of this call are rotated; None without rotary positions.
-        observer: sees every call. Documents are not packed for it, and keys are always computed.
     """
 
     def __init__(self, module: nn.Module, pass_state: PassState, layer: int, *, is_cross: bool) -> None:
@@ -64,7 +53,6 @@ class TunedAttention:
         self.is_cross = is_cross
         self.delivered: Tensor | None = None
         self.rotation: Rotation | None = None
-        self.observer: AttentionObserver | None = None
         self.module = module
         ADAPTER.set(module, self)
 
@@ -85,15 +73,14 @@ class TunedAttention:
 
     @property
     def has_part(self) -> bool:
-        """Whether ``attend`` differs from plain attention, or is to be seen."""
+        """Whether ``attend`` differs from plain attention."""
         plan = self.plan
         if plan is None:
             return False
         # where the prefix runs alone its keys and values are kept; afterwards every query of the text sees them
         alone = (Phase.PREFIX_ONLY, Phase.PREFIX_CACHED)
         has_prefix = not self.is_cross and plan.prefix_length > 0 and plan.phase in alone
-        is_seen = self.observer is not None and not self.is_cross and plan.prefix_here > 0
-        return has_prefix or is_seen or next(self.members(), None) is not None
+        return has_prefix or next(self.members(), None) is not None
 
     @property
     def prefix_mask(self) -> PrefixMask | None:
@@ -110,9 +97,9 @@ class TunedAttention:
 
     @property
     def mixed_size(self) -> int | None:
-        """B where each document names its adapter, is to be seen by itself, or prefixes enter in turn; else None."""
+        """B where each document names its adapter, or prefixes enter in turn; else None."""
         plan = self.pass_state.plan
-        is_one = plan is None or not (plan.is_mixed or plan.is_staged or self.observer is not None)
+        is_one = plan is None or not (plan.is_mixed or plan.is_staged)
         return None if plan is None or is_one else plan.batch_size
 
     @property
@@ -125,12 +112,12 @@ class TunedAttention:
     def may_pack(self) -> bool:
         """Whether the batch may be packed."""
         plan = self.pass_state.plan
-        return plan is None or (plan.may_pack and self.observer is None)
+        return plan is None or plan.may_pack
 
     @property
     def needs_keys(self) -> bool:
         """Whether the keys and values themselves are needed, and the batch padded."""
-        return self.observer is not None or any(
+        return any(
             group.index is not None or member.text_kernel != "exponential" or member.global_alpha is not None
             for group, member in self.separate()
         )
@@ -234,9 +221,6 @@ class TunedAttention:
             assert key is not None
             assert value is not None
             plan.prefix_kv[self.layer] = (key, value)
-        if self.observer is not None and plan.phase is not Phase.PREFIX_ONLY:
-            assert key is not None
-            self.observer.note(self, plan, query, key, scale=scale, mask=mask)
         cached, columns, separate = self.cached_prefix(plan), self.columns(), self.separate()
         weighting = Weighting(dropout=dropout)
         if separate:
