@@ -61,9 +61,3 @@ def test_folder_that_is_no_run(tmp_path, refused):
 def test_run_without_an_adapter(tmp_path, refused):
     (tmp_path / "run.json").write_text('{"status": "failed", "recipe": {"method": {"name": "prefix-tuning"}}}')
     assert "the run has saved no adapter yet (status: failed)" in refused("analyse", tmp_path)
-
-
-def test_no_documents_are_refused(selective, cli):
-    result = cli("analyse", selective, "--documents", 0)
-    assert result.code == 2
-    assert "expected a whole number from 1" in result.err

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from foretoken.errors import BackboneError, ConfigError, SaveError
+from foretoken.errors import BackboneError, ConfigError
 from foretoken.lengthening import lengthen, resolve_source
 
 SIZES = {
@@ -296,23 +296,3 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     model.save_pretrained(tmp_path, state_dict=state)
     with pytest.raises(BackboneError, match=r"1 weights are missing, such as encoder\.layer\.1\.output"):
         lengthened(tmp_path)
-
-
-def test_an_unwritable_output_is_refused_before_and_during_the_work(tmp_path, monkeypatch):
-    save_source(tmp_path / "source")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(SaveError, match="already exists and is not an empty folder"):
-        lengthened(tmp_path / "source", output=tmp_path / "source")
-    with monkeypatch.context() as patched:
-        patched.setattr("foretoken.lengthening._load_config", lambda source: pytest.fail("loaded too early"))
-        with pytest.raises(SaveError, match="cannot write"):
-            lengthened(tmp_path / "source", output=tmp_path / "file" / "long")
-
-    def full_disk(self, folder):
-        (folder / "config.json").write_text("{")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(transformers.LongformerModel, "save_pretrained", full_disk)
-    with pytest.raises(SaveError, match="No space left on device; free some space"):
-        lengthened(tmp_path / "source", output=tmp_path / "long")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]
