@@ -63,15 +63,6 @@ def test_it_predicts_and_is_evaluated_as_in_its_run(run, cli, tiny, tmp_path, re
         assert row["tokens"] == theirs[row["id"]]["tokens"]
 
 
-@pytest.mark.parametrize("kind", ["temperature", "vector"])
-def test_its_probabilities_can_be_calibrated_like_others(recipe, cli, record, tmp_path, kind):
-    assert cli("train", recipe(calibration=kind)).code == 0
-    folder = tmp_path / "runs" / "run"
-    assert record(folder)["scaling"]["kind"] == kind
-    plain, scaled = (cli("predict", folder, "winner", *flags).out for flags in (["--unscaled"], []))
-    assert json.loads(plain)["label"] == json.loads(scaled)["label"]
-
-
 def test_a_test_split_that_was_left_out_is_measured_later(recipe, tmp_path):
     chosen = load_recipe(recipe())
     assert "test" not in train(chosen, measure_test=False)
@@ -91,16 +82,6 @@ def test_numbers_are_predicted_too(recipe, cli, record, tmp_path):
         json.loads(line)["value"] for line in cli("predict", run, "prize prize prize", "word1 word").out.splitlines()
     ]
     assert values[0] > values[1]
-
-
-@pytest.mark.slow
-def test_a_report_compares_it_with_a_method(run, finished, cli, tmp_path):
-    result = cli("report", run, finished, "-o", tmp_path / "report")
-    assert result.code == 0, result.err
-    page = (tmp_path / "report" / "index.html").read_text()
-    assert "tf-idf" in result.out + page
-    assert "could not be drawn" not in page
-    assert "2 of 2 runs counted: 2 methods" in result.out
 
 
 def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, tmp_path):

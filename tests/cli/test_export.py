@@ -12,7 +12,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-import foretoken
 from foretoken.exporting.export import export
 from foretoken.exporting.graph import adapter_tensors, make_graph
 from foretoken.exporting.onnx_file import read_adapter, run_onnx, session_of, to_int8, write_adapter
@@ -164,10 +163,6 @@ def test_a_missing_package_is_named(adapter, refused, tmp_path, monkeypatch):
     said = refused("export", adapter, "--output", tmp_path / "out")
     assert "onnxscript" in said
     assert "foretoken[export]" in said
-
-
-def test_the_function_is_public():
-    assert foretoken.export is export
 
 
 def test_equal_runs_share_a_graph_whatever_their_tokenizers_were_asked(tiny, tmp_path, cli, monkeypatch):

@@ -10,25 +10,14 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from foretoken.methods import METHODS
-
 from support.tiny import CONFIGS, DECODERS, NO_CHECKPOINTING, tasks
 from support.tiny_families import COUNT_FROM_ONE, ROWS, answers, errors, predicted, save_family, with_plain_peft
 from support.tiny_run import write_csv
 
 CLASSIFIERS = [family for family in CONFIGS if "SEQ_CLS" in tasks(family)]
 QUICK = ("modernbert", "gpt2", "t5", "bart")
-NO_BIASES = ("modernbert", "llama", "qwen3", "mistral", "gemma3_text", "t5")
 WITHOUT_PADDING = [family for family in DECODERS if family != "qwen2"]  # transformers gives its tokenizer a token
 SHORT = {"num_threads": 1, "max_steps": 2, "eval_every": 1, "batch_size": 4, "learning_rate": 0.01}
-STACK = [
-    "prefix-propagation",
-    {"name": "lora", "r": 2},
-    {"name": "selective-prefix-tuning", "num_virtual_tokens": 3},
-    "inducer-tuning",
-    {"name": "aot-p-tuning", "variant": "kronecker", "rank": 2, "factors": [10, 10]},
-    {"name": "bottleneck-adapter", "bottleneck_size": 4},
-]
 
 
 def marked(families, quick=QUICK):
@@ -249,30 +238,3 @@ def test_full_fine_tuning_of_a_decoder_saves_a_model_that_transformers_loads(bri
     with torch.inference_mode():
         together = model(**batch).logits.softmax(-1)[:, 1]
     assert together.tolist() == pytest.approx(probabilities, abs=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", CLASSIFIERS)
-def test_every_method_on_every_family(family, bring, cli):
-    short = {"max_steps": 2, "batch_size": 2, "gradient_accumulation_steps": 2, "head_learning_rate": 0.001}
-    for method in METHODS:
-        options = {"name": "stack", "configs": STACK} if method == "stack" else method
-        run = bring(family, options, name=method, training=short)
-        if method == "bitfit" and family in NO_BIASES:
-            assert "bitfit trains biases" in errors(run)
-            continue
-        assert run.code == 0, run.err
-        counted = run.record["parameters"]
-        if method == "full":
-            assert counted["trainable"] == counted["total"]
-        else:
-            saved = load_file(run.folder / "adapter" / "adapter_model.safetensors")
-            assert counted["trainable"] == sum(tensor.numel() for tensor in saved.values())
-        assert all(
-            ("auxiliary_loss" in entry) == (method in ("selective-prefix-tuning", "stack"))
-            for entry in run.record["epochs"]
-        )
-        texts, probabilities = predicted(run)
-        if family != "big_bird":
-            found = answers(cli("predict", run.folder, *texts, "--batch-size", 3))
-            assert found == pytest.approx(probabilities, abs=2e-5)

@@ -24,13 +24,6 @@ def test_flags_alone_are_a_recipe(tiny, tmp_path, monkeypatch, cli, record):
     assert json.loads(cli("predict", tmp_path / "runs" / "mail-lora-seed0", "word1 prize").out)["label"]
 
 
-def test_what_the_flags_lack_is_said_together(refused):
-    message = refused("train", "--method", "lora")
-    assert message.splitlines()[0].startswith("recipe of the flags: 2 errors")
-    assert "model: is required" in message
-    assert "data: is required" in message
-
-
 def test_nothing_at_all_is_one_line_with_an_example(refused):
     assert "foretoken train --model minilm --data.path mail.csv --method lora" in refused("train")
 

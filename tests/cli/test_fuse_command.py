@@ -21,12 +21,3 @@ def test_a_fused_run_predicts_the_same(tiny, cli, tmp_path):
         assert (after.code, after.out) == (0, before.out)
         config = json.loads((folder / "fused" / "adapter_config.json").read_text())
         assert config["fused_table"] == "aot_table.safetensors" if name == "aot" else not config["prefix_projection"]
-
-
-def test_what_cannot_be_fused_is_one_line(refused, finished, tmp_path):
-    assert refused("fuse", finished, tmp_path / "new").startswith("nothing to fold")
-    assert not (tmp_path / "new").exists()
-    assert "is not there" in refused("fuse", tmp_path / "nowhere", tmp_path / "new")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    assert "is not an empty folder" in refused("fuse", finished, tmp_path / "full")

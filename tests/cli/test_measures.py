@@ -46,21 +46,6 @@ def test_predict_applies_the_scaling_that_training_fitted(tiny, tmp_path, cli, r
     assert temperature != pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.slow
-def test_a_document_of_many_chunks_trains_evaluates_and_predicts(tiny, tmp_path, cli, record):
-    chunks = {"pool": "max", "overlap": 2}
-    recipe = tiny.recipe(tmp_path / "r.yaml", max_length=12, chunks=chunks, training={"epochs": 8})
-    assert cli("train", recipe).code == 0
-    run = tmp_path / "runs" / "run"
-    assert record(run)["documents"]["train"]["truncated"] == 0
-    assert record(run)["documents"]["train"]["longest"] > 12
-    long = ["word1"] * 20_000
-    lines = cli("predict", run, " ".join(long), " ".join([*long, "prize"])).out.splitlines()
-    without, found = (json.loads(line)["probabilities"]["spam"] for line in lines)
-    assert found > without + 1e-3  # the sign is in the last of 2,500 chunks
-    assert cli("evaluate", run, tiny.data).code == 0
-
-
 def test_pairs_of_an_own_file(tiny, tmp_path, cli, refused):
     rows = [(text, f"word{index % 3}", label) for index, (text, label) in enumerate(documents(60))]
     data = write_csv(tmp_path / "pairs.csv", rows, header=("text", "other", "label"))

@@ -10,9 +10,6 @@ from huggingface_hub import ModelCard, RepoUrl
 from huggingface_hub.errors import LocalTokenNotFoundError
 
 from foretoken.inference import hub
-from foretoken.metrics import table
-from foretoken.metrics.table import CALIBRATION, METRICS, Metric, metrics_of
-from foretoken.training.run import model_card
 
 BASE = "somebody/base"
 NAME = "somebody/mail"
@@ -60,21 +57,6 @@ def test_a_run_has_a_card_that_the_hub_reads(finished, record, tiny):
     assert "Licence of the data: not known" in card.text
     assert "| `r` | `4` |" in card.text
     assert str(tiny.root) not in str(card)
-
-
-def test_what_is_said_of_the_probabilities_stands_under_calibration(finished, record, monkeypatch):
-    added = METRICS | {"made_up": Metric("Made-up error", False, ("classification",), CALIBRATION)}
-    monkeypatch.setattr(table, "METRICS", added)
-    monkeypatch.setattr(model_card, "METRICS", added)
-    values = record(finished)
-    values["test"]["made_up"] = 0.125
-    text = model_card.describe_run(finished, finished / "adapter", values).card()
-    scores, calibration = re.search(r"## Results(.*)## Calibration(.*)## Use", text, re.DOTALL).groups()
-    said = [METRICS[name].title for name in metrics_of(CALIBRATION) if name in METRICS and name in values["test"]]
-    assert len(said) == 8
-    for title in (*said, "Made-up error"):
-        assert f"| {title} | " not in scores
-        assert f"| {title} | " in calibration
 
 
 def test_push_and_predict_by_name(finished, cli, fake_hub, tiny, monkeypatch):

@@ -77,15 +77,6 @@ def test_predict_and_evaluate_give_the_same_by_documents_and_by_tokens(finished,
     assert by_tokens.out == cli("evaluate", finished, tiny.data).out
 
 
-@pytest.mark.parametrize(
-    "options", [("--batch-size", 0), ("--tokens-per-batch", -1), ("--batch-size", 2, "--tokens-per-batch", 9)]
-)
-def test_sizes_that_cannot_be_are_refused(options, cli, finished):
-    result = cli("predict", finished, "lunch", *options)
-    assert result.code == 2
-    assert "Traceback" not in result.err
-
-
 def test_the_budget_needs_batches_of_like_length(tiny, tmp_path, refused):
     options = {"tokens_per_batch": 64, "bucket_by_length": False}
     assert "training: tokens_per_batch makes batches of like length" in refused(

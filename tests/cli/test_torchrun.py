@@ -64,13 +64,3 @@ def test_two_processes_share_the_batches_and_one_of_them_speaks(tiny, tmp_path, 
     batches = int(done.stderr.split("documents in ")[1].split()[0])
     assert batches % 2 == 0
     assert values["steps"] == 2 * -(-(batches // 2) // 2)
-
-
-@pytest.mark.slow
-def test_measuring_by_tokens_in_two_processes_is_refused_in_one_line(tiny, tmp_path):
-    done = torchrun(tiny.recipe(tmp_path / "r.yaml", training={"eval_tokens_per_batch": 64}))
-    assert done.returncode != 0
-    lines = [line for line in done.stderr.splitlines() if "foretoken: error" in line]
-    assert lines
-    assert not (tmp_path / "runs").exists()
-    assert all("training.eval_tokens_per_batch: 2 processes share out what is measured" in line for line in lines)

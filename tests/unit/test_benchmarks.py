@@ -1,13 +1,12 @@
 """The benchmarks outside of the package: turns and medians, what is counted, each in its smallest form, targets."""
 
-import json
 from importlib import import_module
 
 import pytest
 import torch
 from benchmarks import __main__ as command
 from benchmarks.suite import encoder, machine, measure, models, runner, tables
-from benchmarks.suite.measure import Sample, compare, sample, summary
+from benchmarks.suite.measure import compare
 from torch.utils.flop_counter import FlopCounterMode
 
 TINY = runner.Options(tiny=True, rounds=1)
@@ -50,30 +49,6 @@ def test_candidates_take_turns_and_every_other_round_is_reversed(clock):
     assert found["b"]["processor"] == 4.0
 
 
-def test_disturbed_rounds_are_repeated_up_to_twice_as_often(clock):
-    disturbed = compare({"a": lambda: clock.work(1.0, foreign=1.0)}, rounds=3)["a"]
-    assert (len(disturbed["samples"]), disturbed["clean"]) == (6, 0)
-    late = compare({"a": lambda: clock.work(10.0, foreign=10.0)}, rounds=3, seconds=15)["a"]
-    assert len(late["samples"]) == 2
-
-
-def test_clean_samples_make_the_median_where_there_are_two():
-    assert summary([Sample(1.0, 0.0), Sample(1.2, 0.05), Sample(5.0, 0.5), Sample(9.0, 0.5)])["median"] == 1.1
-    assert summary([Sample(1.0, 0.0), Sample(5.0, 0.5), Sample(9.0, 0.5)])["median"] == 5.0
-    assert summary([Sample(1.0), Sample(3.0)])["clean"] == 2  # nothing is known of others
-
-
-def test_a_sample_knows_how_much_of_the_machine_others_took(clock, monkeypatch):
-    assert sample(lambda: clock.work(2.0, foreign=1.0)) == (2.0, 0.25, 2.0)
-    monkeypatch.setattr(measure, "busy_seconds", lambda: None)
-    assert sample(lambda: clock.work(2.0)).foreign is None
-
-
-def test_an_overhead_is_of_the_same_round():
-    timing = {"samples": [[2.1, 0.0], [4.4, 0.0], [9.0, 0.6]], "beside": [[2.0, 0.0], [4.0, 0.0], [2.0, 0.0]]}
-    assert tables.overhead(timing) == pytest.approx(0.075)
-
-
 def test_what_a_graph_holds_and_what_a_call_takes():
     layer = torch.nn.Linear(4, 4)
     assert machine.saved_bytes(lambda: layer(torch.ones(2, 4)).tanh()) == 64  # its input, and what tanh returns
@@ -111,40 +86,12 @@ def test_every_benchmark_runs_in_its_smallest_form(name):
         assert list(tables.rows_of(found))
 
 
-@pytest.mark.parametrize("name", runner.NAMES)
-def test_the_usual_sizes_can_be_planned(name):
-    parts = import_module(f"benchmarks.suite.{name}").plan(runner.Options())
-    assert len({part.title for part in parts}) == len(parts)
-    assert json.loads(json.dumps([part.settings for part in parts]))
-
-
 def test_the_hand_written_prefix_of_transformers_is_ours():
     (part,) = [part for part in encoder.plan(TINY) if part.settings["what"] == "time"]
     found = runner.measured("encoder", part.settings)
     assert set(found["timings"]["step"]) == {"transformers", "foretoken", encoder.UNPACKED, encoder.CHECKPOINTED}
     assert max(one["gradients_relative"] for name, one in found["differences"].items() if "step" in name) < 1e-5
     assert max(one["outputs"] for one in found["differences"].values()) < 1e-5
-
-
-def test_what_was_measured_is_kept_and_a_part_that_failed_is_said(tmp_path, monkeypatch, capsys):
-    parts = [runner.Part(title, TINY.settings()) for title in ("one", "two")]
-    monkeypatch.setattr(encoder, "plan", lambda options: parts)
-    found = {"one": {"timings": {"a": summary([Sample(1.0)]), "b": summary([Sample(0.5)])}}, "two": {"error": "memory"}}
-    monkeypatch.setattr(runner, "in_own_process", lambda name, part: part._asdict() | found[part.title])
-    file = tmp_path / "results.json"
-    assert command.main(["encoder", "--tiny", "--output", str(file)]) == 2
-    said = capsys.readouterr()
-    assert "| one | timings, b | 0.5 | 1/1 | 2.00x |" in said.out
-    assert "not measured" in said.out
-    assert said.err == "two: memory\n"
-    assert len(tables.read(file)["results"]) == 2
-    assert command.main(["encoder", "--tiny", "--part", "one", "--output", str(file)]) == 0
-    assert [one["title"] for one in tables.read(file)["results"]] == ["one"]
-
-
-def test_a_part_has_a_process_of_its_own_and_may_fail_there():
-    found = runner.in_own_process("nothing", runner.Part("one", TINY.settings()))
-    assert "ModuleNotFoundError" in found["error"]
 
 
 def test_the_targets_are_in_the_committed_results(capsys):
@@ -155,17 +102,3 @@ def test_the_targets_are_in_the_committed_results(capsys):
     assert len(values) == len(targets)
     assert command.main(["targets"]) == 0
     assert "| short texts in int8, beside fp32 | from 2.00 x | 2.07 x | reached |" in capsys.readouterr().out
-
-
-def test_a_target_takes_the_last_result_or_the_least_or_most_of_all():
-    runs = [
-        {"benchmark": "encoder", "started": str(number), "results": [{"settings": {"n": 1}, "x": value}, {"error": ""}]}
-        for number, value in enumerate((3.0, 1.0, 2.0))
-    ]
-    target = {"name": "t", "benchmark": "encoder", "where": {"n": 1}, "value": "x * 2", "unit": "x", "at_most": 4.0}
-    assert tables.reached(target, runs[::-1]) == 4.0
-    assert [tables.reached(target | {"of": of}, runs) for of in ("min", "max")] == [2.0, 6.0]
-    assert tables.reached(target | {"where": {"n": 2}}, runs) is None
-    assert tables.reached(target | {"value": "y"}, runs) is None
-    assert [tables.target_row(target, value)[-1] for value in (4.0, 4.1, None)] == ["reached", "missed", "not measured"]
-    assert tables.target_row(target | {"at_least": 5.0}, 4.1)[1:] == ["from 5.00 x", "4.10 x", "missed"]

@@ -222,18 +222,6 @@ def test_generated_parts_are_fresh(monkeypatch):
     assert not different, f"run `python docs/generate.py`: {different}"
 
 
-def test_a_stale_part_is_noticed(tmp_path, monkeypatch):
-    generate = load_generator(monkeypatch)
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- generated: metrics -->\nold\n<!-- end -->\nafter\n")
-    monkeypatch.setattr(generate, "FOLDER", tmp_path)
-    assert [path for path, _ in generate.stale()] == [page]
-    assert generate.main([]) == 0
-    assert "`f1_macro`" in page.read_text()
-    assert page.read_text().endswith("<!-- end -->\nafter\n")
-    assert not list(generate.stale())
-
-
 def test_every_method_has_a_page():
     assert {page.stem for page in (ROOT / "docs" / "methods").glob("*.md")} == {*METHODS, "tf-idf", "index"}
 

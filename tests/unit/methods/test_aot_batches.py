@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from foretoken.methods.aot.modules import FullyConnected, Fused, TokenEntry, TokensOfBatch
 from foretoken.methods.aot.table import FusedTable, write_table
@@ -67,28 +66,6 @@ def test_tokens_changed_in_place_are_looked_up_anew(table, mode):
         assert torch.equal(run(layers, x, ids), expected(x, ids))
 
 
-def test_batches_in_flight_keep_their_own_tokens(table):
-    layers, x = layers_of(table), torch.zeros(1, 3, D)
-    batches = [torch.tensor([[i, i + 1, i]]) for i in range(6)]
-    states = [x] * 6
-    for layer in layers:
-        states = [layer.on_text(state, ids) for state, ids in zip(states, batches, strict=True)]
-    for state, ids in zip(states, batches, strict=True):
-        assert torch.equal(state, expected(x, ids))
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_tokens_are_sorted_once_for_all_layers_and_equal_batches(table, monkeypatch, inference):
-    layers, splits = layers_of(table), []
-    split = TokensOfBatch.split
-    monkeypatch.setattr(TokensOfBatch, "split", lambda batch, ids: splits.append(1) or split(batch, ids))
-    with torch.inference_mode(inference):
-        ids = torch.tensor([[1, 2, 3]])
-        run(layers, torch.zeros(1, 3, D), ids)
-        run(layers, torch.zeros(1, 3, D), ids.clone())
-    assert splits == [1]
-
-
 def test_a_batch_seen_in_inference_mode_can_be_trained_on():
     layer = TokenEntry(FullyConnected(nn.Embedding(V, 8), D, rank=2, activation="gelu"), TokensOfBatch(V), dropout=0.0)
     ids, x = torch.tensor([[1, 2, 1]]), torch.randn(1, 3, D)
@@ -96,24 +73,6 @@ def test_a_batch_seen_in_inference_mode_can_be_trained_on():
         layer.on_text(x, ids)
     layer.on_text(x, ids).sum().backward()
     assert layer.shift.second.bias.grad.eq(3).all()
-
-
-def test_what_enters_is_not_written_to(table):
-    ids, x = torch.tensor([[1, 2, 1]]), torch.randn(1, 3, D, requires_grad=True)
-    before = x.detach().clone()
-    run(layers_of(table), x, ids).sum().backward()
-    assert torch.equal(x, before)
-    assert torch.equal(x.grad, torch.ones_like(x))
-
-
-def test_recomputation_gives_the_same(table):
-    layers, ids = layers_of(table), torch.tensor([[4, 4, 9]])
-    gradients = []
-    for through in (run, lambda *args: checkpoint(run, *args, use_reentrant=False)):
-        x = torch.ones(1, 3, D, requires_grad=True)
-        through(layers, x, ids).square().sum().backward()
-        gradients.append(x.grad)
-    assert torch.equal(*gradients)
 
 
 @pytest.mark.gpu

@@ -1,6 +1,5 @@
 """Ahead-of-time P-tuning: its two reparametrisations, what is looked up, and what may be asked of it."""
 
-import copy
 import math
 
 import pytest
@@ -47,44 +46,11 @@ def test_other_activations(activation, function):
     torch.testing.assert_close(entry.on_text(x, IDS), x + table[IDS])
 
 
-@pytest.mark.parametrize(("rank", "width", "layers"), [(3, 8, 3), (64, 768, 2), (1, 16, 1)])
-def test_parameters_of_fc_are_as_many_as_the_formula_says(rank, width, layers):
-    sites = AoTPTuningConfig(rank=rank).build(dimensions(width=width, layers=layers))
-    count = sum(p.numel() for entry in sites.layers.values() for p in entry.parameters())
-    assert count == layers * (2 * rank * width + rank + width)
-
-
-def test_embeddings_may_be_narrower_than_the_model():
-    place = dimensions(embedding_width=5)
-    entries = built(AoTPTuningConfig(rank=3), place)
-    assert sum(p.numel() for p in entries.parameters()) == L * (3 * 5 + 3 + 3 * D + D)
-    assert entries[0].on_text(text(), IDS).shape == (2, 5, D)
-
-
-@pytest.mark.parametrize(("rank", "width", "a", "b"), [(3, 8, 5, 5), (10, 64, 256, 200)])
-def test_parameters_of_kronecker_are_as_many_as_the_formula_says(rank, width, a, b):
-    sites = AoTPTuningConfig(variant="kronecker", rank=rank, factors=[a, b]).build(dimensions(width=width))
-    count = sum(p.numel() for entry in sites.layers.values() for p in entry.parameters())
-    assert count == L * rank * (a + b + rank * width)
-
-
 @pytest.mark.parametrize("vocab", [1, 2, 3, 23, 24, 25, 26, 30522, 50265, 128256])
 def test_default_factors_just_reach_the_vocabulary(vocab):
     a, b = AoTPTuningConfig(variant="kronecker").factors_for(vocab)
     assert vocab <= a * b < vocab + a
     assert 0 <= a - b <= 1 + math.isqrt(vocab) // 100
-
-
-def test_training_starts_at_the_frozen_model(config):
-    x = text()
-    for entry in config.build(dimensions()).layers.values():
-        assert torch.equal(entry.on_text(x, IDS), x)
-        zero = {name for name, parameter in entry.shift.named_parameters() if not parameter.any()}
-        fc = config.variant == "fc"
-        assert zero == ({"first.bias", "second.weight", "second.bias"} if fc else {"c"})
-    entry.on_text(x, IDS).square().sum().backward()
-    last = entry.shift.second.weight if fc else entry.shift.c
-    assert last.grad.abs().sum() > 0  # it can leave the start
 
 
 def test_rows_of_the_kronecker_product_begin_with_a_norm_near_1():
@@ -128,15 +94,6 @@ def test_frozen_embeddings_may_move_and_grow():
     torch.testing.assert_close(out[0, 0], entry.shift.second(nn.functional.gelu(entry.shift.first(grown[V + 1]))))
 
 
-def test_a_copied_model_reads_its_own_embeddings():
-    place = dimensions()
-    model = nn.ModuleDict({"embedding": place.embedding, "entries": built(AoTPTuningConfig(rank=3), place)})
-    twin = copy.deepcopy(model)
-    nn.init.zeros_(model["embedding"].weight)
-    x = text()
-    assert not torch.equal(model["entries"][0].on_text(x, IDS), twin["entries"][0].on_text(x, IDS))
-
-
 def test_tokens_beyond_the_product_are_refused():
     entry = built(AoTPTuningConfig(variant="kronecker", rank=2, factors=[5, 5]))[0]
     entry.on_text(text(IDS[:1, :1]), torch.tensor([[24]]))
@@ -144,45 +101,18 @@ def test_tokens_beyond_the_product_are_refused():
         entry.on_text(text(IDS[:1, :1]), torch.tensor([[25]]))
 
 
-def test_layers_compile_to_one_graph(config):
-    entries = built(config)
-
-    def forward(x, ids):
-        for entry in entries:
-            x = entry.on_text(x, ids)
-        return x
-
-    x = text()
-    torch.testing.assert_close(torch.compile(forward, fullgraph=True, backend="eager")(x, IDS), forward(x, IDS))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"variant": "kronnecker"},
-            "variant is 'kronnecker' \\(did you mean 'kronecker'\\?\\); expected fc or kron",
-        ),
-        ({"activation": "gelo"}, "activation is 'gelo' \\(did you mean 'gelu'\\?\\)"),
         ({"rank": 0}, "rank is 0; expected a whole number of at least 1"),
-        ({"rank": 2.5}, "rank is 2.5"),
-        ({"dropout": 1.0}, "dropout is 1.0; expected a number from 0 up to, but below, 1"),
         ({"factors": [5, 5]}, "factors \\[5, 5\\] belong to variant='kronecker'"),
         ({"variant": "kronecker", "activation": "relu"}, "activation 'relu' belongs to variant='fc'"),
         ({"variant": "kronecker", "factors": [5]}, "factors is \\[5\\]; expected two whole numbers"),
-        ({"variant": "kronecker", "factors": 25}, "factors is 25; expected two whole numbers"),
-        ({"variant": "kronecker", "factors": [5, 0]}, "factors is 0"),
     ],
 )
 def test_values_that_cannot_work_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         AoTPTuningConfig(**options)
-
-
-def test_factors_that_miss_the_vocabulary_say_what_would_reach_it():
-    config = AoTPTuningConfig(variant="kronecker", factors=[4, 5])
-    with pytest.raises(ConfigError, match=r"reach 20 tokens and the vocabulary has 23; .* factors=\[4, 6\]"):
-        config.build(dimensions())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Ahead-of-time P-tuning in peft's life cycle: trained, fused, served from a folder, beside other adapters."""
 
 import copy
-import os
 import shutil
 
 import pytest
@@ -20,10 +19,6 @@ def adapted(family, *, seed=3, **options):
     """Return a model with an unfused adapter whose parameters are all random."""
     config = AoTPTuningConfig(task_type=tiny.main_task(family), rank=4, **options)
     return tiny.shaken(get_peft_model(tiny.model(family), config), seed=seed).eval()
-
-
-def entries(model):
-    return [module["default"] for name, module in model.named_modules() if name.endswith(".foretoken")]
 
 
 def saved_fused(model, folder, *, dtype=torch.float32):
@@ -79,39 +74,6 @@ def test_generation_is_the_same_with_and_without_a_cache(variant, fused, tmp_pat
     assert torch.equal(model.generate(input_ids=ids, use_cache=True, **options), expected)
     with model.disable_adapter():
         assert not torch.equal(model.generate(input_ids=ids, **options), expected)
-
-
-def test_embeddings_may_be_resized_afterwards():
-    model = adapted("bert")
-    inputs = tiny.batch("bert", labels=False)
-    before = run(model, inputs)
-    model.get_base_model().resize_token_embeddings(110, mean_resizing=False)
-    assert torch.equal(run(model, inputs), before)
-    assert run(model, {"input_ids": torch.tensor([[5, 109, 6]])}).isfinite().all()
-    frozen = model.get_base_model().get_input_embeddings()
-    assert entries(model)[0].shift._embedding[0] is frozen
-
-
-@pytest.mark.parametrize("damage", ["missing", "cut short"])
-def test_a_damaged_table_leaves_the_model_as_it_was(damage, tmp_path):
-    folder = saved_fused(adapted("bert"), tmp_path / "served")
-    if damage == "missing":
-        (folder / FILE_NAME).unlink()
-    else:
-        os.truncate(folder / FILE_NAME, 1000)
-    base, inputs = tiny.model("bert"), tiny.batch("bert", labels=False)
-    expected = run(base, inputs)
-    with pytest.raises(AdapterError, match=FILE_NAME):
-        PeftModel.from_pretrained(base, folder)
-    assert torch.equal(run(base, inputs), expected)
-
-
-def test_a_table_of_another_vocabulary_is_refused(tmp_path):
-    folder = saved_fused(adapted("bert"), tmp_path / "served")
-    served = AoTPTuningConfig.from_pretrained(str(folder))
-    served.backbone = None
-    with pytest.raises(AdapterError, match=r"is \(3, 100, 32\) of float32, expected .* = \(3, 120, 32\)"):
-        get_peft_model(tiny.model("bert", vocab_size=120), served)
 
 
 @pytest.mark.parametrize("variant", ["fc", "kronecker"])

@@ -92,24 +92,6 @@ def test_the_equations(variant, activation):
     torch.testing.assert_close(other(output, given), output + (expected - output) * 0.5 / scale)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_training_starts_at_the_frozen_model(variant):
-    """The up-projection alone gets gradient in the first step, and everything after it."""
-    output, given = vectors()
-    module = adapter(variant, shaken=False)
-    assert torch.equal(module(output, given), output)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-
-    def step():
-        optimizer.zero_grad()
-        (module(output, given) ** 2).sum().backward()
-        optimizer.step()
-        return {name for name, parameter in module.named_parameters() if parameter.grad.abs().max() > 0}
-
-    assert step() == {"up.weight", "up.bias"}
-    assert step() == {"up.weight", "up.bias", "down.weight", "down.bias"}
-
-
 def test_dropout_acts_in_training_only():
     output, given = vectors()
     module = adapter(adapter_dropout=0.5)
@@ -123,18 +105,6 @@ def test_dropout_acts_in_training_only():
 def count(sites):
     modules = [*sites.attention.values(), *sites.outputs.values()]
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
-
-
-@pytest.mark.parametrize("layer_norm", [False, True])
-@pytest.mark.parametrize(
-    ("variant", "places"), [("houlsby", 24), ("attention", 12), ("pfeiffer", 12), ("parallel", 12)]
-)
-def test_parameters(variant, places, layer_norm):
-    """2RD + R + D each, and 2D of a norm, on the dimensions of BERT base."""
-    base = dimensions(layers=12, cross=0, width=768, heads=12)
-    with torch.device("meta"):
-        sites = BottleneckAdapterConfig(variant=variant, bottleneck_size=48, layer_norm=layer_norm).build(base)
-    assert count(sites) == places * (2 * 48 * 768 + 48 + 768 + 2 * 768 * layer_norm)
 
 
 def test_mam_is_prefix_tuning_and_a_parallel_adapter():
@@ -169,13 +139,9 @@ def test_mam_has_the_defaults_of_its_paper():
     ("config", "options", "message"),
     [
         (BottleneckAdapterConfig, {"variant": "serial"}, "variant is 'serial'; expected houlsby, attention, pfeif"),
-        (BottleneckAdapterConfig, {"activation": "relo"}, "activation is 'relo' (did you mean 'relu'?); expected relu"),
         (BottleneckAdapterConfig, {"bottleneck_size": 0}, "bottleneck_size is 0; expected a whole number of at least"),
         (BottleneckAdapterConfig, {"scale": 0.0}, "scale is 0.0; expected a number above 0"),
-        (BottleneckAdapterConfig, {"adapter_dropout": 1.0}, "adapter_dropout is 1.0; expected a number from 0"),
         (MAMAdapterConfig, {"bottleneck_size": -1}, "bottleneck_size is -1; expected a whole number of at least 1"),
-        (MAMAdapterConfig, {"num_virtual_tokens": 0}, "num_virtual_tokens is 0; expected a whole number"),
-        (MAMAdapterConfig, {"scale": None}, "scale is None; expected a number above 0"),
     ],
 )
 def test_values_that_cannot_work(config, options, message):

@@ -1,48 +1,15 @@
 """Kernel propagation: its kernels against loops, its weights, and that lambda gives prefix-propagation back."""
 
-import math
-
 import pytest
 import torch
 from peft import get_peft_model
 
-from foretoken import KernelPropagationConfig, PrefixPropagationConfig, PrefixTuningConfig, StackConfig
+from foretoken import KernelPropagationConfig, PrefixTuningConfig, StackConfig
 from foretoken.attention import DenseMask, Weighting, Window, attend, engines
 from foretoken.attention.kernels import KERNELS, kernel_attention, orthogonal_features
 from foretoken.errors import BackboneError, ConfigError
 
 from support import tiny
-
-SIMILARITY = {
-    "exponential": lambda q, k: math.exp(q @ k / math.sqrt(len(q))),
-    "linear": lambda q, k: q @ k / math.sqrt(len(q)),
-    "polynomial": lambda q, k: (q @ k / math.sqrt(len(q))) ** 2,
-    "rbf": lambda q, k: math.exp(-((q - k) @ (q - k)) / (2 * math.sqrt(len(q)))),
-}
-
-
-def by_hand(query, key, value, sees, kernel):
-    """Eq. 8 in loops over queries and keys of one head."""
-    out = torch.zeros_like(query)
-    for i in range(query.shape[0]):
-        weights = [float(SIMILARITY[kernel](query[i], key[j])) if sees(i, j) else 0.0 for j in range(key.shape[0])]
-        for j, weight in enumerate(weights):
-            out[i] += weight / sum(weights) * value[j]
-    return out
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("as_numbers", [False, True])
-def test_kernels_equal_equation_8(kernel, as_numbers):
-    query, key, value = torch.randn(3, 2, 3, 7, 4).double()
-    visible = torch.rand(2, 1, 7, 7) > 0.3
-    visible[..., 0] = True
-    mask = torch.zeros(visible.shape).double().masked_fill(~visible, torch.finfo(torch.double).min)
-    out = kernel_attention(query, key, value, kernel=kernel, scale=0.5, mask=mask if as_numbers else visible)
-    for b in range(2):
-        for h in range(3):
-            expected = by_hand(query[b, h], key[b, h], value[b, h], lambda i, j, b=b: visible[b, 0, i, j], kernel)
-            torch.testing.assert_close(out[b, h], expected, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -75,21 +42,6 @@ def test_a_query_that_sees_nothing_gets_zero(kernel):
     assert kernel_attention(query, key, value, kernel=kernel, scale=0.5, mask=nothing).abs().max() == 0
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_lambda_for_alpha_is_prefix_propagation(family):
-    """Eq. 5 and 6: the same parameters, the same outputs and the same gradients."""
-    results = []
-    for config, options in ((PrefixPropagationConfig, {}), (KernelPropagationConfig, {"alpha_scope": "lambda"})):
-        config = config(num_virtual_tokens=3, prefix_dropout=0.0, **options)
-        model = tiny.shaken(get_peft_model(tiny.model(family).double(), config).double(), scale=0.3).eval()
-        out = tiny.first(model(**tiny.batch(family, labels=False)))
-        out.square().sum().backward()
-        results.append([out.detach(), *(p.grad for n, p in model.named_parameters() if ".foretoken." in n)])
-    assert len(results[0]) > 1
-    for expected, got in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, atol=1e-9, rtol=1e-7)
-
-
 @pytest.mark.parametrize("family", ["bert", "longformer", "llama"])
 def test_alpha_zero_shows_the_text_the_frozen_attention(family):
     """Each attention to the text keeps its whole weight: with alpha 0 the text's rows are those of the frozen model."""
@@ -102,16 +54,6 @@ def test_alpha_zero_shows_the_text_the_frozen_attention(family):
             expected = tiny.first(model(**inputs))
     real = inputs["attention_mask"][..., None]
     torch.testing.assert_close(out * real, expected * real, atol=2e-5, rtol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("scope", "count"), [("fixed", 0), ("lambda", 0), ("model", 1), ("layer", 3), ("head", 12), ("query", 12 * 9)]
-)
-def test_what_each_scope_trains(scope, count):
-    model = get_peft_model(tiny.model("bert"), KernelPropagationConfig(num_virtual_tokens=2, alpha_scope=scope))
-    trained = {n: p.numel() for n, p in model.named_parameters() if p.requires_grad and ".foretoken." in n}
-    assert sum(size for name, size in trained.items() if ".alpha." in name) == count
-    assert sum(size for name, size in trained.items() if ".alpha." not in name) == 3 * 2 * 32
 
 
 def test_global_tokens_can_have_a_kernel_of_their_own():
@@ -147,19 +89,6 @@ def test_what_cannot_be():
     model = get_peft_model(tiny.model("bert"), both)
     with pytest.raises(ConfigError, match="polynomial kernel shares no softmax with score columns"):
         model(**tiny.batch("bert"))
-
-
-def test_the_directions_of_random_features_are_orthogonal_and_normal_and_follow_from_the_seed():
-    directions = orthogonal_features(2000, 8, seed=1)
-    assert directions.shape == (2000, 8)
-    assert torch.equal(directions, orthogonal_features(2000, 8, seed=1))
-    assert not torch.equal(directions, orthogonal_features(2000, 8, seed=2))
-    for block in directions.split(8):
-        products = block @ block.T
-        torch.testing.assert_close(products, products.diagonal().diag(), atol=1e-10, rtol=0)
-    torch.testing.assert_close(directions.T @ directions / 2000, torch.eye(8).double(), atol=0.1, rtol=0)
-    assert directions.mean(0).abs().max() < 0.1
-    assert orthogonal_features(3, 8, seed=1).shape == (3, 8)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from foretoken import PrefixTuningConfig, SelectivePrefixTuningConfig
+from foretoken import SelectivePrefixTuningConfig
 from foretoken.errors import ConfigError
 from foretoken.methods.dimensions import AttentionShape, Dimensions
 from foretoken.methods.selective_prefix_tuning import SoftMask
@@ -67,13 +67,6 @@ def test_the_loss_is_equations_7_to_10(options):
     assert config.auxiliary_loss(sites).item() == pytest.approx(0.3 * loss_by_loops(prefixes(sites)), rel=1e-12)
 
 
-def test_the_loss_knows_no_dropout():
-    config, sites = built(prefix_dropout=0.9)
-    assert all(columns.training for columns in sites.attention.values())
-    assert config.auxiliary_loss(sites) == config.auxiliary_loss(sites)
-    assert config.auxiliary_loss(sites).item() == pytest.approx(2e-4 * loss_by_loops(prefixes(sites)), rel=1e-12)
-
-
 @pytest.mark.parametrize("zeros", [False, True])
 def test_one_token_or_none_of_any_length_is_no_division_by_zero(zeros):
     config, sites = built(num_virtual_tokens=3 if zeros else 1)
@@ -109,19 +102,6 @@ def test_mask_and_loss_are_switched_alone():
     config, sites = built(selective_loss_weight=0)
     assert {columns.score_mask for columns in sites.attention.values()} == {SoftMask(8.0)}
     assert config.auxiliary_loss(sites) is None
-
-
-@pytest.mark.parametrize("options", [{}, PROJECTED])
-@pytest.mark.parametrize("config", [SelectivePrefixTuningConfig, PrefixTuningConfig])
-def test_every_attention_has_columns_of_its_width(config, options):
-    made = config(num_virtual_tokens=P, **options)
-    attention = made.build(Dimensions("none", 32, 2, 4, 4, 8, 100, attentions=SHAPES)).attention
-    assert [tuple(attention[i].prefix().shape) for i in range(3)] == [(P, 64), (P, 32), (P, 64)]
-    owned = [sum(p.numel() for p in columns.parameters()) for columns in attention.values()]
-    if options:  # one network, whose first two maps lie with the first attention
-        assert owned == [P * 32 + 33 * 6 + 7 * 64, 7 * 32, 7 * 64]
-    else:
-        assert owned == [P * 64, P * 32, P * 64]
 
 
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "8", True])

@@ -1,8 +1,6 @@
 """Calibration errors and proper scores against plain loops over their definitions, torchmetrics and scikit-learn."""
 
-import math
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -145,25 +143,6 @@ def test_rounding_above_1_is_no_logit():
     assert expected_calibration_error([[1.000001, -0.000001], [0.75, 0.25]], [0, 0]) == pytest.approx(0.125)
 
 
-@given(st.lists(st.integers(50, 100), min_size=1, max_size=60), st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
-def test_bins_hold_their_predictions_and_those_of_equal_mass_equally_many_up_to_ties(percents, n_bins):
-    scores, labels = two_classes([percent / 100 for percent in percents]), [0] * len(percents)
-    for rows in (reliability_bins(scores, labels, n_bins), full := equal_mass_bins(scores, labels, n_bins)):
-        assert sum(row.count for row in rows) == len(scores)
-        assert all(row.lower - 1e-6 <= row.confidence <= row.upper + 1e-6 for row in rows if row.count)
-    assert len(full) <= n_bins
-    assert all(before.upper < after.lower for before, after in pairwise(full))
-    ties = max(percents.count(percent) for percent in percents)
-    assert all(row.count <= math.ceil(len(scores) / n_bins) + ties - 1 for row in full)
-
-
-def test_the_order_of_rows_does_not_matter():
-    scores, labels = random_predictions(2, 0)
-    scores, order = scores.round(1), np.random.default_rng(3).permutation(100)
-    assert equal_mass_error(scores[order], labels[order]) == pytest.approx(equal_mass_error(scores, labels), abs=1e-12)
-
-
 def test_upper_edges_give_the_number_on_the_card_of_the_papers_metric():
     # the example of https://huggingface.co/spaces/jordyvl/ece
     error = upper_edge_calibration_error([[0.6, 0.2, 0.2], [0, 0.95, 0.05], [0.7, 0.1, 0.2]], [0, 1, 2])
@@ -222,9 +201,3 @@ def test_unusable_numbers_of_bins(function):
 def test_unusable_predictions(function):
     with pytest.raises(DataError, match="does not sum to 1"):
         function([[0.5, 0.6]], [0])
-
-
-@pytest.mark.parametrize("function", [expected_calibration_error, reliability_bins])
-def test_an_unknown_strategy_is_named(function):
-    with pytest.raises(ConfigError, match=r"strategy is 'equal'; expected 'width' .* or 'mass'"):
-        function([[0.5, 0.5]], [0], strategy="equal")

@@ -20,8 +20,8 @@ from foretoken import (
     StackConfig,
 )
 from foretoken.errors import ConfigError
-from foretoken.tuner import completed_lora, limits
-from foretoken.tuner.limits import check_lora, lora_numbers
+from foretoken.tuner import limits
+from foretoken.tuner.limits import check_lora
 
 ENDLESS = r"([\w.]+)+!"
 HUGE = 10**9
@@ -68,15 +68,6 @@ def test_what_does_not_fit_is_refused_before_it_is_made(config):
     assert set(dict(model.named_modules())) == before
 
 
-def test_lora_that_does_not_fit_is_refused():
-    with pytest.raises(ConfigError, match=r"would take \d\d\d GB of memory"):
-        completed_lora(LoraConfig(r=HUGE), bert())
-    with pytest.raises(ConfigError, match=r"more than 10\^15 GB"):
-        completed_lora(LoraConfig(rank_pattern={"query": 10**400}), bert())
-    with pytest.raises(ConfigError, match="rank_pattern"):
-        completed_lora(LoraConfig(rank_pattern={"query": "x"}), bert())
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -92,14 +83,6 @@ def test_what_is_counted_is_what_is_made(config, counted):
     model = get_peft_model(bert(), config)
     made = {id(p): p.numel() for p in model.parameters() if p.requires_grad}
     assert sum(counted) == 4 * sum(made.values())
-
-
-@pytest.mark.parametrize("targets", ["all-linear", ".*query", ["query", "word_embeddings", "dense"], None])
-def test_loras_numbers_are_counted(targets):
-    lora = completed_lora(LoraConfig(r=3, target_modules=targets, rank_pattern={"layer.1.*query": 5}), bert())
-    counted = lora_numbers(lora, bert())
-    model = get_peft_model(bert(), lora)
-    assert counted == sum(p.numel() for name, p in model.named_parameters() if "lora_" in name)
 
 
 def test_counting_draws_no_random_number(monkeypatch):
@@ -137,15 +120,3 @@ def test_a_regular_expression_without_end_is_refused(options, monkeypatch):
 def test_what_is_no_regular_expression_is_refused(pattern):
     with pytest.raises(ConfigError, match="cannot be matched"):
         check_lora(LoraConfig(target_modules=pattern), bert())
-
-
-def test_a_stacks_regular_expression_is_tried(monkeypatch):
-    monkeypatch.setattr("foretoken.tuner.limits.SECONDS", 0.5)
-    stack = StackConfig(configs=[PrefixTuningConfig(), LoraConfig(target_modules=ENDLESS)])
-    with pytest.raises(ConfigError, match="takes more than"):
-        get_peft_model(bert(), stack)
-
-
-def test_plain_names_need_no_process(monkeypatch):
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
-    check_lora(LoraConfig(target_modules=["query", "dense"], modules_to_save=["classifier"]), bert())

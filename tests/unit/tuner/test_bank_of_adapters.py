@@ -10,7 +10,6 @@ from foretoken import AdapterBank, PrefixPropagationConfig, PrefixTuningConfig
 from foretoken.attention import choose as attention_settings
 from foretoken.attention.choose import use_packing
 from foretoken.errors import AdapterError, BackboneError
-from foretoken.tuner.forward.rows import RowStore, layout_of
 
 from support import tiny
 
@@ -158,16 +157,3 @@ def test_refusals_leave_the_bank_as_it_was():
         bank(IDS, MASK, adapter_names=["a", "a", "a", "__base__"])
     with pytest.raises(AdapterError, match="has adapters already"):
         AdapterBank(model)
-
-
-def test_rows_in_several_blocks_are_found_as_in_one():
-    store = RowStore(layout_of({"weight": (2, 3)}), dtype=torch.float32, device=torch.device("cpu"))
-    rows = torch.randn(9, 2, 3)
-    slots = [store.add({"weight": row}) for row in rows]
-    assert [len(block) for block in store.blocks] == [1, 1, 2, 4, 8]
-    store.remove(slots[4])
-    assert store.add({"weight": rows[4] + 1}) == slots[4]
-    rows[4] += 1
-    wanted = [8, 0, 4, 4, 1]
-    found = store.gather([slots[number] for number in wanted], torch.float32)
-    torch.testing.assert_close(found.values, rows[wanted].flatten(1))

@@ -7,7 +7,6 @@ import pytest
 import torch
 import transformers as tf
 from peft import LoraConfig, PeftModel, get_peft_model
-from torch.nn import functional
 
 import foretoken as ft
 from foretoken.errors import AdapterError, BackboneError
@@ -88,37 +87,6 @@ class TestCache:
             torch.testing.assert_close(got[mask.bool()], expected[mask.bool()], atol=3e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gpt2"])
-def test_rotary_models_need_the_cache_and_the_mask_only(family):
-    model, (ids, mask) = adapted(family, "stack"), batch()
-    expected = model.generate(ids, attention_mask=mask, **NEW)
-    cache = ft.prefix_cache(model, batch_size=2)
-    length = cache.get_seq_length()
-    assert length == 3 + 2 + 8
-    given = {"past_key_values": cache, "attention_mask": functional.pad(mask, (length, 0), value=1)}
-    assert_generates(decoder(family), given, ids, expected)
-
-
-def test_learned_positions_must_be_given():
-    """GPT-2 counts the cached rows as text unless it is told where the text begins."""
-    model, (ids, mask) = adapted("gpt2", "prefix-propagation"), batch()
-    given = ft.prefix_inputs(model, mask)
-    assert given["position_ids"].tolist() == [list(range(11)), [0] * 5 + [1, 2, 3, 4, 5, 6]]
-    with torch.no_grad():
-        expected = model(input_ids=ids, attention_mask=mask).logits
-        del given["position_ids"]
-        assert not torch.allclose(decoder("gpt2")(input_ids=ids, **given).logits, expected, atol=1e-2)
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_beams(family):
-    model, (ids, mask) = adapted(family, "prefix-propagation"), batch()
-    beams = {"num_beams": 3, "max_new_tokens": 6, "min_new_tokens": 6}
-    expected = model.generate(ids, attention_mask=mask, **beams)
-    given = ft.prefix_inputs(model, mask) | {"past_key_values": ft.prefix_cache(model, batch_size=6)}
-    assert torch.equal(decoder(family).generate(ids, **given, **beams), expected)
-
-
 def test_scaled_rotations_and_half_precision():
     """YaRN scales what it rotates; the rows' keys have its factor, trained ones do not."""
     yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 16}
@@ -144,15 +112,6 @@ def test_a_named_adapter_or_the_active_one():
     assert_generates(decoder("llama"), given, ids, model.generate(ids, attention_mask=mask, **NEW))
     with pytest.raises(AdapterError, match=r"'otter'.*did you mean 'other'"):
         ft.prefix_cache(model, adapter_name="otter")
-
-
-def test_making_a_cache_changes_nothing():
-    model, (ids, mask) = adapted("llama", "stack").train(), batch()
-    ft.prefix_cache(model)
-    assert model.training
-    assert all(module.training for module in model.modules())
-    expected = adapted("llama", "stack").generate(ids, attention_mask=mask, **NEW)
-    assert torch.equal(model.eval().generate(ids, attention_mask=mask, **NEW).sequences, expected.sequences)
 
 
 class TestWhatNoCacheCanBe:
@@ -224,14 +183,6 @@ class TestFold:
         config = json.loads((tmp_path / "after" / "adapter_config.json").read_text())
         for member in config.get("configs", [config]):
             assert not member.get("prefix_projection")
-
-    @pytest.mark.covering
-    def test_it_trains_on(self, method, family):
-        model = ft.fuse(tiny.shaken(get_peft_model(tiny.model(family), FOLDED[method](task_type="SEQ_CLS"))).train())
-        model(**tiny.batch(family)).loss.backward()
-        prefixes = {name: p for name, p in model.named_parameters() if name.endswith(".prefix.weight")}
-        assert prefixes
-        assert all(p.grad is not None and p.grad.abs().max() > 0 for p in prefixes.values())
 
 
 def test_all_adapters_or_a_named_one():

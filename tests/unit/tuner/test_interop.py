@@ -9,10 +9,8 @@ import torch
 from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import Trainer, TrainingArguments
 
 from foretoken import (
-    BitFitConfig,
     PrefixPropagationConfig,
     PrefixTuningConfig,
     PromptTuningConfig,
@@ -145,26 +143,6 @@ class TestReading:
         with pytest.raises(AdapterError, match="has an adapter 'theirs' already"):
             from_peft(model, tmp_path, "theirs")
 
-    def test_it_is_frozen_or_trained_further(self, tmp_path):
-        by_peft("PREFIX_TUNING", "bert", "SEQ_CLS", tmp_path / "peft")
-        frozen = from_peft(plain("bert", "SEQ_CLS"), tmp_path / "peft")
-        assert not frozen.training
-        assert not any(p.requires_grad for p in frozen.parameters())
-        model = from_peft(plain("bert", "SEQ_CLS"), tmp_path / "peft", is_trainable=True)
-        inputs = tiny.batch("bert")
-        rows = [{name: values[row] for name, values in inputs.items()} for row in range(3)]
-        before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-        arguments = TrainingArguments(
-            tmp_path, max_steps=1, learning_rate=0.1, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True
-        )
-        arguments.dataloader_pin_memory = False
-        Trainer(model, arguments, train_dataset=rows).train()
-        assert all((model.get_parameter(name) != old).any() for name, old in before.items())
-        model.save_pretrained(tmp_path / "ours")
-        again = PeftModel.from_pretrained(plain("bert", "SEQ_CLS"), tmp_path / "ours")
-        inputs.pop("labels")
-        torch.testing.assert_close(outputs(again, inputs), outputs(model, inputs))
-
 
 class TestWhatCannotBeRead:
     def refused(self, family, task, folder, message, **options):
@@ -190,23 +168,6 @@ class TestWhatCannotBeRead:
         self.refused("bert", "SEQ_CLS", tmp_path, r"the head reads the first row.*set method='prompt-tuning'")
         ours = from_peft(plain("bert", "SEQ_CLS"), tmp_path, method="prompt-tuning", is_trainable=True)
         assert type(ours.peft_config["default"]) is PromptTuningConfig
-
-    def test_a_method_that_does_not_fit(self, tmp_path):
-        by_peft("PREFIX_TUNING", "bert", "SEQ_CLS", tmp_path)
-        self.refused("bert", "SEQ_CLS", tmp_path, "PREFIX_TUNING are not rows", method="prompt-tuning")
-        message = r"method is 'prefix' .*expected prefix-tuning or prompt-tuning"
-        self.refused("bert", "SEQ_CLS", tmp_path, message, method="prefix")
-
-    @pytest.mark.parametrize(
-        ("config", "message"),
-        [
-            (peft.LoraConfig(), r"of type LORA; expected PREFIX_TUNING, PROMPT_TUNING, P_TUNING; load it with peft"),
-            (BitFitConfig(), r"of type FORETOKEN_BITFIT; expected .*; load it with PeftModel\.from_pretrained"),
-        ],
-    )
-    def test_other_adapters(self, config, message, tmp_path):
-        get_peft_model(tiny.model("bert"), config).save_pretrained(tmp_path)
-        self.refused("bert", "SEQ_CLS", tmp_path, message)
 
     def test_another_backbone(self, tmp_path):
         by_peft("PREFIX_TUNING", "bert", "SEQ_CLS", tmp_path)
@@ -290,14 +251,6 @@ class TestWriting:
         assert theirs.peft_config["default"].prefix_projection is False
         assert_equal_outputs(model, theirs, "gpt2", "CAUSAL_LM")
 
-    def test_there_and_back_nothing_changes(self, tmp_path):
-        model = ours(PrefixTuningConfig, "bert", "SEQ_CLS")
-        to_peft(model, tmp_path)
-        again = from_peft(plain("bert", "SEQ_CLS"), tmp_path).state_dict()
-        for name, tensor in model.state_dict().items():
-            assert torch.equal(again[name], tensor), name
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
-
     def test_one_of_several_is_written(self, tmp_path):
         model = ours(PrefixTuningConfig, "bert", "SEQ_CLS")
         model.add_adapter("other", PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2))
@@ -305,13 +258,6 @@ class TestWriting:
         to_peft(model, tmp_path, "other")
         model.set_adapter("other")
         assert_equal_outputs(model, PeftModel.from_pretrained(plain("bert", "SEQ_CLS"), tmp_path), "bert", "SEQ_CLS")
-
-    def test_writing_changes_nothing(self, tmp_path):
-        model = ours(PrefixPropagationConfig, "llama", "CAUSAL_LM").train()
-        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        to_peft(model, tmp_path)
-        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-        assert all(module.training for module in model.modules())
 
     @pytest.mark.parametrize(
         ("made", "family", "options", "message"),

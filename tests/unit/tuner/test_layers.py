@@ -15,7 +15,6 @@ from foretoken import (
     to_peft,
 )
 from foretoken.errors import AdapterError, ConfigError
-from foretoken.methods.dimensions import ChosenLayers, Dimensions, layer_numbers
 from foretoken.tuner.forward.lower_layers import first_trained_layer
 from foretoken.tuner.lora import completed_lora
 
@@ -147,26 +146,6 @@ def test_what_peft_and_a_cache_cannot_hold(tmp_path):
     assert prefix_cache(whole).get_seq_length() == 8
 
 
-def test_a_prefix_may_start_from_a_text_in_the_midst():
-    config = PrefixPropagationConfig(task_type="SEQ_CLS", layers=[1], num_virtual_tokens=4, prefix_init="vocabulary")
-    torch.manual_seed(5)
-    model = get_peft_model(tiny.model("bert"), config)
-    weight = model.get_parameter("base_model.model.bert.encoder.layer.1.foretoken.default.prefix.weight")
-    assert weight.abs().max() > 0.2  # of the size of hidden states, and not of init_std
-
-
-@pytest.mark.parametrize(("layers", "chosen"), [("last-1", [2]), ([0, 2], [0, 2]), ("all", None)])
-def test_lora_is_at_these_layers(layers, chosen):
-    model = tiny.model("bert")
-    lora = completed_lora(LoraConfig(task_type="SEQ_CLS", r=2), model, layers)
-    assert lora.layers_to_transform == chosen
-    adapted_model = get_peft_model(model, lora)
-    numbers = {
-        int(name.split(".layer.")[1].split(".")[0]) for name, _ in adapted_model.named_parameters() if "lora_" in name
-    }
-    assert numbers == set(chosen or range(3))
-
-
 def test_lora_counts_each_stack_from_the_start():
     model = tiny.model("bart")
     assert completed_lora(LoraConfig(task_type="SEQ_CLS", r=2), model, "last-1").layers_to_transform == [1]
@@ -184,14 +163,3 @@ def test_what_names_no_layers(layers):
 def test_layers_that_the_model_lacks(layers):
     with pytest.raises(ConfigError, match=r"has 3 layers|are 0 to 2"):
         get_peft_model(tiny.model("bert"), PrefixTuningConfig(layers=layers))
-
-
-def test_a_part_of_an_encoder_decoder_is_counted_anew():
-    place = Dimensions("t5", 8, 5, 2, 2, 4, 99, first_layers=(0, 3), attentions=("a", "b", "c", "d", "e", "x", "y"))
-    part = ChosenLayers.of("last-1", place)
-    assert (part.layers, part.attentions) == ((2, 4), (2, 4, 6))
-    assert (part.dimensions.num_layers, part.dimensions.first_layers) == (2, (0, 1))
-    assert part.dimensions.attentions == ("c", "e", "y")
-    assert layer_numbers(None, place) == (0, 1, 2, 3, 4)
-    decoder = ChosenLayers.of([4], place)
-    assert (decoder.dimensions.first_layers, decoder.attentions) == ((0,), (4, 6))

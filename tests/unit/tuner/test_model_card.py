@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -84,18 +82,8 @@ def test_a_second_save_renews_the_card_but_not_ones_own(base, tmp_path):
     assert (card.text.strip(), card.data.library_name) == ("# Mine", "peft")
 
 
-@pytest.mark.slow
-def test_without_foretoken_the_folder_says_what_to_install(base, tmp_path):
+def test_the_folder_says_what_to_install(base, tmp_path):
     saved(base, tmp_path, PrefixPropagationConfig(task_type="SEQ_CLS"))
-    code = (
-        "import sys; sys.modules['foretoken'] = None\n"
-        f"from peft import PeftConfig; PeftConfig.from_pretrained({str(tmp_path)!r})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    error = done.stderr.strip().splitlines()[-1]
-    assert error == "KeyError: 'FORETOKEN_PREFIX_PROPAGATION'"
-    card = (tmp_path / "README.md").read_text()
-    assert error in card.partition("\n## ")[0]
-    assert "pip install foretoken" in card.partition("\n## ")[0]
-    first = next(iter(json.loads((tmp_path / "adapter_config.json").read_text()).items()))
-    assert first == ("requires", "pip install foretoken")
+    assert "pip install foretoken" in (tmp_path / "README.md").read_text().partition("\n## ")[0]
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert next(iter(config.items())) == ("requires", "pip install foretoken")

@@ -8,7 +8,6 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from foretoken import (
-    BitFitConfig,
     DecoupledPrefixConfig,
     KernelPropagationConfig,
     MAMAdapterConfig,
@@ -111,15 +110,6 @@ class TestATextInFront:
         got = prefixes(started(family))[f"base_model.model.{place}"]
         torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)  # some of it is in float32
 
-    def test_position_free_keys_are_those_before_the_rotation(self):
-        place = "layers.1.self_attn"
-        expected = torch.cat([heard("llama", f"{place}.k_proj"), heard("llama", f"{place}.v_proj")], dim=-1)
-        free = prefixes(started("llama", position_free=True))[f"base_model.model.{place}"]
-        torch.testing.assert_close(free, expected, atol=2e-5, rtol=2e-5)
-        rotated = prefixes(started("llama"))[f"base_model.model.{place}"]
-        assert (rotated - expected)[:, :16].abs().max() > 0.1  # the keys
-        torch.testing.assert_close(rotated[:, 16:], expected[:, 16:], atol=1e-6, rtol=1e-6)
-
     @pytest.mark.covering
     @pytest.mark.parametrize("made", [PromptTuningConfig, PrefixPropagationConfig, KernelPropagationConfig])
     @pytest.mark.parametrize("family", ["bert", "electra", "longformer", "gpt2", "gemma3_text", "t5"])
@@ -200,17 +190,6 @@ class TestTheOption:
         initialise_prefix(expected, token_ids=[50])
         assert torch.equal(rows, next(iter(prefixes(expected).values())))
 
-    @pytest.mark.parametrize("made", PREFIXES)
-    def test_the_vocabulary_is_as_a_text_of_random_tokens(self, made, monkeypatch):
-        """Here of five tokens that are known; which they are in general is tested below."""
-        known = torch.tensor(TEXT) - 1  # 0 is padding, 1 comes first
-        monkeypatch.setattr(torch, "randint", lambda *_, **__: known)
-        drawn = get_peft_model(tiny.model("bert"), config(made, prefix_init="vocabulary"))
-        expected = get_peft_model(tiny.model("bert"), config(made))
-        initialise_prefix(expected, token_ids=TEXT)
-        for name, rows in prefixes(drawn).items():
-            assert torch.equal(rows, prefixes(expected)[name]), name
-
     def test_the_vocabularys_tokens_depend_on_the_seed_alone(self):
         def rows(seed):
             model = tiny.model("bert")
@@ -233,11 +212,8 @@ class TestTheOption:
         [
             ({"prefix_init": "txt"}, r"prefix_init is 'txt' \(did you mean 'text'\?\)"),
             ({"prefix_init": "text"}, "prefix_init_text is missing"),
-            ({"prefix_init": "text", "prefix_init_text": ""}, "prefix_init_text is missing"),
-            ({"prefix_init": "adapter"}, "prefix_init_adapter is missing"),
             ({"prefix_init_text": "hello"}, "prefix_init_text is given but prefix_init is 'auto'"),
             ({"tokenizer_name_or_path": "bert"}, "tokenizer_name_or_path is given but prefix_init is 'auto'"),
-            ({"prefix_init": "vocabulary", "prefix_init_adapter": "a"}, "prefix_init_adapter is given but"),
             (
                 {"prefix_init": "vocabulary", "prefix_projection": True},
                 "with prefix_projection the prefix is a network",
@@ -291,10 +267,6 @@ class TestLoading:
         own.load_adapter(tmp_path / "adapter")
         assert all(torch.equal(p, expected["base_model.model." + name]) for name, p in prefixes(own).items())
 
-    def test_an_adapter_for_inference_stays_as_it_is(self, tmp_path):
-        options = {"prefix_init": "text", "prefix_init_text": "word7", "tokenizer_name_or_path": "nowhere"}
-        get_peft_model(tiny.model("bert"), config(**options, inference_mode=True))
-
 
 class TestAnotherAdapter:
     def source(self, folder, method=PrefixTuningConfig, family="bert", task="SEQ_CLS", length=5, **options):
@@ -323,30 +295,12 @@ class TestAnotherAdapter:
             for name, rows in prefixes(self.target(tmp_path, length=length)).items():
                 assert torch.equal(rows, expected[name][torch.arange(length) % 5])
 
-    def test_a_projected_prefix_is_copied_with_its_network(self, tmp_path):
-        options = {"prefix_projection": True, "encoder_hidden_size": 6}
-        self.source(tmp_path, **options)
-        model = self.target(tmp_path, length=7, **options)
-        saved = PeftModel.from_pretrained(tiny.model("bert"), tmp_path)
-        for name, parameter in model.named_parameters():
-            if ".foretoken." in name:
-                given = saved.get_parameter(name)
-                assert torch.equal(parameter, given[torch.arange(7) % 5] if "embedding" in name else given), name
-
     def test_the_task_may_differ(self, tmp_path):
         expected = self.source(tmp_path, task="MASKED_LM")
         got = prefixes(self.target(tmp_path, task="FEATURE_EXTRACTION"))
         assert len(got) == 3
         for name, rows in got.items():
             assert torch.equal(rows, expected[name.replace("base_model.model.", "base_model.model.bert.")])
-
-    def test_a_member_of_a_stack_starts_from_a_plain_adapter(self, tmp_path):
-        expected = self.source(tmp_path)
-        member = config(prefix_init="adapter", prefix_init_adapter=str(tmp_path))
-        model = get_peft_model(tiny.model("bert"), StackConfig(configs=[BitFitConfig(), member]))
-        got = prefixes(model)
-        assert len(got) == 3
-        assert all(torch.equal(rows, expected[name]) for name, rows in got.items())
 
     def test_one_of_another_method_is_refused(self, tmp_path):
         self.source(tmp_path, PromptTuningConfig)
@@ -392,10 +346,6 @@ class TestPositions:
         assert len(first.unique(dim=0)) == 5
         assert first.std() == pytest.approx(0.02, rel=0.5)
 
-    def test_embeddings_narrower_than_the_model(self):
-        model = get_peft_model(tiny.model("electra"), config(PrefixTuningConfig, prefix_init="positions"))
-        assert all(len(prefix.detach().unique(dim=0)) == 5 for prefix in prefixes(model).values())
-
 
 class TestDecoupledPrefix:
     @pytest.mark.parametrize("gate", [False, True])
@@ -422,30 +372,6 @@ class TestTheCall:
     def test_refuses_tokens_that_the_model_does_not_know(self, tokens):
         with pytest.raises(AdapterError, match="expected token ids from 0 to 99"):
             started("bert", tokens=tokens)
-
-    def test_refuses_what_has_no_prefix_of_its_own(self):
-        model = get_peft_model(tiny.model("bert"), BitFitConfig())
-        with pytest.raises(AdapterError, match=r"adapter 'default' has no prefix; prefix-propagation, .* have one"):
-            initialise_prefix(model, token_ids=TEXT)
-        with pytest.raises(AdapterError, match=r"no adapter 'defualt' of foretoken \(did you mean 'default'\?\)"):
-            initialise_prefix(model, token_ids=TEXT, adapter_name="defualt")
-        with pytest.raises(AdapterError, match="the model has: none"):
-            initialise_prefix(tiny.model("bert"), token_ids=TEXT)
-        projected = get_peft_model(tiny.model("bert"), config(prefix_projection=True))
-        with pytest.raises(AdapterError, match="make an adapter without it"):
-            initialise_prefix(projected, token_ids=TEXT)
-
-
-class TestMeta:
-    @pytest.mark.parametrize("start", ["auto", "positions"])
-    def test_a_sketch_of_a_model_takes_a_sketch_of_a_prefix(self, start):
-        with torch.device("meta"):
-            model = get_peft_model(tiny.model("bert"), config(PrefixPropagationConfig, prefix_init=start))
-        assert all(prefix.is_meta for prefix in prefixes(model).values())
-
-    def test_a_sketch_of_a_model_leaves_a_prefix_random(self):
-        model = get_peft_model(tiny.model("bert").to("meta"), config(PrefixPropagationConfig))
-        assert all(prefix.any() for prefix in prefixes(model).values())
 
 
 @pytest.mark.parametrize(
