@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from benchmarks.suite.measure import compare
 from foretoken.machine.processor import cpu_cores, cpu_model, memory_bytes
 from foretoken.machine.products import linear
-from foretoken.memory import give_back, peak_bytes, reset_peak, resident_bytes
+from foretoken.memory import give_back, peak_bytes, reset_peak
 from foretoken.training.run.record import hardware as run_hardware
 from foretoken.training.run.record import versions
 
@@ -72,7 +73,7 @@ def peak_of(call: Callable[[], object], device: str) -> dict[str, int | None]:
     gc.collect()
     give_back()  # a call that fits into what is free would seem to need nothing
     reset_peak()
-    found: dict[str, int | None] = {"before": resident_bytes()}
+    found: dict[str, int | None] = {"before": psutil.Process().memory_info().rss}
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         found["cuda_before"] = torch.cuda.memory_allocated()

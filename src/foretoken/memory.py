@@ -1,4 +1,4 @@
-"""The memory of this process: what it holds, the most that it held, and what it keeps without need."""
+"""The memory of this process: the most that it held, and what it keeps without need."""
 
 from __future__ import annotations
 
@@ -27,11 +27,6 @@ def give_back() -> None:
     """Give memory that was freed back to the kernel, where glibc keeps it; what is freed later is kept again."""
     if _is_glibc():
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def resident_bytes() -> int | None:
-    """Return what the process holds now; the most so far where only that is known, None where nothing is."""
-    return _counted("VmRSS") or peak_bytes()
 
 
 def peak_bytes() -> int | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,9 +25,7 @@ from foretoken.training.recipe.recipe import (
     as_begun,
     checked,
     with_auto_rate,
-    with_head,
-    with_precision,
-    with_rate,
+    with_training,
 )
 from foretoken.training.run.baseline import train_baseline
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, remove_checkpoints
@@ -151,9 +151,9 @@ def _prepared(recipe: Recipe, state: Fresh | Resume, *, accept_changed: bool) ->
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
     prepared = prepare(recipe)
-    recipe = with_head(recipe, prepared.head)
+    recipe = replace(recipe, head=prepared.head)
     if prepared.precision is not None:
-        recipe = with_precision(recipe, prepared.precision.precision)
+        recipe = with_training(recipe, precision=prepared.precision.precision)
     if isinstance(state, Resume):
         known = state.record.get("fingerprint")
         refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
@@ -189,10 +189,11 @@ def _train(
         with record.noting_the_end():
             if search is not None:
                 search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
-                recipe = with_rate(recipe, search["chosen"])
+                recipe = with_training(recipe, learning_rate=search["chosen"])
                 record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
             with closing(ProgressBar(metric)) as bar:
-                watching = [bar, HistoryCallback(record, metric), *callbacks]
+                shown = [bar] if sys.stderr.isatty() else []
+                watching = [*shown, HistoryCallback(record, metric), *callbacks]
                 trainer = _fit(recipe, prepared, checkpoint, watching, measured)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
             scaling = scaling_of(recipe.calibration, predictions["validation"])
