@@ -203,27 +203,6 @@ def test_damaged_json(runs, file, text, tmp_path, refused):
     refused(folder)
 
 
-@pytest.mark.parametrize(("name", "text"), some(["prefix", "full"], ["", "[]", '{"a": ' * 20_000], every=3))
-def test_damaged_json_of_a_model(runs, name, text, tmp_path, refused):
-    folder = copied(runs[name], tmp_path)
-    ((folder if name == "full" else tmp_path / "base") / "config.json").write_text(text)
-    refused(folder)
-
-
-@pytest.mark.parametrize("name", some(["prefix", "lora", "full"], every=3))
-def test_a_folder_in_place_of_a_file(runs, name, tmp_path, refused):
-    for file in sorted(saved_files(copied(runs[name], tmp_path / "listed"))):
-        folder = copied(runs[name], tmp_path / file)
-        (folder / file).unlink()
-        (folder / file).mkdir()
-        if file not in ("README.md", "training_args.bin", "special_tokens_map.json"):
-            refused(folder)
-
-
-def saved_files(folder):
-    return [file.name for file in folder.iterdir()]
-
-
 @pytest.mark.parametrize(("name", "disguised"), some(METHODS, [False, True], every=3))
 def test_pickles_are_never_loaded(runs, name, disguised, tmp_path, refused):
     folder = copied(runs[name], tmp_path)

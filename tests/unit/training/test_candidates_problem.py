@@ -116,41 +116,6 @@ def _scores(model, family, chunks, places, front):
         yield model(**given).logits[0, places, 0].numpy()
 
 
-@pytest.mark.parametrize("family", ["bert", "longformer"])
-def test_several_rows_are_the_same_together_and_alone(family):
-    problem, model, how = setting(family, 44)
-    rows, _ = encoded(problem, ROWS, how)
-    together, _ = problem.decode(problem.forward(model, batch_of(problem, model, rows, how))[1].detach().numpy(), None)
-    for output, row in zip(together, rows, strict=True):
-        logits = problem.forward(model, batch_of(problem, model, [row], how))[1]
-        assert output == pytest.approx(problem.decode(logits.detach().numpy(), None)[0][0], abs=1e-5)
-        assert output.sum() == pytest.approx(1)
-
-
-def test_training_finds_the_right_candidates():
-    problem, model, how = setting()
-    rows, _ = encoded(problem, ROWS, how)
-    batch = batch_of(problem, model, rows, how)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for _ in range(40):
-        loss, logits = problem.forward(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    outputs, labels = problem.decode(logits.detach().numpy(), batch["labels"].numpy())
-    assert problem.measure(outputs, labels)["accuracy"] == 1
-    assert loss.item() < 0.1
-
-
-def test_global_attention_of_question_and_candidates_counts():
-    problem, model, how = setting("longformer")
-    rows, _ = encoded(problem, ROWS, how)
-    batch = batch_of(problem, model, rows, how)
-    with_it = problem.forward(model, batch)[1]
-    without = problem.forward(model, {name: value for name, value in batch.items() if name[:6] != "global"})[1]
-    assert (with_it - without).abs().max() > 1e-3
-
-
 def test_chunks_at_most_overlapping_and_by_their_maximum():
     problem, model, how = setting(chunks=ChunkOptions(pool="max", overlap=3, at_most=1))
     rows, truncation = encoded(problem, ROWS, how)

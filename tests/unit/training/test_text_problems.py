@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 import foretoken
 from foretoken.training.model.engine import use_attention
-from foretoken.training.problems import PROBLEMS, make_problem
+from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules
 
@@ -142,9 +142,3 @@ def test_groups_are_scored_together():
     measured = problem.measure(outputs, np.array([0, 1, 1]), ["q1", "q1", "q2"])
     assert measured["exact_match"] == pytest.approx(0.5)
     assert measured["accuracy_f1"] == pytest.approx((measured["accuracy"] + measured["f1"]) / 2)
-
-
-def test_every_problem_of_the_data_has_one_in_training():
-    from foretoken.data.problems import PROBLEMS as OF_DATA
-
-    assert PROBLEMS.keys() == OF_DATA.keys()

@@ -140,13 +140,6 @@ def test_a_limit_of_steps_goes_on_into_further_epochs(tmp_path):
     assert 1 < state.epoch < 3
 
 
-def test_documents_beyond_the_budget_are_told(tmp_path, caplog):
-    caplog.set_level("INFO", logger="foretoken")
-    trained(tmp_path, tokens_per_batch=30)
-    beyond = sum(length > 30 for length in documents()["length"])
-    assert f"{beyond} of 23 documents have more than 30 tokens and go alone" in caplog.text
-
-
 def test_a_budget_where_batches_are_divided_by_documents_is_refused():
     with pytest.raises(ConfigError, match="accelerate launch"):
         check_processes(TrainingOptions(tokens_per_batch=64), processes=1, gpus=2)
