@@ -73,16 +73,6 @@ def test_mistakes_are_one_line_and_exit_code_2(adapters, tmp_path, capsys, monke
     assert printed.out == ""
 
 
-def test_a_port_that_is_taken(adapters, capsys):
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert main(["serve", str(adapters[1]["spam"]), "--port", str(taken.getsockname()[1])]) == 2
-    assert "choose another --host or --port" in capsys.readouterr().err
-
-
 def test_nothing_of_the_server_is_imported_with_foretoken():
     code = "import foretoken, sys; assert not {'fastapi', 'uvicorn', 'httpx', 'torch'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(SRC)}, check=False)

@@ -206,13 +206,13 @@ def test_lambda_is_the_mass_of_prefix_propagation():
     assert analyse(kernel, each())["attention_mass"] == [pytest.approx(heads, rel=1e-5) for heads in expected]
 
 
-def test_kernels_of_their_own_have_no_mass():
-    model = adapted("bert", KernelPropagationConfig(num_virtual_tokens=P))
-    with pytest.raises(AdapterError, match=r"share no softmax.*alpha_scope: lambda"):
-        analyse(model, each())
-
-
-def test_method_without_a_prefix_is_refused():
-    model = get_peft_model(transformer("bert"), LoraConfig(target_modules=["query"])).eval()
-    with pytest.raises(AdapterError, match=r"no prefix and no columns into the attention.*prefix-tuning"):
-        analyse(model, each())
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (KernelPropagationConfig(num_virtual_tokens=P), r"share no softmax.*alpha_scope: lambda"),
+        (LoraConfig(target_modules=["query"]), r"no prefix and no columns into the attention.*prefix-tuning"),
+    ],
+)
+def test_methods_without_a_mass_are_refused(config, said):
+    with pytest.raises(AdapterError, match=said):
+        analyse(get_peft_model(transformer("bert"), config).eval(), each())

@@ -98,7 +98,6 @@ def test_overrides_win_over_the_file_in_both_spellings(recipe_file):
             {"eval_every": "year"},
             "training.eval_every: got 'year' (a text), expected `epoch` or a whole number",
         ),
-        ({"learning_rate": float("nan")}, "training.learning_rate"),
         ({"warmup_ratio": 1.5}, "training.warmup_ratio: got 1.5, expected at most 1"),
         ({"sead": 1}, "training.sead: no such key (did you mean 'seed'?)"),
     ],
