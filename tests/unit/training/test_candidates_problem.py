@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.attention.choose import use_packing
 from foretoken.data.examples import CandidateExample
 from foretoken.data.problems import CANDIDATES
 from foretoken.data.schemas import table
@@ -14,7 +13,7 @@ from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 
 from support import tiny
-from support.readings import encoded, reading, speller
+from support.readings import batch_of, encoded, reading, speller
 
 EXAMPLES = [
     CandidateExample("a", "place of", ("rome", "gaul", "a b"), ("rome is in italy , far", "abc def", "gaul"), 1, ""),
@@ -39,16 +38,6 @@ def setting(family="bert", max_length=48, method=None, chunks=None):
     if method is not None:
         model = tiny.shaken(attach(model, method, problem.task_type)).eval()
     return problem, model, reading(model, tokenizer, max_length, chunks=chunks)
-
-
-def batch_of(problem, model, rows, how):
-    return problem.collator(how.tokenizer, model)(rows)
-
-
-@pytest.fixture
-def packing():
-    yield use_packing
-    use_packing(None)
 
 
 def by_hand(example, tokenizer, max_length):

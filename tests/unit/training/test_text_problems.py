@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import foretoken
-from foretoken.training.model.engine import use_attention
 from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules
@@ -45,12 +44,6 @@ def rows_of(columns):
 def model(family="bert", num_labels=2):
     config = foretoken.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
     return tiny.shaken(get_peft_model(tiny.model(family, num_labels=num_labels), config)).double().eval()
-
-
-@pytest.fixture
-def packing():
-    yield lambda wanted: use_attention(None, wanted)
-    use_attention(None, None)
 
 
 def test_a_pair_is_what_the_tokenizer_makes_of_it(tokenizer):

@@ -124,26 +124,23 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
     Raises:
         ConfigError: one process with several GPUs, or an evaluation by tokens in several processes.
     """
-    if options.tokens_per_batch is not None and processes == 1 and gpus > 1:
-        raise ConfigError(
-            f"training.tokens_per_batch: one process with {gpus} GPUs divides its batches by documents; "
-            "start one process per GPU with `accelerate launch -m foretoken train ...`"
-        )
-    if options.cache_states != "off" and processes == 1 and gpus > 1:
-        raise ConfigError(
-            f"training.cache_states: one process with {gpus} GPUs has a copy of the model on each; "
-            "start one process per GPU with `accelerate launch -m foretoken train ...`"
-        )
-    if options.precision == AUTO and processes > 1:
-        raise ConfigError(
-            f"training.precision: auto is measured by one process, and {processes} may not agree; "
-            "say fp32 or bf16 (`foretoken env` measures both)"
-        )
-    if options.eval_tokens_per_batch is not None and processes > 1:
-        raise ConfigError(
-            f"training.eval_tokens_per_batch: {processes} processes share out what is measured by documents; "
-            "leave it out (training.eval_batch_size holds)"
-        )
+    shared = processes == 1 and gpus > 1
+    launch = "start one process per GPU with `accelerate launch -m foretoken train ...`"
+    wrong = {
+        f"tokens_per_batch: one process with {gpus} GPUs divides its batches by documents; {launch}": (
+            shared and options.tokens_per_batch is not None
+        ),
+        f"cache_states: one process with {gpus} GPUs has a copy of the model on each; {launch}": (
+            shared and options.cache_states != "off"
+        ),
+        f"precision: auto is measured by one process, and {processes} may not agree; "
+        "say fp32 or bf16 (`foretoken env` measures both)": processes > 1 and options.precision == AUTO,
+        f"eval_tokens_per_batch: {processes} processes share out what is measured by documents; "
+        "leave it out (training.eval_batch_size holds)": processes > 1 and options.eval_tokens_per_batch is not None,
+    }
+    for problem, is_there in wrong.items():
+        if is_there:
+            raise ConfigError(f"training.{problem}")
 
 
 def _prepared(recipe: Recipe, state: Fresh | Resume, *, accept_changed: bool) -> tuple[Recipe, Prepared]:
