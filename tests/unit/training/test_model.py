@@ -44,12 +44,6 @@ def trainer_for(bert, tmp_path, method, **training):
     return trainer, model
 
 
-def test_labels_of_the_data_become_the_models(bert):
-    model = load_classifier(bert, ["no", "yes", "maybe"])
-    assert model.config.id2label == {0: "no", 1: "yes", 2: "maybe"}
-    assert model.classifier.out_features == 3
-
-
 def test_attention_dropout_is_set_and_hidden_dropout_kept(bert):
     model = load_classifier(bert, ["no", "yes"], attention_dropout=0.0)
     assert {layer.attention.self.dropout.p for layer in model.bert.encoder.layer} == {0.0}

@@ -76,14 +76,7 @@ def test_a_recipe_survives_the_way_to_plain_data_and_back():
 
 def test_overrides_win_over_the_file_in_both_spellings(recipe_file):
     path = recipe_file(SMALLEST_YAML + "training: {epochs: 3, learning_rate: 1e-3, seed: 5}\n")
-    words = [
-        "--training.epochs",
-        "7",
-        "--training.learning_rate=2e-4",
-        "--method.r",
-        "2",
-        "--data.max_train=500",
-    ]
+    words = ["--training.epochs", "7", "--training.learning_rate=2e-4", "--method.r", "2", "--data.max_train=500"]
     recipe = load_recipe(path, words)
     assert (recipe.training.epochs, recipe.training.learning_rate, recipe.training.seed) == (7, 2e-4, 5)
     assert recipe.method == {"name": "lora", "r": 2}

@@ -56,9 +56,3 @@ def test_a_record_is_whole_after_every_update(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text()) == values | {"steps": 3}
     record.end("failed", ValueError("no"))
     assert read_record(tmp_path)["error"] == "no"
-
-
-def test_no_or_a_broken_record_is_none(tmp_path):
-    assert read_record(tmp_path) is None
-    (tmp_path / "run.json").write_text("{")
-    assert read_record(tmp_path) is None

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -180,7 +180,7 @@ def _train(
     record = RunRecord.start(recipe)
     record.update(**summary(prepared), fingerprint=_fingerprint(prepared))
     if prepared.precision is not None:
-        record.update(precision=prepared.precision.as_dict())
+        record.update(precision=asdict(prepared.precision))
     metric = recipe.training.metric
     try:
         with record.noting_the_end():
