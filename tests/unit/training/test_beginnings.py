@@ -32,7 +32,7 @@ PIECES = [
         "e\u0301",
         "ß",
     ),
-    *(" ", "  ", "\n", "\t", "\u00a0", "\r\n", "-", "[SEP]", "\u200b", "😀"),
+    *("e\u0301", "ß", " ", "  ", "\n", "\t", "\u00a0", "\r\n", "-", "[SEP]", "\u200b", "😀"),
 ]
 CORPUS = ["the cat sat on the unknown cats", "don't a naïve über 3.14 ... 日本語", "cat-cats the  the\nthe a"] * 20
 
