@@ -78,7 +78,7 @@ def peak_of(call: Callable[[], object], device: str) -> dict[str, int | None]:
     gc.collect()
     give_back()  # a call that fits into what is free would seem to need nothing
     reset_peak()
-    found: dict[str, int | None] = {"before": resident_bytes()}
+    found: dict[str, int | None] = {"before": psutil.Process().memory_info().rss}
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         found["cuda_before"] = torch.cuda.memory_allocated()

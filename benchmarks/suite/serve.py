@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from peft import get_peft_model, get_peft_model_state_dict
 from tokenizers import Tokenizer
@@ -23,13 +24,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.suite.machine import resident_bytes
 from benchmarks.suite.measure import compare
 from benchmarks.suite.mixed import BLEND, METHODS, config_of, in_bank, new_model, saved_adapters, shape_of
 from benchmarks.suite.models import documents, failure
 from benchmarks.suite.runner import Options, Part
 from foretoken.inference.shared_base import SharedBase
-from foretoken.serving.bank import make_bank
+from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError
 from foretoken.serving.store import Store
@@ -89,12 +89,13 @@ def adapters_in_memory(settings: Mapping[str, Any]) -> dict[str, Any]:
     model = get_peft_model(new_model(settings), config_of(METHODS[settings["method"]], settings["family"]))
     config, state = model.peft_config["default"], get_peft_model_state_dict(model)
     bank = AdapterBank(new_model(settings), dtype=torch.float16)
-    before, start = resident_bytes(), time.perf_counter()
+    process = psutil.Process()
+    before, start = process.memory_info().rss, time.perf_counter()
     for number in range(max(settings["active"])):
         for tensor in state.values():
             tensor.detach().normal_(0, 0.02)
         bank.add(f"a{number}", config, state)
-    seconds, after = time.perf_counter() - start, resident_bytes()
+    seconds, after = time.perf_counter() - start, process.memory_info().rss
     chance, size = random.Random(0), settings["documents"]
     batch = documents(shape_of(settings), lengths(size, settings))
     calls = {
@@ -119,7 +120,7 @@ def make_engine(settings: Mapping[str, Any], folder: Path) -> Engine:
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     PreTrainedTokenizerFast(tokenizer_object=vocabulary, **names).save_pretrained(model)
     base = SharedBase(str(model))
-    bank = make_bank(base)
+    bank = MixedBank(base)
     store = Store(base, bank, memory=10**12)
     for number, own in enumerate(saved_adapters(settings, folder)):
         store.add(f"a{number}", own)

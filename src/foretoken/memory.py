@@ -1,4 +1,4 @@
-"""The memory of this process: what it holds, the most that it held, and what it keeps without need."""
+"""The memory of this process: the most that it held, and what it keeps without need."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """No prediction from a damaged, incomplete or hostile folder: one line that says what is wrong, and exit code 2."""
 
 import itertools
-import json
 import os
 import pickle
 import pty
@@ -106,7 +105,7 @@ CARDS = {
     "max_length": [-1, "x", 10**12, 10**4],
     "problem": [[], "classificatio", "token-classification"],
     "labels": [["ham", "ham"], None, ["ham", "spam", "x"], ["ham", "\ud800"]],
-    "recipe": [None, {"data": []}, {"data": {"task": {}}}],
+    "recipe": [None, {"data": []}, {"data": {"task": {}}}, {"chunks": []}, {"chunks": {"overlap": 10**9}}],
     "scaling": [{}, {"kind": "temperature", "temperature": 10**400}, {"kind": "vector", "weight": [1], "bias": [1]}],
     "pairs": ["x", None],
 }
@@ -119,14 +118,6 @@ CARDS = {
 def test_a_damaged_card(runs, name, card, tmp_path, refused):
     folder = copied(runs[name], tmp_path)
     edit(folder / "foretoken.json", **card)
-    refused(folder)
-
-
-@pytest.mark.parametrize("chunks", [[], {"overlap": 10**9}, {"new": 1}])
-def test_damaged_chunks_of_a_card(runs, chunks, tmp_path, refused):
-    folder = copied(runs["prefix"], tmp_path)
-    recipe = json.loads((folder / "foretoken.json").read_text())["recipe"]
-    edit(folder / "foretoken.json", recipe=recipe | {"chunks": chunks})
     refused(folder)
 
 
@@ -203,27 +194,6 @@ def test_damaged_json(runs, file, text, tmp_path, refused):
     refused(folder)
 
 
-@pytest.mark.parametrize(("name", "text"), some(["prefix", "full"], ["", "[]", '{"a": ' * 20_000], every=3))
-def test_damaged_json_of_a_model(runs, name, text, tmp_path, refused):
-    folder = copied(runs[name], tmp_path)
-    ((folder if name == "full" else tmp_path / "base") / "config.json").write_text(text)
-    refused(folder)
-
-
-@pytest.mark.parametrize("name", some(["prefix", "lora", "full"], every=3))
-def test_a_folder_in_place_of_a_file(runs, name, tmp_path, refused):
-    for file in sorted(saved_files(copied(runs[name], tmp_path / "listed"))):
-        folder = copied(runs[name], tmp_path / file)
-        (folder / file).unlink()
-        (folder / file).mkdir()
-        if file not in ("README.md", "training_args.bin", "special_tokens_map.json"):
-            refused(folder)
-
-
-def saved_files(folder):
-    return [file.name for file in folder.iterdir()]
-
-
 @pytest.mark.parametrize(("name", "disguised"), some(METHODS, [False, True], every=3))
 def test_pickles_are_never_loaded(runs, name, disguised, tmp_path, refused):
     folder = copied(runs[name], tmp_path)
@@ -247,16 +217,6 @@ def test_a_base_models_pickle_runs_no_code(runs, tmp_path, refused):
     torch.save({"a": Trace(tmp_path / "executed")}, tmp_path / "base" / "pytorch_model.bin")
     refused(folder)
     assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.parametrize("place", ["arguments", "stdin"])
-def test_lone_surrogates_in_texts(runs, place, tmp_path, refused):
-    folder = copied(runs["prefix"], tmp_path)
-    if place == "arguments":
-        error = refused(folder, "good text", "bad \udcff text")
-        assert "document 2 of 2: column 'text' holds half of a surrogate pair" in error
-    else:
-        refused(folder, "--input", "-", stdin="good\nbad \udcff text\n")
 
 
 CODE = "from pathlib import Path\nPath({trace!r}).touch()\nclass Own: pass\n"

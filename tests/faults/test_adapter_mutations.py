@@ -13,30 +13,16 @@ from safetensors.torch import load_file, save_file
 
 from support.faults.finished import METHODS, TEXT, copied, header_of, sane, weights, with_header
 from support.faults.forked import assert_done_or_refused
+from support.faults.mutations import places, replaced
 
 SCALARS = [None, True, 0, -1, 10**9, 10**40, 0.5, float("nan"), "", "x", "\ud800", r"(\w+)+!", [], {}, [1], {"a": 1}]
 numbers = st.integers(0, 10**6)
 
 
-def nested(value, new, number):
-    """Return JSON with one value, at any depth, replaced; ``...`` removes it."""
-    places = list(paths(value))
-    changed = holder = json.loads(json.dumps(value))
-    *parents, last = places[number % len(places)]
-    for step in parents:
-        holder = holder[step]
-    if new is ...:
-        del holder[last]
-    else:
-        holder[last] = new
-    return changed
-
-
-def paths(value, before=()):
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, inner in items:
-        yield (*before, step)
-        yield from paths(inner, (*before, step))
+def anywhere(values, new, number):
+    """Return JSON with one value, at any depth, replaced or removed."""
+    known = places(values)
+    return replaced(values, known[number % len(known)], new)
 
 
 @st.composite
@@ -47,7 +33,7 @@ def tensors(draw):
 
     def change(folder):
         if what == "header":
-            with_header(weights(folder), nested(header_of(weights(folder))[1], value, number))
+            with_header(weights(folder), anywhere(header_of(weights(folder))[1], value, number))
             return
         held = load_file(weights(folder))
         name = sorted(held)[number % len(held)]
@@ -94,7 +80,7 @@ def fields(draw):
     def change(folder):
         files = sorted(file for file in folder.iterdir() if file.suffix == ".json")
         file = files[which % len(files)]
-        file.write_text(json.dumps(nested(json.loads(file.read_text()), value, number)))
+        file.write_text(json.dumps(anywhere(json.loads(file.read_text()), value, number)))
 
     return change
 

@@ -65,13 +65,6 @@ def test_streams_that_are_closed(streams, code, said, tmp_path):
     assert ("squality" in done.stdout) is ("2" in streams or "<" in streams)
 
 
-@pytest.mark.slow
-def test_without_stdin_there_is_no_text(run, tmp_path):
-    command = f'"{sys.executable}" -m foretoken predict "{run}" --input - <&-'
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=120)
-    assert (done.returncode, "stdin: no text" in done.stderr) == (2, True)
-
-
 @pytest.mark.parametrize("device", ["/dev/full", "/dev/null"])
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])
 def test_a_device_is_written_into_and_never_replaced(verb, device, forked, run, tiny_files, tmp_path):
@@ -179,32 +172,3 @@ def test_folders_with_other_things_are_never_replaced(verb, forked, run, tiny_fi
                 output.symlink_to(kept.parent)
         refused(forked(verb, source, *(["-o"] if verb == "report" else []), output, cwd=tmp_path))
         assert kept.read_text() == "precious"
-
-
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("peft.PeftModel.save_pretrained", ("fuse", "{run}", "out")),
-        ("transformers.PreTrainedModel.save_pretrained", ("lengthen", "{model}", "out", "--attention-window", "8")),
-        ("foretoken.report.write.document", ("report", "{run}", "-o", "out")),
-        ("pyarrow.parquet.write_table", ("evaluate", "{run}", "{data}", "--predictions", "out")),
-        ("foretoken.files._to_disk", ("predict", "{run}", "word1", "--output", "out")),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_ctrl_c_leaves_nothing_half_written(target, words, forked, run, tiny_files, tmp_path, monkeypatch):
-    from foretoken_cli import main
-
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(target, interrupted)
-    places = {"run": run, "model": tiny_files.model, "data": tiny_files.data}
-    if words[0] == "fuse":
-        recipe = tiny_files.recipe(tmp_path, method={"name": "prefix-tuning", "prefix_projection": True})
-        assert assert_done_or_refused(forked("train", recipe, cwd=tmp_path))
-        places["run"] = tmp_path / "runs" / "run"
-    before = sorted(tmp_path.rglob("*"))
-    assert main([word.format(**places) for word in words]) == 130
-    assert sorted(tmp_path.rglob("*")) == before

@@ -1,6 +1,5 @@
 """Run and sweep folders that anything may have happened to: read as far as they can be, else refused."""
 
-import copy
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from foretoken_cli import main
 
 from support.faults.forked import SCREENFUL, Ended, assert_done_or_refused
-from support.faults.mutations import JSON
+from support.faults.mutations import JSON, places, replaced
 from support.made_runs import make_run
 
 TAG = "<script>alert('x')</script>"
@@ -33,25 +32,10 @@ ANY = {
 QUICK = ANY | {"derandomize": True}  # the same damage in every run of the default suite; the slow tests look further
 
 
-def places(value, path=()):
-    """Return the path of every value in a piece of JSON."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
-
-
-def replaced(value, path, new):
-    """Return a piece of JSON with one value replaced."""
-    if not path:
-        return new
-    changed = copy.copy(value)
-    changed[path[0]] = replaced(value[path[0]], path[1:], new)
-    return changed
-
-
 def change_values(draw, file):
     values = json.loads(file.read_text())
     for _ in range(draw(st.integers(1, 3))):
-        values = replaced(values, draw(st.sampled_from(places(values))), draw(VALUES))
+        values = replaced(values, draw(st.sampled_from([(), *places(values)])), draw(VALUES))
     file.write_bytes(json.dumps(values).encode("utf-8", "surrogatepass"))
 
 

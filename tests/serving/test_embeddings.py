@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -15,7 +14,6 @@ from foretoken import LoraConfig, PrefixPropagationConfig
 from foretoken.errors import BackboneError, DataError
 
 from support.saved import save_base
-from support.served import make_store, serving
 from support.tiny_run import save_tiny_model
 
 TEXTS = ["word1 word2 word3", "lunch word4", " ".join(["prize", "word5"] * 40)]  # the last is longer than 64 tokens
@@ -54,22 +52,6 @@ def test_vectors_of_headless_models_are_plain_means(search):
         found = foretoken.embed(adapter, TEXTS, batch_size=2)
         np.testing.assert_allclose(found, plain_means(model, adapter), atol=1e-5)
         assert abs(found - frozen).max() > 1e-3
-
-
-def asked_of(client, name):
-    answer = client.post("/v1/embeddings", json={"model": name, "input": TEXTS})
-    assert answer.status_code == 200, answer.text
-    return [row["embedding"] for row in answer.json()["data"]]
-
-
-def test_the_server_makes_the_same_vectors(server, adapters, search):
-    model, folders = adapters
-    for name in ("spam", "topic"):  # the second one reads long texts in chunks
-        np.testing.assert_allclose(asked_of(server, name), foretoken.embed(folders[name], TEXTS), atol=1e-5)
-    np.testing.assert_allclose(asked_of(server, model.name), foretoken.embed(model, TEXTS), atol=1e-5)
-    with serving(make_store(*search)) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
-        for name, folder in search[1].items():
-            np.testing.assert_allclose(asked_of(client, name), foretoken.embed(folder, TEXTS), atol=1e-5)
 
 
 def test_a_sentence_encoders_folder_says_pooling_and_length(search, tmp_path):

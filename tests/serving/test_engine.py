@@ -169,16 +169,6 @@ def test_an_adapter_removed_or_replaced_while_queued_answers_first(store, bank, 
     assert not any(key.startswith("brief@") for key in store.bank.together.names)
 
 
-def test_adapters_leave_the_memory_and_come_back(adapters):
-    store = make_store(*adapters, memory=1)
-    assert len(store.loaded) == 1
-    with Engine(store) as engine:
-        for name in ("spam", "topic", "spam", "stars"):
-            assert ask(engine, name, "word1").result(60)
-            assert len(store.loaded) == 1
-    assert store.names == list(adapters[1])
-
-
 def test_an_adapter_whose_files_went_bad_fails_alone(adapters, tmp_path):
     folders = {name: shutil.copytree(adapters[1][name], tmp_path / name) for name in ("spam", "topic")}
     store = make_store(adapters[0], folders, memory=1)

@@ -4,11 +4,8 @@ import gc
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import warnings
-from pathlib import Path
 
 import httpx
 import psutil
@@ -18,7 +15,8 @@ import pytest
 
 from foretoken.serving.ray import predict as door
 
-SRC = Path(__file__).resolve().parents[2] / "src"
+from support.served import SRC, started
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings, of any kind
 
 
@@ -109,39 +107,31 @@ def test_more_workers_than_cpus_are_refused(cluster, adapters, source, tmp_path)
 
 
 def test_replicas_answer_and_drain(adapters):
-    words = ["serve", "--ray", "--replicas", "2", f"mail={adapters[1]['spam']}", "--port", "0", "--admin-key", "sesame"]
-    environment = os.environ | {"PYTHONPATH": str(SRC)}
-    command = [sys.executable, "-m", "foretoken", *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as server:
-        try:
-            line = server.stdout.readline()
-            assert line.startswith("serving model in fp32 with 2 replicas at http://127.0.0.1:"), line
-            address = line.split()[-1]
-            headers = {"authorization": "Bearer sesame"}
-            with httpx.Client(base_url=address, headers=headers, timeout=300) as client:
-                answers = []
+    words = ("--ray", "--replicas", "2", f"mail={adapters[1]['spam']}", "--admin-key", "sesame")
+    headers = {"authorization": "Bearer sesame"}
+    with started(*words) as (server, line):
+        assert line.startswith("serving model in fp32 with 2 replicas at http://127.0.0.1:"), line
+        address = line.split()[-1]
+        with httpx.Client(base_url=address, headers=headers, timeout=300) as client:
+            answers = []
 
-                def ask(*texts):
-                    found = client.post("/classify", json={"model": "mail", "input": texts})
-                    answers.append(len(found.json()["data"]))
+            def ask(*texts):
+                found = client.post("/classify", json={"model": "mail", "input": texts})
+                answers.append(len(found.json()["data"]))
 
-                def accepted():
-                    """How many documents the replica has taken that answers this time; replicas take turns."""
-                    page = httpx.get(f"{address}/metrics", headers=headers, timeout=60).text
-                    found = re.search(r'foretoken_documents_total{adapter="mail"} (.*)', page)
-                    return float(found[1]) if found else 0.0
+            def accepted():
+                """How many documents the replica has taken that answers this time; replicas take turns."""
+                page = httpx.get(f"{address}/metrics", headers=headers, timeout=60).text
+                found = re.search(r'foretoken_documents_total{adapter="mail"} (.*)', page)
+                return float(found[1]) if found else 0.0
 
-                ask("word1 lunch")
-                assert client.delete("/v1/adapters/mail").status_code == 409
-                asking = threading.Thread(target=ask, args=["word1 lunch " * 20] * 250)
-                asking.start()
-                while accepted() < 250:
-                    assert asking.is_alive() or answers[1:]
-                server.send_signal(signal.SIGTERM)
-                asking.join()
-                assert answers == [1, 250]
-            assert server.wait(180) == 0
-        finally:
-            server.kill()
+            ask("word1 lunch")
+            assert client.delete("/v1/adapters/mail").status_code == 409
+            asking = threading.Thread(target=ask, args=["word1 lunch " * 20] * 250)
+            asking.start()
+            while accepted() < 250:
+                assert asking.is_alive() or answers[1:]
+            server.send_signal(signal.SIGTERM)
+            asking.join()
+            assert answers == [1, 250]
+        assert server.wait(180) == 0

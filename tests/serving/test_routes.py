@@ -212,17 +212,6 @@ def test_errors_have_one_form_and_the_right_status(server):
     assert "did you mean 'spam'" in server.post("/classify", json=cases[0][2]).json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/predict", "/rerank", "/v1/rerank", "/v1/completions", "/v2", "/v2/health/live", "/v2/health/ready"]
-    + [f"/v2/models/spam{rest}" for rest in ("", "/ready", "/infer")],
-)
-def test_routes_that_left_are_not_found(server, path):
-    asked = {"model": "spam", "inputs": "a", "input": "a", "prompt": "a", "query": "a", "documents": ["b"]}
-    for answer in (server.post(path, json=asked), server.get(path)):
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, 404)
-
-
 def test_the_openapi_page_has_examples(server):
     schema = ok(server.get("/openapi.json"))
     assert {"/classify", "/v1/embeddings", "/models/{adapter}", "/health/ready"} <= schema["paths"].keys()

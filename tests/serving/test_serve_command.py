@@ -12,7 +12,7 @@ import pytest
 
 from foretoken_cli import main
 
-SRC = Path(__file__).resolve().parents[2] / "src"
+from support.served import SRC, started
 
 
 @pytest.mark.slow
@@ -20,25 +20,16 @@ def test_it_starts_with_one_command_serves_a_folder_of_adapters_and_drains(adapt
     named = adapters[1]
     shutil.copytree(named["topic"], tmp_path / "topic")
     (shutil.copytree(named["topic"], tmp_path / "broken") / "adapter_model.safetensors").write_bytes(b"x")
-    words = ["serve", f"mail={named['spam']}", "--adapters", str(tmp_path), "--port", "0"]
-    environment = os.environ | {"PYTHONPATH": str(SRC)}
-    command = [sys.executable, "-m", "foretoken", *words]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as server:
-        try:
-            line = server.stdout.readline()
-            assert line.startswith("serving 2 adapters of model in fp32 at http://127.0.0.1:"), line
-            with httpx.Client(base_url=line.split()[-1], timeout=60) as client:
-                found = client.post("/classify", json={"model": "mail", "input": "word1 lunch"}).json()
-                assert found["data"][0]["label"] in ("ham", "spam")
-                listed = client.get("/v1/models").json()["data"]
-                assert [item["id"] for item in listed] == ["mail", "topic", "model"]
-            server.send_signal(signal.SIGTERM)
-            assert server.wait(120) == 0
-            assert server.stdout.read() == ""
-        finally:
-            server.kill()
+    with started(f"mail={named['spam']}", "--adapters", tmp_path) as (server, line):
+        assert line.startswith("serving 2 adapters of model in fp32 at http://127.0.0.1:"), line
+        with httpx.Client(base_url=line.split()[-1], timeout=60) as client:
+            found = client.post("/classify", json={"model": "mail", "input": "word1 lunch"}).json()
+            assert found["data"][0]["label"] in ("ham", "spam")
+            listed = client.get("/v1/models").json()["data"]
+            assert [item["id"] for item in listed] == ["mail", "topic", "model"]
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(120) == 0
+        assert server.stdout.read() == ""
 
 
 @pytest.mark.parametrize(
@@ -71,16 +62,6 @@ def test_mistakes_are_one_line_and_exit_code_2(adapters, tmp_path, capsys, monke
     assert len(errors) == 1
     assert message in errors[0]
     assert printed.out == ""
-
-
-def test_a_port_that_is_taken(adapters, capsys):
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert main(["serve", str(adapters[1]["spam"]), "--port", str(taken.getsockname()[1])]) == 2
-    assert "choose another --host or --port" in capsys.readouterr().err
 
 
 def test_nothing_of_the_server_is_imported_with_foretoken():

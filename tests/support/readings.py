@@ -38,6 +38,11 @@ def reading(model, tokenizer, max_length, **options):
     return EncodeSettings(tokenizer, max_length, token_rules(model.config), **options)
 
 
+def batch_of(problem, model, rows, how):
+    """Return rows as the model gets them together."""
+    return problem.collator(how.tokenizer, model)(rows)
+
+
 def encoded(problem, split, how):
     """Return the rows of a split as a batch's collator gets them, and what was cut."""
     columns, truncation = problem.encode(split, how)

@@ -1,7 +1,11 @@
 """A tiny model with adapters of several methods and heads, as training saves them, and a server around them."""
 
+import os
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import uvicorn
@@ -21,6 +25,7 @@ from foretoken.training.problems import make_problem
 
 from support.tiny_run import save_tiny_model
 
+SRC = Path(__file__).resolve().parents[2] / "src"
 TAGS = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG"]
 PREFIX = {"num_virtual_tokens": 3}
 ADAPTERS = {
@@ -104,6 +109,20 @@ class HeldBank(MixedBank):
     def hold(self):
         self.go.clear()
         self.entered.clear()
+
+
+@contextmanager
+def started(*words):
+    """Run `foretoken serve` in a process of its own; yield it with the line that it prints when it answers."""
+    environment = os.environ | {"PYTHONPATH": str(SRC)}
+    command = [sys.executable, "-m", "foretoken", "serve", *map(str, words), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as server:
+        try:
+            yield server, server.stdout.readline()
+        finally:
+            server.kill()
 
 
 @contextmanager

@@ -93,23 +93,13 @@ def test_everything_else_goes_pytorchs_own_way(x, weight, calls):
     assert not calls
 
 
-@needs_onednn
-def test_few_kernels_are_kept(monkeypatch):
-    """oneDNN is asked for a few numbers of rows alone: for each it keeps memory of a weight's size."""
-    monkeypatch.setenv(products.SWITCH, "1")
-    seen, own = set(), products._onednn()
-    monkeypatch.setattr(products, "_onednn", lambda: lambda x, *rest: seen.add(len(x)) or own(x, *rest))
-    weight = torch.randn(64, 64)
-    for rows in (64, 100, 333, 1023, 1024, 1500, 5000):
-        x = torch.randn(rows, 64)
-        torch.testing.assert_close(linear(x, weight), functional.linear(x, weight), rtol=1e-4, atol=1e-4)
-    assert seen == set(ROWS)
-
-
 FEW = {
     "products_with": (products_with, "brd,bnd->brn", lambda rows, many: ((1, rows, 96), (1, many, 96))),
     "weighted_sums": (weighted_sums, "brn,bnd->brd", lambda rows, many: ((1, rows, many), (1, many, 96))),
 }
+
+
+PRODUCTS = FEW | {"linear": (linear, "nk,jk->nj", lambda rows, many: ((many, 96), (rows, 96)))}
 
 
 def few_and_many(sizes, *, dtype=torch.float32):

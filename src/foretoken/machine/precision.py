@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -40,17 +40,10 @@ class MeasuredPrecision:
     shape: tuple[int, int, int]
     seconds: dict[str, float]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what a record holds."""
-        return asdict(self)
-
     def __str__(self) -> str:
         """Say it in one line."""
         words = ", ".join(f"{name} {1000 * value:.2f} ms" for name, value in self.seconds.items())
         return f"{self.precision} (a product of {' x '.join(map(str, self.shape))}: {words})"
-
-
-Measure = Callable[[tuple[int, int, int], str], dict[str, float]]
 
 
 def product_seconds(shape: tuple[int, int, int], device: str, *, limit: float = 1.0) -> dict[str, float]:
@@ -72,18 +65,17 @@ def product_seconds(shape: tuple[int, int, int], device: str, *, limit: float = 
     return {name: statistics.median(values) if values else first[name] for name, values in found.items()}
 
 
-def fastest_precision(config: Any, device: str, measure: Measure | None = None) -> MeasuredPrecision:
+def fastest_precision(config: Any, device: str) -> MeasuredPrecision:
     """Return the precision in which the linear maps of a model are the fastest here.
 
     Args:
         config: of the model; the measured product has the sizes of its feed-forward block.
         device: where it runs.
-        measure: returns the seconds of a product in each precision; None: :func:`product_seconds`.
     """
     text = config.get_text_config()
     hidden = text.hidden_size
     shape = (_ROWS, hidden, getattr(text, "intermediate_size", None) or 4 * hidden)
-    seconds = (measure or product_seconds)(shape, device)
+    seconds = product_seconds(shape, device)
     return MeasuredPrecision(faster(seconds), shape, seconds)
 
 

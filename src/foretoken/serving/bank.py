@@ -33,11 +33,6 @@ WRITERS = ("CAUSAL_LM", "SEQ_2_SEQ_LM")  # peft's names of what writes texts
 BASE = "__base__"  # the pretrained model without an adapter, as peft calls it
 
 
-def make_bank(base: SharedBase, dtype: str | None = None) -> MixedBank:
-    """Return an empty bank over a pretrained model, which keeps parameters in a type; None for float32."""
-    return MixedBank(base, dtype)
-
-
 class MixedBank:
     """Adapters of one model; all rows of a batch run together, whatever their adapters are. One thread calls it.
 

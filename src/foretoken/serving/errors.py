@@ -5,11 +5,7 @@ from __future__ import annotations
 from foretoken.errors import ForetokenError
 
 
-class ServingError(ForetokenError):
-    """Base of what the engine refuses or cannot answer."""
-
-
-class NoSuchAdapterError(ServingError, KeyError):
+class NoSuchAdapterError(ForetokenError, KeyError):
     """No adapter has this name."""
 
     def __str__(self) -> str:
@@ -17,15 +13,15 @@ class NoSuchAdapterError(ServingError, KeyError):
         return str(self.args[0])
 
 
-class WrongTaskError(ServingError, ValueError):
+class WrongTaskError(ForetokenError, ValueError):
     """The adapter does not do what is asked."""
 
 
-class TooLongError(ServingError, ValueError):
+class TooLongError(ForetokenError, ValueError):
     """The document is longer than the adapter reads, or there are too many of them."""
 
 
-class BusyError(ServingError, RuntimeError):
+class BusyError(ForetokenError, RuntimeError):
     """The queue is full, or the request has waited too long.
 
     Attributes:
@@ -37,9 +33,9 @@ class BusyError(ServingError, RuntimeError):
         self.retry_after = retry_after
 
 
-class NotReadyError(ServingError, RuntimeError):
+class NotReadyError(ForetokenError, RuntimeError):
     """The engine is starting, or has been closed."""
 
 
-class ComputeError(ServingError, RuntimeError):
+class ComputeError(ForetokenError, RuntimeError):
     """The model failed on a document."""

@@ -66,6 +66,20 @@ def at(values, path):
     return values
 
 
+def replaced(values, path, new):
+    """Return nested values with one of them replaced; ``...`` removes it."""
+    if not path:
+        return new
+    *above, key = path
+    values = copy.deepcopy(values)
+    holder = at(values, above)
+    if new is ...:
+        del holder[key]
+    else:
+        holder[key] = new
+    return values
+
+
 @st.composite
 def changed(draw, values):
     """Draw nested values of which a few were deleted, renamed, added, exchanged or replaced."""

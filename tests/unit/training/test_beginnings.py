@@ -32,7 +32,7 @@ PIECES = [
         "e\u0301",
         "ß",
     ),
-    *(" ", "  ", "\n", "\t", "\u00a0", "\r\n", "-", "[SEP]", "\u200b", "😀"),
+    *("e\u0301", "ß", " ", "  ", "\n", "\t", "\u00a0", "\r\n", "-", "[SEP]", "\u200b", "😀"),
 ]
 CORPUS = ["the cat sat on the unknown cats", "don't a naïve über 3.14 ... 日本語", "cat-cats the  the\nthe a"] * 20
 
@@ -113,14 +113,3 @@ def test_pairs_and_chunks_keep_what_they_would(tokenizer, monkeypatch):
         assert (counts.partly, chunk_counts.partly) == ((0, 0) if long > 300 else (2, 1))
     assert found[0] == found[1]
     assert len(found[0][1][0]) == len(spans(1000, 14, 2, 3)) == 3
-
-
-def test_texts_are_tokenised_in_batches_of_bounded_size(tokenizer, monkeypatch):
-    from foretoken.training.tokens import encode as tokenise
-
-    monkeypatch.setattr(tokenise, "_CHARACTERS_AT_ONCE", 20)
-    texts = ["the cat " * 3, "a", "cat", "sat " * 20, "a"] * 3
-    assert [batch.stop - batch.start for batch in tokenise._batches(texts)] == [1, 2, 1, 1, 1, 2, 1, 1, 1, 2, 1, 1]
-    assert [batch.stop - batch.start for batch in tokenise._batches(["a"] * 2500, [""] * 2500)] == [20] * 125
-    assert list(tokenise._batches([])) == []
-    assert len(encode(texts, tokenizer, max_length=8).input_ids) == len(texts)

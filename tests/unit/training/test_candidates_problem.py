@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from foretoken.attention.choose import use_packing
 from foretoken.data.examples import CandidateExample
 from foretoken.data.problems import CANDIDATES
 from foretoken.data.schemas import table
@@ -14,7 +13,7 @@ from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 
 from support import tiny
-from support.readings import encoded, reading, speller
+from support.readings import batch_of, encoded, reading, speller
 
 EXAMPLES = [
     CandidateExample("a", "place of", ("rome", "gaul", "a b"), ("rome is in italy , far", "abc def", "gaul"), 1, ""),
@@ -39,16 +38,6 @@ def setting(family="bert", max_length=48, method=None, chunks=None):
     if method is not None:
         model = tiny.shaken(attach(model, method, problem.task_type)).eval()
     return problem, model, reading(model, tokenizer, max_length, chunks=chunks)
-
-
-def batch_of(problem, model, rows, how):
-    return problem.collator(how.tokenizer, model)(rows)
-
-
-@pytest.fixture
-def packing():
-    yield use_packing
-    use_packing(None)
 
 
 def by_hand(example, tokenizer, max_length):
@@ -114,41 +103,6 @@ def _scores(model, family, chunks, places, front):
         if family == "longformer":
             given["global_attention_mask"] = (torch.arange(len(chunk)) < front).long()[None]
         yield model(**given).logits[0, places, 0].numpy()
-
-
-@pytest.mark.parametrize("family", ["bert", "longformer"])
-def test_several_rows_are_the_same_together_and_alone(family):
-    problem, model, how = setting(family, 44)
-    rows, _ = encoded(problem, ROWS, how)
-    together, _ = problem.decode(problem.forward(model, batch_of(problem, model, rows, how))[1].detach().numpy(), None)
-    for output, row in zip(together, rows, strict=True):
-        logits = problem.forward(model, batch_of(problem, model, [row], how))[1]
-        assert output == pytest.approx(problem.decode(logits.detach().numpy(), None)[0][0], abs=1e-5)
-        assert output.sum() == pytest.approx(1)
-
-
-def test_training_finds_the_right_candidates():
-    problem, model, how = setting()
-    rows, _ = encoded(problem, ROWS, how)
-    batch = batch_of(problem, model, rows, how)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for _ in range(40):
-        loss, logits = problem.forward(model, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    outputs, labels = problem.decode(logits.detach().numpy(), batch["labels"].numpy())
-    assert problem.measure(outputs, labels)["accuracy"] == 1
-    assert loss.item() < 0.1
-
-
-def test_global_attention_of_question_and_candidates_counts():
-    problem, model, how = setting("longformer")
-    rows, _ = encoded(problem, ROWS, how)
-    batch = batch_of(problem, model, rows, how)
-    with_it = problem.forward(model, batch)[1]
-    without = problem.forward(model, {name: value for name, value in batch.items() if name[:6] != "global"})[1]
-    assert (with_it - without).abs().max() > 1e-3
 
 
 def test_chunks_at_most_overlapping_and_by_their_maximum():

@@ -30,21 +30,10 @@ def test_the_newest_by_number_not_by_name(checkpoint, tmp_path):
     assert last_whole(tmp_path) == newest
 
 
-def test_no_folder_no_checkpoint(tmp_path):
-    assert last_whole(tmp_path / "nowhere") is None
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_makes_it_incomplete(name, checkpoint, tmp_path):
     whole = checkpoint(5)
     (checkpoint(10) / name).unlink()
-    assert last_whole(tmp_path) == whole
-
-
-@pytest.mark.parametrize("name", ["trainer_state.json", "adapter_model.safetensors"])
-def test_a_file_cut_short_makes_it_incomplete(name, checkpoint, tmp_path):
-    whole, file = checkpoint(5), checkpoint(10) / name
-    file.write_bytes(file.read_bytes()[:-5])
     assert last_whole(tmp_path) == whole
 
 

@@ -109,9 +109,6 @@ class TestRows:
         assert shortened(ids, 9, marks) == [*ids[:6], *ids[-3:]]
         assert [len(part) for part in parts_of(ids, marks)] == [0, 21, 3]
 
-    def test_what_fits_is_left_as_it_is(self):
-        assert shortened([1, 2, 3], 3, [9]) == [1, 2, 3]
-
 
 class TestLengths:
     def test_a_decoder_keeps_room_for_what_it_generates(self):
@@ -255,7 +252,3 @@ class TestTexts:
         tokenizer.eos_token = None
         with pytest.raises(BackboneError, match="no end token"):
             make_problem("generation", []).for_model(model.config, tokenizer)
-
-    def test_options_of_generation_belong_to_generation(self):
-        with pytest.raises(ConfigError, match="generation is for data with texts"):
-            make_problem("classification", ["a", "b"], generation=GenerationOptions())

@@ -6,7 +6,6 @@ import torch
 from datasets import Dataset
 from transformers import (
     BertConfig,
-    BertForSequenceClassification,
     BertModel,
     GPT2Config,
     GPT2Model,
@@ -43,12 +42,6 @@ def trainer_for(bert, tmp_path, method, **training):
     problem, tokenizer = make_problem("classification", ["no", "yes"]), SimpleNamespace(pad_token_id=0)
     trainer = make_trainer(recipe, model, tables, problem, tokenizer, checkpoints=tmp_path / "c", callbacks=[])
     return trainer, model
-
-
-def test_labels_of_the_data_become_the_models(bert):
-    model = load_classifier(bert, ["no", "yes", "maybe"])
-    assert model.config.id2label == {0: "no", 1: "yes", 2: "maybe"}
-    assert model.classifier.out_features == 3
 
 
 def test_attention_dropout_is_set_and_hidden_dropout_kept(bert):
@@ -104,14 +97,6 @@ def test_what_is_no_model_is_one_backbone_error(tmp_path):
         load_classifier(str(tmp_path), ["no", "yes"])
     with pytest.raises(BackboneError, match="cannot load the tokenizer"):
         load_tokenizer(str(tmp_path))
-
-
-def test_cut_short_weights_are_one_backbone_error(tmp_path):
-    BertForSequenceClassification(BertConfig(**SIZES)).save_pretrained(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-50])
-    with pytest.raises(BackboneError, match="cannot load the model"):
-        load_classifier(str(tmp_path), ["no", "yes"])
 
 
 def test_lora_finds_the_projections_of_longformer_by_itself(tmp_path):

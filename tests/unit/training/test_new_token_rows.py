@@ -59,11 +59,6 @@ class TestFirstValues:
         assert tokenizer("word1 <subject> word2")["input_ids"] == [5, numbers[0], 6]
         assert tokenizer.decode([5, numbers[0], 6], skip_special_tokens=True) == "word1 word2"
 
-    def test_without_new_tokens_nothing_grows(self):
-        model, tokenizer = model_of("gpt2", vocab_size=10), tokenizer_of("gpt2")
-        assert add_new_tokens(model, tokenizer, ()) == []
-        assert model.get_input_embeddings().weight.shape[0] == 10
-
     def test_a_loaded_model_gets_as_many_rows(self):
         _, tokenizer, before, _ = added("gpt2", ["<a>", "<b>"])
         model = model_of("gpt2")

@@ -22,7 +22,7 @@ from foretoken.training.recipe.recipe import QuestionOptions
 from foretoken.training.tokens.questions import tokens_of
 
 from support import tiny
-from support.readings import encoded, reading, speller
+from support.readings import batch_of, encoded, reading, speller
 
 STYLE = {"bert": "bert", "longformer": "roberta", "roberta": "roberta"}
 NEVER = -math.inf
@@ -56,10 +56,6 @@ def asker(family="bert", max_length=64, *, no_answer=True, tokenizer=None, **opt
     problem = make_problem(QUESTION_ANSWERING, (), question_answering=QuestionOptions(**options), no_answer=no_answer)
     model = tiny.model(family, "QUESTION_ANS").eval()
     return problem, model, reading(model, tokenizer or speller(STYLE.get(family, "bert")), max_length)
-
-
-def batch_of(problem, model, rows, how):
-    return problem.collator(how.tokenizer, model)(rows)
 
 
 def read_by_transformers(model, how, question, context):

@@ -1,6 +1,5 @@
 import json
 
-from foretoken.training.problems.metrics import probabilities_of
 from foretoken.training.run.record import RunRecord, differing_keys, history, read_record
 
 
@@ -57,14 +56,3 @@ def test_a_record_is_whole_after_every_update(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text()) == values | {"steps": 3}
     record.end("failed", ValueError("no"))
     assert read_record(tmp_path)["error"] == "no"
-
-
-def test_no_or_a_broken_record_is_none(tmp_path):
-    assert read_record(tmp_path) is None
-    (tmp_path / "run.json").write_text("{")
-    assert read_record(tmp_path) is None
-
-
-def test_probabilities_are_the_softmax_even_of_large_logits():
-    rows = probabilities_of([[1000.0, 1000.0], [0.0, -2000.0]])
-    assert rows.tolist() == [[0.5, 0.5], [1.0, 0.0]]

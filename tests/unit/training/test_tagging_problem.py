@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from transformers import PreTrainedTokenizerFast
 
-from foretoken.attention.choose import use_packing
 from foretoken.data.examples import TaggedExample
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.schemas import table
@@ -21,7 +20,7 @@ from foretoken.training.problems import make_problem
 from foretoken.training.tokens.windows import NO_TOKEN, Windows, first_tokens
 
 from support import tiny
-from support.readings import encoded, reading, speller
+from support.readings import batch_of, encoded, reading, speller
 
 TAGS = ["O", "B-PER", "I-PER"]
 STYLE = {"bert": "bert", "modernbert": "bert", "longformer": "roberta", "roberta": "roberta"}
@@ -42,16 +41,6 @@ def tagger(family="bert", max_length=40):
     problem = make_problem(TOKEN_CLASSIFICATION, TAGS)
     model = tiny.model(family, "TOKEN_CLS")
     return problem, model, reading(model, speller(STYLE[family]), max_length)
-
-
-def batch_of(problem, model, rows, how):
-    return problem.collator(how.tokenizer, model)(rows)
-
-
-@pytest.fixture
-def packing():
-    yield use_packing
-    use_packing(None)
 
 
 def cases():

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import foretoken
-from foretoken.training.model.engine import use_attention
-from foretoken.training.problems import PROBLEMS, make_problem
+from foretoken.training.problems import make_problem
 from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.encode import EncodeSettings, TokenRules
 
@@ -45,12 +44,6 @@ def rows_of(columns):
 def model(family="bert", num_labels=2):
     config = foretoken.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=2)
     return tiny.shaken(get_peft_model(tiny.model(family, num_labels=num_labels), config)).double().eval()
-
-
-@pytest.fixture
-def packing():
-    yield lambda wanted: use_attention(None, wanted)
-    use_attention(None, None)
 
 
 def test_a_pair_is_what_the_tokenizer_makes_of_it(tokenizer):
@@ -142,9 +135,3 @@ def test_groups_are_scored_together():
     measured = problem.measure(outputs, np.array([0, 1, 1]), ["q1", "q1", "q2"])
     assert measured["exact_match"] == pytest.approx(0.5)
     assert measured["accuracy_f1"] == pytest.approx((measured["accuracy"] + measured["f1"]) / 2)
-
-
-def test_every_problem_of_the_data_has_one_in_training():
-    from foretoken.data.problems import PROBLEMS as OF_DATA
-
-    assert PROBLEMS.keys() == OF_DATA.keys()

@@ -1,6 +1,6 @@
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, ByT5Tokenizer, GPT2Config, PreTrainedTokenizerFast, RobertaConfig, T5Config
+from transformers import BertConfig, ByT5Tokenizer, PreTrainedTokenizerFast, T5Config
 
 from foretoken.errors import BackboneError, ConfigError, DataError
 from foretoken.training.tokens import beginnings as module
@@ -42,12 +42,6 @@ def test_padding_is_on_the_right_and_the_mask_says_where():
     assert batch["input_ids"].tolist() == [[1, 2, 3], [4, 9, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["labels"].tolist() == [0, 1]
-
-
-def test_the_models_maximum_minus_the_positions_that_are_kept_for_padding(tokenizer):
-    assert model_max_length(BertConfig(max_position_embeddings=512), tokenizer) == 512
-    assert model_max_length(RobertaConfig(max_position_embeddings=514, pad_token_id=1), tokenizer) == 512
-    assert model_max_length(GPT2Config(n_positions=1024), tokenizer) == 1024
 
 
 @pytest.mark.parametrize("family", CONFIGS)

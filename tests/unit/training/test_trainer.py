@@ -91,7 +91,7 @@ def whole(model, rows=None):
 @pytest.mark.covering
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("steps", STEPS)
-def test_the_gradient_of_a_step_is_that_of_its_documents_in_one_batch(method, steps, tmp_path):
+def test_gradients_and_losses_are_those_of_the_documents_in_one_batch(method, steps, tmp_path):
     done = trained(tmp_path, method, **STEPS[steps])
     table = documents()
     batches = list(done.trainer.get_train_dataloader())
@@ -108,13 +108,6 @@ def test_the_gradient_of_a_step_is_that_of_its_documents_in_one_batch(method, st
         assert gradients.keys() == expected.keys()
         for name, gradient in gradients.items():
             torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12, msg=name)
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("steps", STEPS)
-def test_the_logged_losses_are_means_over_documents(method, steps, tmp_path):
-    done = trained(tmp_path, method, **STEPS[steps])
     expected, _ = whole(done.model)
     logged = next(entry for entry in done.watch.logs if "loss" in entry)
     assert logged["loss"] == pytest.approx(expected, rel=1e-9)
@@ -138,13 +131,6 @@ def test_a_limit_of_steps_goes_on_into_further_epochs(tmp_path):
     state = trained(tmp_path, tokens_per_batch=60, max_steps=17).trainer.state
     assert state.global_step == state.max_steps == 17
     assert 1 < state.epoch < 3
-
-
-def test_documents_beyond_the_budget_are_told(tmp_path, caplog):
-    caplog.set_level("INFO", logger="foretoken")
-    trained(tmp_path, tokens_per_batch=30)
-    beyond = sum(length > 30 for length in documents()["length"])
-    assert f"{beyond} of 23 documents have more than 30 tokens and go alone" in caplog.text
 
 
 def test_a_budget_where_batches_are_divided_by_documents_is_refused():

@@ -20,7 +20,7 @@ from foretoken.inference.predictor import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
-from foretoken.serving.bank import make_bank
+from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import check_name, checked_folder
 from foretoken.serving.http.app import make_app
@@ -60,7 +60,7 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
     """
     keep_few_primitives()
     base = SharedBase(source, settings.precision)
-    store = Store(base, make_bank(base, settings.adapter_dtype), memory=settings.memory)
+    store = Store(base, MixedBank(base, settings.adapter_dtype), memory=settings.memory)
     for name, folder in settings.sources.items():
         store.add(name, folder)
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):

@@ -19,7 +19,7 @@ from foretoken.inference.predictor import adapter_folder, base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
-from foretoken.serving.bank import make_bank
+from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine, Limits, Request
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError
 from foretoken.serving.folders import check_name
@@ -129,7 +129,7 @@ class Worker:
         """The engine, with the one adapter where there is one alone."""
         keep_few_primitives()
         base = SharedBase(self.job.model, self.job.precision)
-        store = Store(base, make_bank(base), memory=_MEMORY)
+        store = Store(base, MixedBank(base), memory=_MEMORY)
         if self.job.adapter_column is None:
             store.add(ONLY, self.job.adapter)
         limits = Limits(  # nobody waits for an answer

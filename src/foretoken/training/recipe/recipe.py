@@ -299,9 +299,9 @@ def build_recipe(values: Values, source: str = "recipe") -> Recipe:
         raise RecipeError.of(source, errors)
     metric = default_metric(recipe.data) if recipe.training.metric == AUTO else recipe.training.metric
     if recipe.head == AUTO and is_baseline(recipe.method):
-        recipe = with_head(recipe, None)  # it has no head
+        recipe = replace(recipe, head=None)  # it has none
     if recipe.training.precision == AUTO and is_baseline(recipe.method):
-        recipe = with_precision(recipe, "fp32")  # there is nothing to choose
+        recipe = with_training(recipe, precision="fp32")  # there is nothing to choose
     rates = _auto_rates(recipe)
     training = replace(recipe.training, metric=metric, **rates)
     others = [*(["head"] if recipe.head == AUTO else []), *([PRECISION] if training.precision == AUTO else [])]
@@ -321,11 +321,6 @@ def with_auto_rate(recipe: Recipe) -> Recipe:
     return build_recipe(apply_overrides(to_dict(recipe), {"training.learning_rate": AUTO}))
 
 
-def with_rate(recipe: Recipe, rate: float) -> Recipe:
-    """Return a recipe with another learning rate."""
-    return replace(recipe, training=replace(recipe.training, learning_rate=rate))
-
-
 def as_begun(recipe: Recipe, values: Values) -> Recipe:
     """Return a recipe with the learning rates, precision and head of another one, as recorded, where they are `auto`.
 
@@ -341,14 +336,9 @@ def as_begun(recipe: Recipe, values: Values) -> Recipe:
     return replace(recipe, training=training, head=HeadOptions(**head) if isinstance(head, Mapping) else head)
 
 
-def with_head(recipe: Recipe, head: HeadOptions | None) -> Recipe:
-    """Return a recipe with the head that `auto` came to."""
-    return replace(recipe, head=head)
-
-
-def with_precision(recipe: Recipe, precision: Literal["fp32", "bf16"]) -> Recipe:
-    """Return a recipe with the precision that `auto` came to."""
-    return replace(recipe, training=replace(recipe.training, precision=precision))
+def with_training(recipe: Recipe, **values: object) -> Recipe:
+    """Return a recipe with other values of some of its training options, such as what `auto` came to."""
+    return replace(recipe, training=replace(recipe.training, **values))  # type: ignore[arg-type]
 
 
 def with_method_group(values: Values) -> dict[str, Any]:

@@ -85,7 +85,8 @@ def describe_run(run: Path, saved: Path, record: JsonObject, *, base_model: str 
         *_training(record),
         *_results(record, split, intervals),
         *_calibration(record, split),
-        *_use(),
+        f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
+        "length, chunks, head and scaling.",
     )
     title = f"{recipe['method']['name']} of {bare_name(found.base_model)} on {_data_name(recipe['data'], task)}"
     return replace(found, title=title, sections=sections, results=_evaluated(record, split, task, found))
@@ -169,9 +170,9 @@ def _calibration(record: JsonObject, split: str) -> Iterator[str]:
         return
     scaling = record.get("scaling") or {}
     scaled = scaling.get(split) or {}
+    columns = [record[split], *([scaled] if scaled else [])]
     rows = [
-        [METRICS[name].title, f"{record[split][name]:.4f}", *([_decimals(scaled.get(name))] if scaled else [])]
-        for name in names
+        [METRICS[name].title, *("" if of.get(name) is None else f"{of[name]:.4f}" for of in columns)] for name in names
     ]
     head = ["metric", "as trained", *(["scaled"] if scaled else [])]
     said = "The probabilities are not scaled."
@@ -180,15 +181,6 @@ def _calibration(record: JsonObject, split: str) -> Iterator[str]:
         said = f"The probabilities are scaled by a {scaling['kind']}{degree} that was fitted on validation: "
         said += "`foretoken predict` applies it, the Python above does not."
     yield f"## Calibration\n\n{said}\n\n{table(head, rows)}"
-
-
-def _decimals(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
-def _use() -> Iterator[str]:
-    how = "reads documents as in training: the same columns, length, chunks, head and scaling."
-    yield f'## Use from the command line\n\n`{PREDICT} "some text"` {how}'
 
 
 def _evaluated(record: JsonObject, split: str, task: Task | None, found: Described) -> Sequence[EvalResult]:

@@ -116,17 +116,13 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
 
 
 def use_threads(wanted: int | None) -> None:
-    """Let PyTorch compute with so many threads; None leaves it to PyTorch."""
+    """Let PyTorch compute with so many threads; more than a few per CPU only wait for each other. None: as it likes."""
+    cpus = os.cpu_count() or 1
+    most = _THREADS_PER_CPU * cpus
+    if wanted is not None and wanted > most:
+        log.warning("training.num_threads is %d; on this machine, with %d CPUs, it is %d", wanted, cpus, most)
     if wanted is not None:
-        torch.set_num_threads(_threads(wanted))
-
-
-def _threads(wanted: int) -> int:
-    """Return the number of threads that the machine can start; more than a few per CPU only wait for each other."""
-    most = _THREADS_PER_CPU * (os.cpu_count() or 1)
-    if wanted > most:
-        log.warning("training.num_threads is %d; on this machine, with %d CPUs, it is %d", wanted, os.cpu_count(), most)
-    return min(wanted, most)
+        torch.set_num_threads(min(wanted, most))
 
 
 def _check(recipe: Recipe, problem: Problem) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -23,9 +25,7 @@ from foretoken.training.recipe.recipe import (
     as_begun,
     checked,
     with_auto_rate,
-    with_head,
-    with_precision,
-    with_rate,
+    with_training,
 )
 from foretoken.training.run.baseline import train_baseline
 from foretoken.training.run.checkpoints import STATE, best_of, is_over, remove_checkpoints
@@ -124,26 +124,23 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
     Raises:
         ConfigError: one process with several GPUs, or an evaluation by tokens in several processes.
     """
-    if options.tokens_per_batch is not None and processes == 1 and gpus > 1:
-        raise ConfigError(
-            f"training.tokens_per_batch: one process with {gpus} GPUs divides its batches by documents; "
-            "start one process per GPU with `accelerate launch -m foretoken train ...`"
-        )
-    if options.cache_states != "off" and processes == 1 and gpus > 1:
-        raise ConfigError(
-            f"training.cache_states: one process with {gpus} GPUs has a copy of the model on each; "
-            "start one process per GPU with `accelerate launch -m foretoken train ...`"
-        )
-    if options.precision == AUTO and processes > 1:
-        raise ConfigError(
-            f"training.precision: auto is measured by one process, and {processes} may not agree; "
-            "say fp32 or bf16 (`foretoken env` measures both)"
-        )
-    if options.eval_tokens_per_batch is not None and processes > 1:
-        raise ConfigError(
-            f"training.eval_tokens_per_batch: {processes} processes share out what is measured by documents; "
-            "leave it out (training.eval_batch_size holds)"
-        )
+    shared = processes == 1 and gpus > 1
+    launch = "start one process per GPU with `accelerate launch -m foretoken train ...`"
+    wrong = {
+        f"tokens_per_batch: one process with {gpus} GPUs divides its batches by documents; {launch}": (
+            shared and options.tokens_per_batch is not None
+        ),
+        f"cache_states: one process with {gpus} GPUs has a copy of the model on each; {launch}": (
+            shared and options.cache_states != "off"
+        ),
+        f"precision: auto is measured by one process, and {processes} may not agree; "
+        "say fp32 or bf16 (`foretoken env` measures both)": processes > 1 and options.precision == AUTO,
+        f"eval_tokens_per_batch: {processes} processes share out what is measured by documents; "
+        "leave it out (training.eval_batch_size holds)": processes > 1 and options.eval_tokens_per_batch is not None,
+    }
+    for problem, is_there in wrong.items():
+        if is_there:
+            raise ConfigError(f"training.{problem}")
 
 
 def _prepared(recipe: Recipe, state: Fresh | Resume, *, accept_changed: bool) -> tuple[Recipe, Prepared]:
@@ -151,9 +148,9 @@ def _prepared(recipe: Recipe, state: Fresh | Resume, *, accept_changed: bool) ->
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
     prepared = prepare(recipe)
-    recipe = with_head(recipe, prepared.head)
+    recipe = replace(recipe, head=prepared.head)
     if prepared.precision is not None:
-        recipe = with_precision(recipe, prepared.precision.precision)
+        recipe = with_training(recipe, precision=prepared.precision.precision)
     if isinstance(state, Resume):
         known = state.record.get("fingerprint")
         refuse_changes(recipe.run_folder, known, _fingerprint(prepared), accept=accept_changed)
@@ -183,16 +180,17 @@ def _train(
     record = RunRecord.start(recipe)
     record.update(**summary(prepared), fingerprint=_fingerprint(prepared))
     if prepared.precision is not None:
-        record.update(precision=prepared.precision.as_dict())
+        record.update(precision=asdict(prepared.precision))
     metric = recipe.training.metric
     try:
         with record.noting_the_end():
             if search is not None:
                 search = search or search_rate(recipe, prepared, checkpoints=_checkpoints(recipe))
-                recipe = with_rate(recipe, search["chosen"])
+                recipe = with_training(recipe, learning_rate=search["chosen"])
                 record.update(recipe=recipe_to_json(recipe), **{RATE_SEARCH: search})
             with closing(ProgressBar(metric)) as bar:
-                watching = [bar, HistoryCallback(record, metric), *callbacks]
+                shown = [bar] if sys.stderr.isatty() else []
+                watching = [*shown, HistoryCallback(record, metric), *callbacks]
                 trainer = _fit(recipe, prepared, checkpoint, watching, measured)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
             scaling = scaling_of(recipe.calibration, predictions["validation"])

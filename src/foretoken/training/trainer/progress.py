@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, ProgressCallback
 
 from foretoken.files import JsonObject
 
@@ -33,59 +33,34 @@ def progress_bar(description: str) -> Progress:
     )
 
 
-class ProgressBar(TrainerCallback):
-    """A progress bar over the optimizer steps, with the last loss and metric beside it."""
+class ProgressBar(ProgressCallback):
+    """transformers' bars over steps and evaluations, with the last loss and metric beside them; for a terminal."""
 
     def __init__(self, metric: str) -> None:
+        super().__init__()
         self.metric = metric
-        self.measured = 0
-        self.progress: Progress | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: object = None,
+        **_: object,
     ) -> None:
-        """Draw the bar, from the step that a resumed run starts at."""
-        self.progress = progress_bar("training")
-        self.progress.start()
-        self.progress.add_task("", total=state.max_steps, completed=state.global_step, note="")
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Move the bar."""
-        self._update(completed=state.global_step)
-
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Show the newest numbers."""
-        newest = _newest(state, self.metric)
-        self._update(note="  ".join(f"{name} {value:.4f}" for name, value in newest.items()))
-
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
-        """Show that an evaluation is going on; it may take as long as the steps between two of them."""
-        self.measured += 1
-        self._update(note=f"measuring, batch {self.measured}")
-
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Count from the start at the next evaluation, and show the newest numbers again."""
-        self.measured = 0
-        self.on_log(args, state, control)
-
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: object, **_: object
-    ) -> None:
-        """Count from the start at the next evaluation."""
-        self.measured = 0
+        """Show the newest numbers; transformers would print all of them."""
+        newest = {key: value for entry in state.log_history[-4:] for key, value in entry.items()}
+        shown = {
+            name: newest[key] for key, name in (("loss", "loss"), (f"eval_{self.metric}", self.metric)) if key in newest
+        }
+        if self.training_bar is not None:
+            self.training_bar.set_postfix(shown)
 
     def close(self) -> None:
-        """Take the bar away; also after an error, or the terminal's cursor stays hidden."""
-        if self.progress is not None:
-            self.progress.stop()
-            self.progress = None
-
-    def _update(self, *, completed: int | None = None, note: str | None = None) -> None:
-        if self.progress is not None:
-            fields = {} if note is None else {"note": note}
-            self.progress.update(self.progress.task_ids[0], completed=completed, **fields)  # type: ignore[arg-type]
+        """Close the bars that an error has left open."""
+        for bar in (self.prediction_bar, self.training_bar):
+            if bar is not None:
+                bar.close()
 
 
 class StepTimes(TrainerCallback, ExportableState):
@@ -129,15 +104,6 @@ class LogAtEvaluation(TrainerCallback):
         """Ask for the loss together with the evaluation."""
         if control.should_evaluate:
             control.should_log = True
-
-
-def _newest(state: TrainerState, metric: str) -> dict[str, float]:
-    found = {}
-    for entry in state.log_history[-4:]:
-        for key, name in (("loss", "loss"), (f"eval_{metric}", metric)):
-            if key in entry:
-                found[name] = entry[key]
-    return found
 
 
 def _now() -> float:

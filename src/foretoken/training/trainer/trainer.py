@@ -29,7 +29,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.integrations import TensorBoardCallback
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import SaveError
@@ -81,8 +81,7 @@ def make_trainer(
         compute_metrics=None if needs_loss_alone else metrics_function(problem, tables["validation"]),
         callbacks=[AuxiliaryLossCallback(), _BestByStep(), *callbacks],  # the first adds to the log that others see
     )
-    trainer.remove_callback(ProgressCallback)  # ours draws on stderr and leaves stdout to results
-    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(PrinterCallback)  # stdout is for results
     _arrange_reporters(trainer, checkpoints)
     return trainer
 
