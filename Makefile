@@ -59,7 +59,6 @@ NOT_OLDEST = --deselect "tests/conformance/test_invariants.py::test_every_task_o
 	--deselect "tests/oracles/test_shifts_and_adapters_oracle.py::test_bottleneck_adapter[gpt2-attention]" \
 	--deselect "tests/conformance/test_peers_list.py::TestOneModel::test_device_maps[aot-p-tuning, kronecker-t5]" \
 	--deselect tests/conformance/test_plain_calls.py::test_adapters_of_other_methods_stay_transformers_own \
-	--deselect tests/conformance/test_bank_tokens.py::test_beams_have_their_documents_tokens
 define compatibility  # conformance, oracles and docs/patched.md in .venv-$(1) with the versions $(2)
 	$(PYTHON) -m venv .venv-$(1)
 	.venv-$(1)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -496,12 +496,15 @@ def study_of_all_tasks() -> Iterator[str]:
 
 def study_differences(*pairs: str) -> Iterator[str]:
     """Return how far two methods are apart on test, a row a task; a column a pair, such as `lora:bitfit`."""
-    from foretoken.metrics import t_test
+    from scipy.stats import ttest_ind, ttest_rel
 
     def cell(one: dict[tuple[int, int], float], other: dict[tuple[int, int], float]) -> str:
         left, right = ([found[run] for run in sorted(found)] for found in (one, other))
-        test = t_test(left, right, paired=any(fold for _, fold in one))
-        return f"{test.difference:+.1f} ({test.lower:+.1f} to {test.upper:+.1f}), p = {test.p_value:.2g}"
+        is_paired = any(fold for _, fold in one)
+        test = ttest_rel(left, right) if is_paired else ttest_ind(left, right, equal_var=False)
+        low, high = test.confidence_interval(0.95)
+        gain = statistics.mean(left) - statistics.mean(right)
+        return f"{gain:+.1f} ({low:+.1f} to {high:+.1f}), p = {test.pvalue:.2g}"
 
     scores = study_scores()
     names = [pair.split(":") for pair in pairs]

@@ -6,9 +6,11 @@ PROBLEMS = {
 KEYS = PROBLEMS | {  # of recipes and sweep files, by their dotted names
     "tasks": "train one recipe per task (`foretoken train a.yaml b.yaml`); one server answers for all of them",
     "storage": "leave it out; a sweep's state is in the folders of its runs, and --ray ADDRESS takes many machines",
+    "training.activation_offload": "leave it out; training.gradient_checkpointing: true saves more",
     "prune": "leave it out; training.early_stopping_patience ends a run that gains nothing",
 }
 VERBS = {
+    "push": "`hf upload OWNER/NAME FOLDER/adapter`, or push_to_hub of the model in Python",
     "analyse": "in Python, attn_implementation='eager' and output_attentions=True: rows lack the prefix's share",
     "embed": "foretoken.embed in Python, or /v1/embeddings of `foretoken serve`",
     "cache": "delete ~/.cache/foretoken/data, or data in the folder of FORETOKEN_CACHE, at any time",
@@ -19,9 +21,8 @@ FLAGS = {
     "--json": "leave it out; `foretoken env` prints JSON",
     "--no-malloc": "leave it out; the allocator is always as the system has it",
 }
-TASKS = dict.fromkeys(  # of data.task
-    ("medhop", "medhop-masked"), "name its files as data of your own, with data.problem candidates"
-)
+# of data.task
+TASKS = dict.fromkeys(("medhop", "medhop-masked"), "name its files as your own data, with data.problem candidates")
 
 
 def gone(name: str, table: dict[str, str]) -> str | None:

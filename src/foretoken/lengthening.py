@@ -90,11 +90,8 @@ def resolve_source(source: PathLike) -> str:
         if not (folder / "config.json").is_file():
             raise ConfigError(f"no model in {quoted(name)}: it has no config.json; give the folder of a saved model")
         return str(folder)
-    is_hub_name = _HUB_NAME.fullmatch(name) is not None
-    if isinstance(source, Path) or folder.exists() or not is_hub_name:
-        raise ConfigError(
-            f"no model folder {quoted(name)}; give an existing folder, a hub name, or {quoted(DEMO_MODEL)}"
-        )
+    if isinstance(source, Path) or folder.exists() or not _HUB_NAME.fullmatch(name):
+        raise ConfigError(f"no model folder {quoted(name)}; give a folder, a hub name, or {quoted(DEMO_MODEL)}")
     return name
 
 
@@ -117,8 +114,8 @@ def hub_name(source: PathLike) -> str | None:
     name = str(source)
     if name == DEMO_MODEL or (_is_demo_installed() and Path(name) == _demo_folder()):
         return _DEMO_ON_HUB
-    is_hub_name = _HUB_NAME.fullmatch(name) is not None
-    return name if is_hub_name and not isinstance(source, Path) and not Path(name).exists() else None
+    is_local = isinstance(source, Path) or Path(name).exists()
+    return name if _HUB_NAME.fullmatch(name) and not is_local else None
 
 
 def lengthen(

@@ -97,11 +97,11 @@ def check_fields(options: object, others: Callable[[], Errors] = list) -> None:
 def unknown_keys(values: Values, known: Values, prefix: str) -> Errors:
     """Return one line for every key that does not exist: what took its place, the near miss, or the list of keys.
 
-    Keys that left and are null, as records of earlier versions have them, are let through.
+    Keys that left and are null or false, as records of earlier versions have them, are let through.
     """
     listed = f"; known: {', '.join(sorted(known)) or 'none'}"
     unknown = [f"{prefix}{cut(str(name), _LONGEST_KEY)}" for name in values if name not in known]
-    unknown = [key for key in unknown if key not in left.KEYS or values[key.removeprefix(prefix)] is not None]
+    unknown = [key for key in unknown if key not in left.KEYS or values[key.removeprefix(prefix)]]
     hints = [did_you_mean(key.removeprefix(prefix), known) or listed for key in unknown[:_MOST_HINTS]]
     return [
         f"{key}: {left.gone(key, left.KEYS) or f'no such key{hint}'}"

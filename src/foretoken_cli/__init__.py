@@ -35,7 +35,6 @@ VERBS = {
     "serve": "answer requests for many adapters over HTTP",
     "fuse": "fold away what an adapter needs in training only",
     "export": "write a model as a folder for onnxruntime or PyTorch alone",
-    "push": "put an adapter or a model on the Hugging Face hub",
     "lengthen": "turn a BERT- or RoBERTa-type model into a Longformer",
     "env": "show what the machine has and what will be chosen on it",
     "methods": "list the methods and their options",

@@ -111,13 +111,10 @@ def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, n_b
     return _mean_gap(index.ravel(), ((truth[:, None] == classes) - scores).ravel())
 
 
-def reliability_bins(
-    probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, strategy: Strategy = "width"
-) -> list[ReliabilityBin]:
-    """Return the bins behind :func:`expected_calibration_error`, from low to high confidence.
+def reliability_bins(probabilities: ArrayLike, labels: ArrayLike, n_bins: int = 15) -> list[ReliabilityBin]:
+    """Return the bins of equal width of :func:`expected_calibration_error`, from low to high confidence.
 
-    Of equal width there are ``n_bins``, empty ones included, and a last one, from 1 to 1, for confidences of
-    exactly 1. Of equal mass there are at most ``n_bins``, none of them empty.
+    There are ``n_bins``, empty ones included, and a last one, from 1 to 1, for confidences of exactly 1.
 
     Raises as :func:`expected_calibration_error` does.
 
@@ -128,15 +125,9 @@ def reliability_bins(
     1.0 1.0 1 1.0 1.0
     """
     check_n_bins(n_bins)
-    _check_strategy(strategy)
     confidence, correct = top_class(*checked_predictions(probabilities, labels))
-    if strategy == "width":
-        edges = np.linspace(0, 1, n_bins + 1)
-        index = _width_index(confidence, n_bins)
-        borders = list(enumerate(zip(edges, [*edges[1:], 1.0], strict=True)))
-    else:
-        index = _mass_index(confidence, n_bins)
-        borders = [(i, (confidence[index == i].min(), confidence[index == i].max())) for i in np.unique(index)]
+    index, edges = _width_index(confidence, n_bins), np.linspace(0, 1, n_bins + 1)
+    borders = enumerate(zip(edges, [*edges[1:], 1.0], strict=True))
     return [_bin(lower, upper, confidence[index == i], correct[index == i]) for i, (lower, upper) in borders]
 
 

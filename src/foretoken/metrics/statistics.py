@@ -89,21 +89,16 @@ def mean_interval(values: ArrayLike) -> tuple[float, float] | None:
 
 
 def t_test(
-    one: ArrayLike,
-    other: ArrayLike,
-    *,
-    alternative: Alternative = "two-sided",
-    paired: bool = False,
-    equal_var: bool = False,
+    one: ArrayLike, other: ArrayLike, *, alternative: Alternative = "two-sided", equal_var: bool = False
 ) -> TTest:
-    """Return the t-test of the means of ``one`` (n,) and ``other`` (m,): Welch's, Student's, or of pairs.
+    """Return the t-test of the means of ``one`` (n,) and ``other`` (m,): Welch's, or Student's.
 
-    Welch's assumes no equal variances, Student's (``equal_var``) does. ``paired`` tests the differences of one[i] and
-    other[i], such as two methods with the same seed. ``alternative`` "greater" asks whether one's mean is the greater.
+    Welch's assumes no equal variances, Student's (``equal_var``) does. ``alternative`` "greater" asks whether one's
+    mean is the greater; pairs are scipy's (``scipy.stats.ttest_rel``).
     The interval is two-sided for "two-sided", and open on one side (infinite) for the others.
 
     Raises :class:`~foretoken.errors.DataError` where the test is not defined: fewer than two values on a
-    side, or no variance (on both sides, or of the differences), and :class:`~foretoken.errors.ConfigError`
+    side, or no variance on both, and :class:`~foretoken.errors.ConfigError`
     for another alternative.
 
     >>> result = t_test([0.8, 0.9, 0.85], [0.7, 0.72, 0.71], alternative="greater")
@@ -115,13 +110,10 @@ def t_test(
     if alternative not in get_args(Alternative):
         raise ConfigError(f"alternative is {alternative!r}; expected two-sided, greater or less")
     first, second = checked_numbers(one, "the first values"), checked_numbers(other, "the second values")
-    _check_defined(first, second, paired)
+    _check_defined(first, second)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # one side may be constant, which the test allows
-        if paired:
-            result = stats.ttest_rel(first, second, alternative=alternative)
-        else:
-            result = stats.ttest_ind(first, second, equal_var=equal_var, alternative=alternative)
+        result = stats.ttest_ind(first, second, equal_var=equal_var, alternative=alternative)
         interval = result.confidence_interval(CONFIDENCE)
     numbers = (first.mean() - second.mean(), result.statistic, result.df, result.pvalue, interval.low, interval.high)
     return TTest(*(float(number) for number in numbers))
@@ -211,14 +203,11 @@ def _check_pairs(first: NDArray[Any], second: NDArray[Any]) -> None:
         raise DataError(f"there are {first.size} values against {second.size}; pairs need as many on either side")
 
 
-def _check_defined(first: Numbers, second: Numbers, paired: bool) -> None:
+def _check_defined(first: Numbers, second: Numbers) -> None:
     """Refuse values of which a t-test would divide by zero."""
-    if paired:
-        _check_pairs(first, second)
     if min(len(first), len(second)) < 2:
         sizes = f"{len(first)} and {len(second)}"
         raise DataError(f"a t-test needs two values or more on either side; got {sizes}; run more seeds")
-    sides, what = ([first - second], "the differences of the pairs") if paired else ([first, second], "both sides")
     largest = max(np.abs(first).max(), np.abs(second).max())
-    if all(np.ptp(side) <= _ROUNDING * largest for side in sides):
-        raise DataError(f"{what} have no variance, all values are equal; a t-test needs some")
+    if all(np.ptp(side) <= _ROUNDING * largest for side in (first, second)):
+        raise DataError("both sides have no variance, all values are equal; a t-test needs some")

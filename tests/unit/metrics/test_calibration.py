@@ -22,7 +22,6 @@ from foretoken.metrics import (
 )
 
 equal_mass_error = partial(expected_calibration_error, strategy="mass")
-equal_mass_bins = partial(reliability_bins, strategy="mass")
 
 
 def two_classes(confidences):
@@ -80,7 +79,6 @@ def check_all(scores, labels, n_bins):
     assert from_bins(reliability_bins(scores, labels, n_bins)) == pytest.approx(mean_gap(wide), abs=1e-6)
     assert maximum_calibration_error(scores, labels, n_bins) == pytest.approx(max(map(gap, wide)), abs=1e-6)
     assert equal_mass_error(scores, labels, n_bins) == pytest.approx(mean_gap(full), abs=1e-12)
-    assert from_bins(equal_mass_bins(scores, labels, n_bins)) == pytest.approx(mean_gap(full), abs=1e-9)
     columns = zip(*scores, strict=True)
     each = [
         mean_gap(in_equal_widths([(p, label == of) for p, label in zip(column, labels, strict=True)], n_bins))
@@ -186,7 +184,7 @@ def test_certainty():
 
 BINNED = [
     *(expected_calibration_error, equal_mass_error, upper_edge_calibration_error, maximum_calibration_error),
-    *(classwise_calibration_error, reliability_bins, equal_mass_bins),
+    *(classwise_calibration_error, reliability_bins),
 ]
 
 

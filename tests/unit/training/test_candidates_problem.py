@@ -156,21 +156,16 @@ def test_answers_name_the_candidate():
 LONG = CandidateExample("long", "who of all", ("abcdefgh" * 5, "x", "yz"), ("short",), 0, "")
 
 
-def test_rows_without_room_are_refused_dropped_or_cut(caplog):
+def test_rows_without_room_are_refused_or_cut(caplog):
     rows = table(CANDIDATES, [*EXAMPLES, LONG], [])
-    with pytest.raises(DataError, match=r"row 'long'.* set chunks\.too_long to drop or cut"):
+    with pytest.raises(DataError, match=r"row 'long'.* set chunks\.too_long to cut"):
         encoded(*_posed(rows, "error"))
-    problem, split, how = _posed(rows, "drop")
-    assert problem.readable_rows(split, how)["id"] == ["a", "b", "c"]
     problem, split, how = _posed(rows, "cut")
-    assert problem.readable_rows(split, how) is split
     columns, _ = problem.encode(split, how)
     plain, _ = problem.encode(ROWS, how)
     assert columns["sequences"][:3] == plain["sequences"]
     assert (len(columns["places"][3]), columns["front"][3] <= 36) == (3, True)
     assert "question and candidates of 1 of 4 rows were cut to 36 tokens" in caplog.text
-    with pytest.raises(DataError, match="in all 1 rows"):
-        _posed(rows, "drop")[0].readable_rows(split.select([3]), _posed(rows, "drop")[2])
 
 
 def _posed(rows, too_long):

@@ -30,7 +30,7 @@ STEPS = {
     "tokens": {"tokens_per_batch": 60, "gradient_accumulation_steps": 3},
     "documents": {"batch_size": 4, "gradient_accumulation_steps": 3},
     "one batch": {"batch_size": 64},
-    "offloaded": {"batch_size": 64, "activation_offload": True, "gradient_checkpointing": True},
+    "checkpointed": {"batch_size": 64, "gradient_checkpointing": True},
 }
 
 

@@ -76,10 +76,6 @@ class Problem(ABC):
         """Return the tokens that a document may have, given the recipe's number."""
         return chosen_max_length(wanted, config, tokenizer)
 
-    def readable_rows(self, split: Dataset, settings: EncodeSettings) -> Dataset:
-        """Return the rows of a split that the model can read; those that are left out are counted and said."""
-        return split
-
     def training_rows(self, split: Dataset) -> Dataset:
         """Return the rows of a split as they are trained on."""
         return split

@@ -38,7 +38,7 @@ from foretoken.training.tokens.texts import special_frame
 from foretoken.tuner.dimensions import inner_of, takes_global_attention
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    pass
 
 log = logging.getLogger(__name__)
 Front: TypeAlias = tuple[list[int], list[int]]  # what stands before the documents, and the places of `[ent]` in it
@@ -87,17 +87,6 @@ class CandidateChoice(Choosing):
         columns = {name: [row[name] for row in rows] for name in ("sequences", "places", "front", "length")}
         counts = count_lengths([row["whole"] for row in rows], None)
         return columns, replace(counts, truncated=sum(row["is_cut"] for row in rows))
-
-    def readable_rows(self, split: Dataset, settings: EncodeSettings) -> Dataset:
-        """Return the rows in which question and candidates leave room for the documents, with `too_long: drop`."""
-        if (settings.chunks or ChunkOptions()).too_long != "drop" or not len(split):
-            return split
-        reader = _Reader.of(settings, self.new_tokens, split["question"][0])
-        rows = enumerate(zip(split["question"], split["candidates"], strict=True))
-        kept = [index for index, row in rows if reader.has_room(len(reader.front(*row)[0]))]
-        if not kept:
-            raise DataError(f"in all {len(split)} rows question and candidates leave no room; raise max_length")
-        return split.select(kept)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
         """Pad the chunks of all rows; question and candidates get global attention where the model has it."""
@@ -217,7 +206,7 @@ class _Reader:
         raise DataError(
             f"row {ids[full[0]]!r}: question and candidates alone have {fronts[full[0]] + len(self.after)} tokens, "
             f"which leaves no room for the documents with max_length {self.settings.max_length}{shared} ({len(full)} "
-            f"of {len(ids)} rows are so long); raise max_length, or set chunks.too_long to drop or cut"
+            f"of {len(ids)} rows are so long); raise max_length, or set chunks.too_long to cut"
         )
 
     def _room(self, front: int) -> int:

@@ -49,9 +49,9 @@ class ChunkOptions:
     at_most: int | None = option(
         "chunks per document; what is beyond them is cut off", None, at_least=1, at_most=1_000_000
     )
-    too_long: Literal["error", "drop", "cut"] = option(
-        "candidates: a row whose question and candidates alone leave no room for its documents is refused, left out "
-        "(from training, validation and test), or its candidates are cut evenly",
+    too_long: Literal["error", "cut"] = option(
+        "candidates: a row whose question and candidates leave no room for its documents is refused, or they are cut "
+        "evenly",
         "error",
     )
 
@@ -192,7 +192,6 @@ class TrainingOptions:
         "off",
     )
     gradient_checkpointing: bool = option("trade compute for memory in the backward pass", False)
-    activation_offload: bool = option("keep what the backward pass needs in CPU memory, not on the GPU", False)
     attention_engine: str | None = option("implementation of attention; default: the fastest for the device", None)
     packing: bool | None = option("run documents without their padding; default: where it is faster", None)
     seed: int = option("seed of initial weights, order and dropout", 0, at_least=0, at_most=2**32 - 1)

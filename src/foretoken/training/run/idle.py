@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from foretoken.attention import engines
@@ -82,8 +81,6 @@ def _on_the_model(recipe: Recipe, prepared: Prepared) -> Iterator[tuple[str, str
     config: Any = prepared.model.config
     backbone = BACKBONES.get(config.model_type)  # full fine-tuning needs none
     family = f"models of the family {config.model_type}"
-    if not torch.cuda.is_available():
-        yield "training.activation_offload", "there is no GPU, all activations are in CPU memory"
     if recipe.training.attention_dropout != "model" and not any(hasattr(config, name) for name in ATTENTION_DROPOUTS):
         yield "training.attention_dropout", f"{family} have no number of their own for it"
     attentions = [stack.attention for stack in (backbone.stacks if backbone else ())]

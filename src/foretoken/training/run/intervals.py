@@ -89,16 +89,10 @@ def _class_metrics(confusion: Counts) -> dict[str, NDArray[np.float64]]:
 def _of_numbers(
     labels: NDArray[np.float64], predictions: NDArray[np.float64], samples: int, generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
-    errors = (labels - predictions) ** 2
     squared, correlated = np.empty(samples), np.empty(samples)
-    for sample in range(samples):
-        rows = generator.integers(len(labels), size=len(labels))
-        squared[sample] = errors[rows].mean()
-        correlated[sample] = _pearson(labels[rows], predictions[rows])
+    with np.errstate(invalid="ignore", divide="ignore"):  # values that are all alike
+        for sample in range(samples):
+            rows = generator.integers(len(labels), size=len(labels))
+            squared[sample] = ((labels[rows] - predictions[rows]) ** 2).mean()
+            correlated[sample] = np.corrcoef(labels[rows], predictions[rows])[0, 1]
     return {"mse": squared} | ({"pearson": correlated} if np.isfinite(correlated).all() else {})
-
-
-def _pearson(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    a, b = one - one.mean(), other - other.mean()
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size else float("nan")

@@ -52,14 +52,13 @@ def write_model_card(run: Path, record: JsonObject) -> None:
             save_card(run / name, describe_run(run, run / name, record), marks=(OWN, PEFTS_TEMPLATE))
 
 
-def describe_run(run: Path, saved: Path, record: JsonObject, *, base_model: str | None = None) -> Described:
+def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
     """Return what the card of a run says.
 
     Args:
         run: the run's folder.
         saved: what it has saved, a folder in it.
         record: what `run.json` says.
-        base_model: what others load the base model from; default: what the run did.
     """
     config = PeftConfig.from_pretrained(str(saved)) if (saved / "adapter_config.json").is_file() else None
     problem = read_card(saved).make_problem()
@@ -72,7 +71,7 @@ def describe_run(run: Path, saved: Path, record: JsonObject, *, base_model: str 
     found = Described(
         title="",
         config=config,
-        base_model=base_model or trained_on,
+        base_model=trained_on,
         task_type=str(config.task_type)
         if config is not None and config.task_type
         else PROBLEMS[record["problem"]].task_type,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -170,15 +170,8 @@ def _tokenised(
     """Tokenise; what is only measured is sorted by length, so that its batches need little padding."""
     tables, truncations = {}, {}
     for name, split in splits.items():
-        kept = problem.readable_rows(split, settings)
-        dropped = len(split) - len(kept)
-        rows = problem.training_rows(kept) if name == "train" else kept
-        columns, counts = encoded(problem, rows, settings)
-        truncations[name] = replace(counts, dropped=dropped)
-        if dropped:
-            log.warning(
-                "%s: %d of %d rows are too long and left out; scores are of the others", name, dropped, len(split)
-            )
+        rows = problem.training_rows(split) if name == "train" else split
+        columns, truncations[name] = encoded(problem, rows, settings)
         tables[name] = Dataset.from_dict(columns)
         log.info("%s: %s", name, describe(truncations[name], settings.max_length))
     for name in MEASURED:

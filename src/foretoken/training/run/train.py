@@ -65,8 +65,7 @@ from foretoken.tuner import first_trained_layer
 log = logging.getLogger(__name__)
 _COMPARED = ("foretoken", "torch", "transformers", "peft")  # versions with which a run goes on as it began
 _SMALLER = (
-    "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true, "
-    "or training.activation_offload: true"
+    "lower training.batch_size, training.tokens_per_batch or max_length, or set training.gradient_checkpointing: true"
 )
 
 

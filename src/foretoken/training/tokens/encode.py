@@ -36,7 +36,6 @@ class Truncation:
         longest: tokens of the longest one, untruncated.
         length_quantiles: the 0 to 100 % quantiles of the untruncated lengths.
         partly: how many were so long that only their beginning was tokenised, and count as long as that.
-        dropped: how many were left out beforehand, and are not counted.
     """
 
     documents: int
@@ -44,7 +43,6 @@ class Truncation:
     longest: int
     length_quantiles: tuple[int, ...] = ()
     partly: int = 0
-    dropped: int = 0
 
 
 def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) -> Truncation:

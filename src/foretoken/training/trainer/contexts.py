@@ -1,4 +1,4 @@
-"""What surrounds a forward pass in training: activations in CPU memory, short attention in float32, smooth labels."""
+"""What surrounds a forward pass in training: short attention in float32, smooth labels."""
 
 from __future__ import annotations
 
@@ -6,28 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import save_on_cpu
+from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that PyTorch's own code uses
 from torch.overrides import TorchFunctionMode
 
 MOST_KEYS = 512
 _SDPA = F.scaled_dot_product_attention
-
-
-class OffloadedActivations(save_on_cpu):
-    """``save_on_cpu`` for what a forward pass saves, except the model's own parameters: these stay in any case.
-
-    transformers offloads what checkpoints keep, and that alone; around the whole forward pass it is the same with
-    checkpoints, and all activations without them.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(pin_memory=torch.cuda.is_available())
-        parameters = {_storage(parameter) for parameter in model.parameters()}
-        pack, unpack = self.pack_hook, self.unpack_hook
-        self.pack_hook = lambda tensor: tensor if _storage(tensor) in parameters else pack(tensor)
-        self.unpack_hook = lambda held: held if isinstance(held, Tensor) else unpack(held)
 
 
 class Float32Attention(TorchFunctionMode):
@@ -74,10 +58,6 @@ class SmoothedLabels(TorchFunctionMode):
         if func is F.cross_entropy:
             options["label_smoothing"] = self.share
         return func(*args, **options)
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def _is_slow(query: Tensor, key: Tensor, value: Tensor) -> bool:

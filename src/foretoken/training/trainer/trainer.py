@@ -42,7 +42,7 @@ from foretoken.training.recipe.recipe import Recipe, TrainingOptions
 from foretoken.training.run.checkpoints import best_in, rotate, seal
 from foretoken.training.tokens.batches import BucketSampler, FixedBatches, ShuffleSampler, TokenBatches, by_length, cut
 from foretoken.training.tokens.new_tokens import rows_alone
-from foretoken.training.trainer.contexts import Float32Attention, OffloadedActivations, SmoothedLabels
+from foretoken.training.trainer.contexts import Float32Attention, SmoothedLabels
 from foretoken.training.trainer.lower_states import LowerStates
 from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
@@ -322,10 +322,8 @@ class RecipeTrainer(Trainer):
         return output
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """Add to the Trainer's own contexts what changes how activations are saved or attention is computed."""
+        """Add to the Trainer's own contexts what changes how attention is computed."""
         contexts: contextlib.ExitStack = super().compute_loss_context_manager()
-        if self.options.activation_offload and self.is_in_train:
-            contexts.enter_context(OffloadedActivations(self.model))
         # for CPUs alone: the mode sees every call of PyTorch. A checkpoint recomputes outside of it, and wants the same
         on_cpu = self.args.device.type == "cpu"
         if on_cpu and self.options.precision == "bf16" and not self.options.gradient_checkpointing:
