@@ -43,17 +43,6 @@ def steps(model, optimizer, inputs, count):
     return losses
 
 
-def test_trainable_parameters_are_counted(capsys):
-    """L P D for prefix-propagation, twice as many for prefix-tuning, and the head (pooler + classifier) apart."""
-    for config, expected in ((prefix(), 3 * 3 * 32), (PrefixTuningConfig(num_virtual_tokens=3), 2 * 3 * 3 * 32)):
-        model = get_peft_model(tiny.model("bert"), config)
-        own = sum(p.numel() for n, p in model.named_parameters() if ".foretoken." in n)
-        head = 32 * 32 + 32 + 32 * 3 + 3
-        model.print_trainable_parameters()
-        assert own == expected
-        assert f"trainable params: {own + head:,} " in capsys.readouterr().out
-
-
 @pytest.mark.covering
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ROWS)
@@ -107,19 +96,6 @@ def test_multiple_choice_batches_mix_adapters():
     mixed = logits(model, inputs, adapter_names=["b", "default", "b"])
     model.set_adapter("b")
     torch.testing.assert_close(mixed[[0, 2]], logits(model, inputs)[[0, 2]], atol=2e-5, rtol=2e-5)
-
-
-@pytest.mark.parametrize("method", ROWS)
-def test_status_reports_tell_the_truth(method):
-    model = adapted(tiny.model("bert"), method, task_type="SEQ_CLS")
-    status = model.get_model_status()
-    assert status.enabled is True
-    assert status.active_adapters == ["default"]
-    assert status.peft_types == {"default": model.peft_config["default"].peft_type.value}
-    assert status.trainable_params == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert model.get_layer_status()
-    with model.disable_adapter():
-        assert model.get_model_status().enabled is False
 
 
 def test_a_member_of_a_stack_may_name_modules_to_save():
@@ -305,12 +281,6 @@ class TestTheWrongBackbone:
         model = FunnelForSequenceClassification(FunnelConfig(**size))
         with pytest.raises(BackboneError, match=r"model_type 'funnel'.*supported families: bert, .*longformer"):
             get_peft_model(model, prefix())
-
-
-@pytest.mark.parametrize("value", [0, -1, 2.5, True, "8"])
-def test_impossible_prefix_lengths_are_refused(value):
-    with pytest.raises(ConfigError, match=r"num_virtual_tokens is .*; expected a whole number of at least 1"):
-        PrefixPropagationConfig(num_virtual_tokens=value)
 
 
 def test_stacks_refuse_what_cannot_be_stacked():
