@@ -35,11 +35,8 @@ def batch():
     generator = torch.Generator().manual_seed(7)
     mask = torch.ones(3, 21, dtype=torch.long)
     mask[1, 14:] = mask[2, 1:] = 0
-    marks = torch.zeros_like(mask)
-    marks[:, 0] = marks[0, 9] = 1
     ids = torch.randint(5, 100, mask.shape, generator=generator).where(mask.bool(), torch.tensor(1))
-    inputs = {"input_ids": ids, "attention_mask": mask, "global_attention_mask": marks}
-    return inputs | {"labels": torch.tensor([0, 1, 0])}
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 0])}
 
 
 def outcome(model):
