@@ -31,6 +31,22 @@ def test_choosing_another_implementation_later_keeps_the_adapter(row, family):
     assert plain.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize("family", ["deberta-v2", "mpnet", "big_bird", "big_bird, full", "t5", "bart"])
+def test_attention_maps_are_the_weights_of_the_texts_own_keys(family):
+    """With prefix-tuning the rest of each row's weight is on the prefix."""
+    plain, inputs = tiny.model(family), tiny.batch(family, labels=False)
+    if family not in ("deberta-v2", "mpnet", "big_bird"):
+        plain.set_attn_implementation("eager")
+    model = tiny.shaken(adapted(plain, "prefix-tuning", task_type=tiny.main_task(family)))
+    with torch.no_grad():
+        output = model(**inputs, output_attentions=True)
+    names = ("encoder_attentions", "cross_attentions") if family in tiny.SEQ2SEQ else ("attentions",)
+    for weights in (output[name][0] for name in names):
+        assert weights.shape[-1] == 20
+        assert weights.sum(-1)[0].max() < 0.99999
+        assert weights[1, ..., 14:].abs().max() == 0  # padding
+
+
 @pytest.mark.parametrize("family", [*INTERFACE, "t5"])
 @pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
 def test_an_implementation_without_masks_is_refused_before_anything_is_touched(family, implementation):

@@ -236,11 +236,9 @@ DAMAGES = {
     "cut off": (cut_off, "cannot be read"),
     "no file": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "has no adapter_model.safetensors"),
     "no prefix": (without(".foretoken."), "lacks 1 of"),
-    "no LoRA": (without(".lora_A."), "lacks 1 of"),
     "no head": (without("classifier.weight"), "lacks 'base_model.model.classifier.weight'|lacks 'classifier.weight'"),
     "one more tensor": (one_too_many, r"1 tensors that this adapter does not have.*layer\.9"),
     "another prefix": (other_shape(".foretoken."), r"is \(5, 7\) in the adapter file but"),
-    "another LoRA": (other_shape(".lora_B."), r"is \(5, 7\) in the adapter file but"),
     "another head": (other_shape("classifier.weight"), r"is \(5, 7\) in the adapter file but \(3, 32\)"),
 }
 
