@@ -254,6 +254,7 @@ def test_without_a_mask_all_tokens_are_real(method):
     model, inputs = packing(method), batch(cut=None)
     expected = compare(model, inputs).logits
     same(model(input_ids=inputs["input_ids"]).logits, expected, 1e-12)
+    same(model(input_ids=inputs["input_ids"], return_dict=False)[0], expected, 1e-12)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------

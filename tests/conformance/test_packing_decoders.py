@@ -175,6 +175,13 @@ class TestHeadsThatReadPadding:
         inputs = batch("SEQ_CLS")
         self.check(inputs | {"input_ids": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 9)}, "SEQ_CLS")
 
+    def test_embeddings_have_no_padding_that_a_classifier_knows(self):
+        inputs = batch("SEQ_CLS")
+        model = decoder("llama", "prefix-propagation", "SEQ_CLS")
+        inputs["inputs_embeds"] = model.get_input_embeddings()(inputs.pop("input_ids")).detach()
+        rows, _ = check_same(model, inputs)
+        assert rows[-1] == 39
+
     def test_the_last_logits_alone(self):
         model, inputs = decoder("gpt2", "prefix-propagation"), batch()
         inputs.pop("labels")

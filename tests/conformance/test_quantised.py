@@ -4,11 +4,10 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForSequenceClassification, BitsAndBytesConfig, TorchAoConfig
 
-from foretoken import PrefixPropagationConfig, StackConfig
 from foretoken.errors import BackboneError
 
 from support import tiny
@@ -121,14 +120,6 @@ class TestWeightsOfTorchao:
         for name, parameter in unquantised.named_parameters():
             if ".foretoken." in name or ".modules_to_save." in name:
                 assert torch.equal(parameter, model.get_parameter(name)), name
-
-
-@torchao
-@pytest.mark.filterwarnings("ignore:TorchaoLoraLinear was instantiated:UserWarning")  # merging is not asked for
-def test_a_stack_with_lora_trains():
-    configs = [PrefixPropagationConfig(num_virtual_tokens=2), LoraConfig(r=2)]
-    model = tiny.shaken(get_peft_model(quantised("bert"), StackConfig(task_type="SEQ_CLS", configs=configs)))
-    assert any("lora_A" in name for name in step(model, "bert"))
 
 
 @torchao

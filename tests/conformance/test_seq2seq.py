@@ -214,6 +214,10 @@ class TestLed:
         for name, gradient in their_gradients.items():
             assert (our_gradients[name] - gradient).abs().max() <= 1e-5 * max(1, gradient.abs().max()), name
 
+    def test_attention_maps_are_refused(self):
+        with pytest.raises(BackboneError, match="does not return attention maps"):
+            language_model("led", "prefix-tuning")(**tiny.batch("led", LM), output_attentions=True)
+
 
 def bucket(distance, *, buckets, farthest, both_ways):
     """Return T5's bucket of a distance ``key - query`` (Raffel et al. 2020, section 2.1)."""
