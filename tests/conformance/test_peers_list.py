@@ -1,8 +1,8 @@
 """The checks that peft makes of each of its methods, made of ours. Their names are peft's, the tests are not.
 
 More of that list for every cell of the table is in test_invariants.py (saving, low_cpu_mem_usage when loading, mixed
-batches, disabling, unloading, gradient checkpointing); resuming, selected saving, status and copies are in
-test_lifecycle.py, generation in test_decoders.py and test_seq2seq.py, quantised backbones in test_quantised.py.
+batches, disabling, unloading, gradient checkpointing); resuming and copies are in test_lifecycle.py, status in
+test_ecosystem.py, generation in test_decoders.py and test_seq2seq.py, quantised backbones in test_quantised.py.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Encoder-decoders: prefixes in encoder, decoder and cross attention, generation, T5's attention written naively."""
+"""Encoder-decoders: generation, padding, adapters by document, LED as transformers has it, T5's attention written naively."""
 
 import math
 
