@@ -1,4 +1,4 @@
-"""Encoder-decoders: generation, padding, adapters by document, LED as transformers has it, T5's attention written naively."""
+"""Encoder-decoders: generation, padding, adapters by document, LED as transformers has it, a naive T5."""
 
 import math
 
