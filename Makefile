@@ -54,11 +54,11 @@ OLDEST = transformers==5.10.4 peft==0.21.0
 NEWEST = "transformers>=5.10,<6" "peft>=0.21,<0.22"  # the ranges of pyproject.toml, without constraints.txt
 BESIDE = accelerate datasets nltk scikit-learn fastapi uvicorn httpx prometheus-client h11 pytest pytest-xdist hypothesis
 # transformers 5.10's own, without any adapter of ours: CamemBERT's multiple choice fails, a T5 on disk does not find its embeddings, load_adapter
-# leaves LoRA's head out, beams are as wide as the config's vocabulary; and of its random GPT-2 all five units of a layer are off
+# leaves LoRA's head out; and of its random GPT-2 all five units of a layer are off
 NOT_OLDEST = --deselect "tests/conformance/test_invariants.py::test_every_task_of_every_family[camembert-MULTIPLE_CHOICE]" \
 	--deselect "tests/oracles/test_shifts_and_adapters_oracle.py::test_bottleneck_adapter[gpt2-attention]" \
 	--deselect "tests/conformance/test_peers_list.py::TestOneModel::test_device_maps[aot-p-tuning, kronecker-t5]" \
-	--deselect tests/conformance/test_plain_calls.py::test_adapters_of_other_methods_stay_transformers_own \
+	--deselect tests/conformance/test_plain_calls.py::test_adapters_of_other_methods_stay_transformers_own
 define compatibility  # conformance, oracles and docs/patched.md in .venv-$(1) with the versions $(2)
 	$(PYTHON) -m venv .venv-$(1)
 	.venv-$(1)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -17,7 +17,7 @@ from foretoken import (
 from foretoken.attention import Weighting, attend
 from foretoken.attention.choose import use_packing
 from foretoken.backbones.base import ADAPTER
-from foretoken.backbones.big_bird import attach_blocked, detach_blocked
+from foretoken.backbones.big_bird import attach_blocked
 from foretoken.errors import BackboneError
 
 from support import tiny
@@ -156,30 +156,6 @@ class TestTheTypeOfAttention:
         assert [(type(m), sorted(vars(m)), sorted(m._modules)) for m in unloaded.modules()] == before
         assert torch.equal(states(unloaded, documents(LONG)), states(body(), documents(LONG)))
 
-    @pytest.mark.parametrize("lengths", [(LONG, SHORT), (SHORT, LONG)])
-    @pytest.mark.parametrize("reentrant", [False, True])
-    def test_checkpointed_batches_of_both_types_before_one_backward(self, reentrant, lengths):
-        def gradients(*, checkpointing):
-            model = tiny.shaken(adapted(body(), "stack")).train()
-            if checkpointing:
-                model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-                model.enable_input_require_grads()
-            sum(model(documents(length)).last_hidden_state.square().sum() for length in lengths).backward()
-            gradients = [p.grad for p in model.parameters() if p.requires_grad]
-            assert torch.equal(states(model.unload().eval(), documents(LONG)), states(body(), documents(LONG)))
-            return gradients
-
-        for got, expected in zip(gradients(checkpointing=True), gradients(checkpointing=False), strict=True):
-            torch.testing.assert_close(got, expected)
-
-    def test_attaching_twice_is_attaching_once(self):
-        model = body()
-        attach_blocked(model, [])
-        attach_blocked(model, [])
-        detach_blocked(model, [])
-        assert not model._forward_pre_hooks
-        assert torch.equal(states(model, documents(LONG)), states(body(), documents(LONG)))
-
 
 def test_random_blocks_leave_numpys_generator_alone():
     model = tiny.shaken(adapted(body(), "prefix-tuning")).train()
@@ -204,22 +180,6 @@ CONFIGS = {
     "embedding": PromptTuningConfig(num_virtual_tokens=2, prefix_dropout=0.0),
     "column": PrefixTuningConfig(num_virtual_tokens=2, prefix_dropout=0.0),
 }
-
-
-@pytest.mark.parametrize("length", [36, SHORT])
-@pytest.mark.parametrize("what", CONFIGS)
-def test_every_token_sees_each_row_and_column(what, length):
-    """A change of one vector changes what the first layer yields for every token of every block."""
-    model = tiny.shaken(get_peft_model(body(), CONFIGS[what]).eval())
-    out = {}
-    model.get_base_model().encoder.layer[0].register_forward_hook(lambda _, args, x: out.update(states=x))
-    parameter = next(p for n, p in model.named_parameters() if ".layer.0." in n and ".foretoken." in n)
-    states(model, documents(length))
-    before = out["states"]
-    with torch.no_grad():
-        parameter[1] += 1.0
-    states(model, documents(length))
-    assert (out["states"] - before)[:, -length:].abs().amax(-1).min() > 1e-4
 
 
 def test_every_row_sees_every_token():
@@ -256,23 +216,6 @@ class TestPaddingToWholeBlocks:
         expected = states(model, documents(41))
         model.gradient_checkpointing_enable({"use_reentrant": False})
         torch.testing.assert_close(model(documents(41)).last_hidden_state, expected)
-
-
-@pytest.mark.parametrize("length", [LONG, SHORT])
-def test_attention_maps_are_returned(length):
-    """Those of the rows and the text; with rows and no columns they sum to one."""
-    mask = MASKS["padded"](documents(length))
-    for config, total in ((CONFIGS["row"], 1.0), (CONFIGS["column"], None)):
-        model = tiny.shaken(get_peft_model(body(), config)).train()
-        with torch.no_grad():
-            maps = model(documents(length), mask, output_attentions=True).attentions
-        rows = 2 if total else 0
-        assert [tuple(m.shape) for m in maps] == [(2, 4, rows + length, rows + length)] * 3
-        sums = maps[1].sum(-1)[:, :, rows:].masked_select(mask[:, None].bool())
-        assert (sums < 1 - 1e-4).all() if total is None else torch.allclose(sums, torch.ones_like(sums), atol=1e-5)
-        assert maps[1][1, :, :, rows:][..., mask[1] == 0].abs().max() == 0
-        with model.disable_adapter(), torch.no_grad():
-            assert len(model(documents(length), output_attentions=True).attentions) == 3
 
 
 def test_a_decoder_is_refused():

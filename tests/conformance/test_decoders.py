@@ -6,10 +6,9 @@ import pytest
 import torch
 from peft import get_peft_model
 from torch.nn import functional
-from transformers import CompileConfig, DynamicCache, Gemma3Config, Gemma3ForConditionalGeneration, StaticCache
+from transformers import CompileConfig, DynamicCache, StaticCache
 
 from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
-from foretoken.errors import BackboneError
 
 from support import tiny
 from support.table import CHANGING, EMPTY, ROWS, adapted
@@ -229,16 +228,6 @@ class TestGeneration:
         assert (whole[:, -NEW:] - steps).abs().max() < 0.1 * steps.abs().max()
 
 
-@pytest.mark.parametrize("family", QUICK)
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack"])
-def test_embeddings_instead_of_tokens(method, family):
-    model = causal(family, method)
-    inputs = padded("left")
-    embedded = {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"])}
-    embedded["attention_mask"] = inputs["attention_mask"]
-    assert_same(generate(model, **embedded), generate(model, **inputs))
-
-
 class TestAnotherAdapterGoesOnWithACache:
     """The cache holds the text's keys, which in a first layer do not depend on rows; the rows are the new adapter's."""
 
@@ -277,14 +266,6 @@ class TestAnotherAdapterGoesOnWithACache:
         got = self.step(model, ids, cache, adapter_names=names)
         torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-5)
         assert not torch.allclose(expected[0], expected[1], atol=1e-3)
-
-    @pytest.mark.parametrize("family", FAMILIES)
-    def test_with_parameters_that_have_changed(self, family):
-        model, ids = self.model(family), documents()[0][None]
-        cache = self.begun(model, ids)
-        tiny.shaken(model, seed=9)
-        expected = logits(model, input_ids=ids)[:, -1]
-        torch.testing.assert_close(self.step(model, ids, cache), expected, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("config", [PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig])
@@ -361,14 +342,3 @@ def test_steps_with_a_static_cache_compile_without_a_graph_break(method, family)
     compiling = CompileConfig(backend="aot_eager", mode=None, fullgraph=True)
     compiling._compile_all_devices = True
     assert_same(generate(model, ids, cache_implementation="static", compile_config=compiling), expected)
-
-
-def test_models_that_also_see_are_refused():
-    """Their text stack lies inside another model; the text model of the same weights is a family of its own."""
-    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    text = tiny.CONFIGS["gemma3_text"]().to_dict()
-    config = Gemma3Config(text_config=text, vision_config=vision | {"image_size": 28, "patch_size": 14})
-    with torch.device("meta"):
-        model = Gemma3ForConditionalGeneration(config)
-    with pytest.raises(BackboneError, match=r"Gemma3ForConditionalGeneration .*did you mean 'gemma3_text'"):
-        get_peft_model(model, PrefixTuningConfig())

@@ -2,8 +2,8 @@
 
 What more there is to say: gradients under checkpointing (S1), mixed batches (S3), disabling (S4) and documents of the
 maximal length (S5) for every cell of the table in test_invariants.py; sliding windows and the side of the padding in
-decoders (S6, S7) in test_decoders.py; encoder-decoders (S2) in test_seq2seq.py; resuming and unloading (S9) for every
-method in test_lifecycle.py and test_invariants.py. What peft itself does is in benchmarks/ecosystem_defects.py.
+decoders (S6, S7) in test_decoders.py; resuming and unloading (S9) for every method in test_lifecycle.py and
+test_invariants.py. What peft itself does is in benchmarks/ecosystem_defects.py.
 """
 
 import pytest

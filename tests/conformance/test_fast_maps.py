@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from foretoken import PrefixPropagationConfig, speed_up, undo_speed_up
+from foretoken import speed_up, undo_speed_up
 from foretoken.backbones import BACKBONES
 from foretoken.backbones.fast_maps import FastConv1D, FastLinear
 from foretoken.machine import products
@@ -105,24 +105,6 @@ def test_a_plain_model_is_transformers_own_and_becomes_it_again(family, onednn):
     assert kinds(undo_speed_up(model)) == before
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "t5"])
-def test_unload_gives_the_classes_back(family):
-    plain = tiny.model(family)
-    before, own = kinds(plain), {id(module) for module in maps(plain)}
-    model = get_peft_model(plain, PrefixPropagationConfig(task_type=tiny.main_task(family)))
-    assert all(isinstance(module, FAST) for module in maps(plain) if id(module) in own)
-    assert kinds(model.unload()) == before
-
-
-def test_speed_up_beneath_an_adapter_stays_until_it_is_undone():
-    plain = tiny.model("bert")
-    before = kinds(plain)
-    model = get_peft_model(speed_up(plain), PrefixPropagationConfig(task_type="SEQ_CLS"))
-    plain = model.unload()
-    assert all(isinstance(module, FAST) for module in maps(plain))
-    assert kinds(undo_speed_up(plain)) == before
-
-
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_have_weights_of_their_own(family, again, onednn):
@@ -135,14 +117,3 @@ def test_copies_have_weights_of_their_own(family, again, onednn):
         for parameter in model.parameters():
             parameter.zero_()
         assert torch.equal(tiny.first(other(**inputs)), expected)
-
-
-def test_a_map_that_became_something_else_is_left_alone():
-    model = speed_up(tiny.model("bert"))
-    dense = model.bert.encoder.layer[0].intermediate.dense
-    nn.utils.parametrizations.weight_norm(dense)
-    kind = type(dense)
-    assert isinstance(dense, FastLinear)
-    model(**tiny.batch("bert"))
-    undo_speed_up(model)
-    assert type(dense) is kind

@@ -5,16 +5,14 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import AutoModel
 from transformers.models.modernbert import modeling_modernbert
 
 from support import tiny
 from support.naive_functions import gelu, layer_norm, rotated, softmax
-from support.table import CHANGING, EMPTY, adapted
+from support.table import adapted
 
 P, HEADS, WIDTH = 3, 4, 8
 REACH = 2  # half of the tiny model's window
-REACHING = ("prefix-propagation", "prefix-tuning", "kernel-propagation", "inducer-tuning")
 
 
 @pytest.fixture
@@ -122,69 +120,7 @@ def test_the_model_is_what_the_loops_compute(method):
             torch.testing.assert_close(states[row, :length], expected, atol=1e-10, rtol=0)
 
 
-@pytest.mark.covering
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("method", [method for method in CHANGING if (method, "modernbert") not in EMPTY])
-def test_attention_implementations_agree(method, implementation):
-    inputs = tiny.batch("modernbert", "FEATURE_EXTRACTION")
-    reference = tiny.model("modernbert", "FEATURE_EXTRACTION")
-    model = AutoModel.from_config(reference.config, attn_implementation=implementation).eval()
-    model.load_state_dict(reference.state_dict())
-    real = inputs["attention_mask"].bool()
-    with torch.no_grad():
-        expected = tiny.shaken(adapted(reference, method))(**inputs).last_hidden_state
-        states = tiny.shaken(adapted(model, method))(**inputs).last_hidden_state
-    torch.testing.assert_close(states[real], expected[real], atol=2e-5, rtol=2e-5)
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("method", [*REACHING, "stack, of every site"])
-def test_padding_on_the_left_changes_nothing(method, implementation):
-    """Positions count from the first token: a prefix is as far from the text as without padding."""
-    plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
-    plain.set_attn_implementation(implementation)
-    model = tiny.shaken(adapted(plain, method))
-    ids = torch.randint(5, 100, (1, 12))
-    padded = {
-        "input_ids": torch.cat([torch.zeros(2, 7, dtype=torch.long), ids.expand(2, -1)], dim=1),
-        "attention_mask": torch.cat([torch.zeros(2, 7), torch.ones(2, 12)], dim=1),
-    }
-    padded["attention_mask"][1] = 1  # a neighbour without padding
-    with torch.no_grad():
-        alone = model(input_ids=ids).last_hidden_state
-        together = model(**padded).last_hidden_state
-    torch.testing.assert_close(together[:1, 7:], alone, atol=2e-5, rtol=2e-5)
-    assert torch.isfinite(together).all()
-
-
-YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
-
-
-@pytest.mark.parametrize("rotation", ["default", "yarn"])
-def test_rows_are_rotated_as_position_zero_is(rotation):
-    plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
-    if rotation == "yarn":
-        plain.config.rope_parameters = {"full_attention": YARN, "sliding_attention": YARN}
-        plain = AutoModel.from_config(plain.config).eval()
-    seen = {}
-    for layer in plain.layers:
-        layer.attn.register_forward_pre_hook(
-            lambda module, args, kwargs, kind=layer.attention_type: seen.update({kind: kwargs["position_embeddings"]}),
-            with_kwargs=True,
-        )
-    model = adapted(plain, "prefix-propagation")
-    with torch.no_grad():
-        model(**tiny.batch("modernbert", "FEATURE_EXTRACTION"))
-    assert set(seen) == {"full_attention", "sliding_attention"}
-    for kind, (cosine, sine) in seen.items():
-        at_zero, _ = plain.rotary_emb(cosine, torch.zeros(1, P, dtype=torch.long), kind)
-        assert torch.equal(cosine[:, :P], at_zero.expand_as(cosine[:, :P]))
-        assert (at_zero > 1).all() == (rotation == "yarn")
-        assert not sine[:, :P].any()
-        assert sine[:, P + 1 : P + 14].abs().amax(-1).min() > 0
-
-
-@pytest.mark.parametrize("method", REACHING)
+@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "kernel-propagation", "inducer-tuning"])
 def test_a_token_masked_in_the_midst_moves_no_other(method):
     """A document without the adapter is as in the frozen model, distances included."""
     plain = tiny.model("modernbert", "FEATURE_EXTRACTION")
@@ -196,21 +132,6 @@ def test_a_token_masked_in_the_midst_moves_no_other(method):
         states = model(**inputs, adapter_names=["__base__", "default"]).last_hidden_state
     torch.testing.assert_close(states[0], expected[0], atol=2e-5, rtol=2e-5)
     assert (states[1] - expected[1]).abs().amax(-1).min() > 1e-3
-
-
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
-def test_finished_masks_may_be_given(method):
-    """One for each kind of layer, as the model itself makes them from a mask of the padding."""
-    model = tiny.shaken(adapted(tiny.model("modernbert", "FEATURE_EXTRACTION"), method))
-    inputs = tiny.batch("modernbert", "FEATURE_EXTRACTION")
-    real = inputs["attention_mask"].bool()
-    distance = torch.arange(20)[:, None] - torch.arange(20)
-    full = real[:, None, None, :].expand(-1, 1, 20, -1)
-    masks = {"full_attention": full, "sliding_attention": full & (distance.abs() <= REACH)}
-    with torch.no_grad():
-        expected = model(**inputs).last_hidden_state
-        states = model(input_ids=inputs["input_ids"], attention_mask=masks).last_hidden_state
-    torch.testing.assert_close(states[real], expected[real], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("task", ["SEQ_CLS", "MULTIPLE_CHOICE"])

@@ -6,10 +6,8 @@ from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file
 
 from foretoken import AoTPTuningConfig, HeadOnlyConfig, LoraConfig, PrefixPropagationConfig, StackConfig, fuse, to_peft
-from foretoken.attention.choose import use_packing
 from foretoken.errors import AdapterError, BackboneError, ConfigError
-from foretoken.training.model.load import count_parameters, is_head
-from foretoken.tuner.trained_tokens import FastTokensLayer, use_fast_tokens
+from foretoken.tuner.trained_tokens import FastTokensLayer
 
 from support import tiny
 from support.table import EMPTY, ROWS, train_with_checkpointing
@@ -168,14 +166,6 @@ class TestParts:
                 layer.__class__ = FastTokensLayer.__mro__[1]
             torch.testing.assert_close(logits(model, inputs), ours, atol=1e-6, rtol=1e-5)
 
-    def test_lora_gets_the_fast_layer_too(self):
-        model = get_peft_model(
-            resized("llama"),
-            LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"], trainable_token_indices=NEW),
-        )
-        use_fast_tokens(model)
-        assert type(model.get_input_embeddings().token_adapter) is FastTokensLayer
-
     def test_an_output_with_a_table_of_its_own_has_rows_of_its_own(self):
         model = adapted("llama", rows={"embed_tokens": NEW, "lm_head": NEW}).train()
         whole = resized("llama")
@@ -187,36 +177,6 @@ class TestParts:
             one(**inputs).loss.backward()
         own = model.get_output_embeddings().token_adapter.trainable_tokens_delta["default"]
         torch.testing.assert_close(own.grad, table.grad[100:], atol=1e-6, rtol=1e-4)
-
-    @pytest.mark.parametrize("family", ["bert", "longformer"])
-    def test_packed_and_padded_agree(self, family):
-        model, inputs = shaken(adapted(family)), batch(family)
-        found = []
-        for packing in (True, False):
-            use_packing(packing)
-            found.append(logits(model, inputs))
-        use_packing(None)
-        torch.testing.assert_close(found[0], found[1], atol=2e-5, rtol=1e-4)
-
-    def test_rows_of_an_adapter_that_rests_do_nothing(self):
-        inputs = batch("bart")
-        model = tiny.shaken(adapted("bart", rows=None))
-        expected = logits(model, inputs)
-        options = {"task_type": "SEQ_2_SEQ_LM", "trainable_token_indices": NEW}
-        model.add_adapter("other", ROWS["prefix-propagation"](**options))
-        with torch.no_grad():
-            rows_of(model).normal_()
-        torch.testing.assert_close(logits(model.eval(), inputs), expected)
-        model.set_adapter("other")
-        assert not torch.allclose(logits(model, inputs), expected, atol=1e-3)
-        model.set_adapter("default")
-        torch.testing.assert_close(logits(model, inputs), expected)
-
-    def test_rows_count_with_the_adapter(self):
-        model = adapted("longformer")
-        count, without = count_parameters(model), count_parameters(adapted("longformer", rows=None))
-        assert (count.adapter, count.head) == (without.adapter + 4 * 32, without.head)
-        assert not any(is_head(name, model) for name, _ in model.named_parameters() if "trainable_tokens" in name)
 
     def test_rows_are_all_that_a_language_model_without_a_head_trains(self):
         model = get_peft_model(resized("gpt2"), HeadOnlyConfig(task_type="CAUSAL_LM", trainable_token_indices=NEW))

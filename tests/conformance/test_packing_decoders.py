@@ -15,7 +15,7 @@ from foretoken.attention.choose import use_packing
 from foretoken.backbones.packing import HEAD_INPUTS, PACKS
 
 from support import tiny
-from support.packed import check_same, outcome
+from support.packed import check_same
 from support.table import CHANGING, EMPTY, adapted
 
 FAMILIES = tiny.DECODERS
@@ -73,19 +73,6 @@ def test_packed_is_padded(family, method):
     prefix = padded_rows[: len(padded_rows) - 3]  # the pass of the prefix alone, where there is one
     assert rows == prefix + [22] * 3
     assert padded_rows == prefix + [39] * 3
-
-
-def test_each_documents_attention_has_no_padding(monkeypatch):
-    model, lengths = decoder("llama", "query-value-lora"), []
-    attend = functional.scaled_dot_product_attention
-
-    def noted(query, *args, **kwargs):
-        lengths.append((query.shape[0], query.shape[2]))
-        return attend(query, *args, **kwargs)
-
-    monkeypatch.setattr(functional, "scaled_dot_product_attention", noted)
-    outcome(model, batch(), True)
-    assert lengths == [(1, 13), (1, 8), (1, 1)] * 3
 
 
 @pytest.mark.parametrize("family", QUICK)
@@ -180,10 +167,6 @@ class TestHeadsThatReadPadding:
         inputs = batch(side="left")
         self.check(inputs | {"labels": inputs["input_ids"].where(inputs["attention_mask"].bool(), -100)})
 
-    def test_shifted_labels(self):
-        inputs = batch()
-        self.check(inputs | {"shift_labels": inputs["input_ids"].clone()})
-
     def test_tags_of_padding(self):
         inputs = batch("TOKEN_CLS")
         self.check(inputs | {"labels": torch.ones_like(inputs["labels"])}, "TOKEN_CLS")
@@ -213,18 +196,6 @@ class TestHeadsThatReadPadding:
 def test_without_padding_nothing_is_packed():
     rows, padded_rows = check_same(decoder("mistral", "prefix-tuning"), batch(padded=False))
     assert rows == padded_rows
-
-
-def test_the_map_to_the_vocabulary_runs_without_padding():
-    model, inside, outside = decoder("llama", "prefix-propagation"), [], []
-    head = model.get_output_embeddings()
-    forward = head.forward
-    head.forward = lambda states: inside.append(states.shape[:2]) or forward(states)
-    head.register_forward_pre_hook(lambda _, args: outside.append(args[0].shape[:2]))
-    head.register_forward_hook(lambda _, args, logits: outside.append(logits.shape[:2]))
-    outcome(model, batch(), True)
-    assert inside == [(1, 22)]
-    assert outside == [(3, N), (3, N)]
 
 
 class TestTheLossOfALanguageModel:
@@ -282,16 +253,6 @@ def test_a_trained_map_to_the_vocabulary():
     assert rows[-1] == 22
 
 
-@pytest.mark.parametrize("method", ["prefix-propagation", "stack, of every site", "prefix-tuning"])
-@pytest.mark.parametrize("family", QUICK)
-def test_every_document_has_its_adapter(family, method):
-    model = adapted(tiny.model(family, "SEQ_CLS"), method, task_type="SEQ_CLS")
-    model.add_adapter("other", copy.deepcopy(model.peft_config["default"]))
-    model = tiny.shaken(model, scale=0.3).double()
-    rows, padded_rows = check_same(model, batch("SEQ_CLS"), adapter_names=["other", "__base__", "default"])
-    assert rows[-1] < padded_rows[-1]
-
-
 @pytest.mark.parametrize("position_free", [False, True])
 @pytest.mark.parametrize("family", ["llama", "modernbert"])
 def test_an_adapter_on_a_model_that_was_sped_up(family, position_free):
@@ -318,19 +279,6 @@ def test_documents_that_name_lora_of_peft_are_padded(family, projections):
         expected = model(**inputs).logits
         assert foretoken.speed_up(model)(**inputs).logits.equal(expected)
         assert not model(**batch("SEQ_CLS")).logits.allclose(expected, atol=1e-3)
-
-
-@pytest.mark.parametrize("family", QUICK)
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing(reentrant, family):
-    model, inputs = decoder(family, "stack, of every site"), batch()
-    _, expected, _ = outcome(model, inputs, True, use_cache=False)
-    model.enable_input_require_grads()
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    _, gradients, rows = outcome(model, inputs, True, use_cache=False)
-    assert rows[-1] == 22
-    for name, gradient in expected.items():
-        torch.testing.assert_close(gradients[name], gradient, atol=1e-9, rtol=0)
 
 
 def test_a_failed_pass_leaves_no_mark():

@@ -14,7 +14,7 @@ from foretoken.attention import packed as packed_batches
 from foretoken.attention.choose import use_packing
 
 from support import tiny
-from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, holes, outcome, whole
+from support.packed import BERT_LIKE, FIRST_LAYER_PACKS, PACKED, ROUNDED, N, batch, check_same, holes, whole
 from support.table import EMPTY, METHODS, adapted
 
 ALIKE = ("prefix-propagation", "prefix-tuning", "inducer-tuning, MAM", "stack, of every site")
@@ -81,7 +81,7 @@ def test_a_position_free_prefix_beside_one_in_the_hidden_states(monkeypatch):
 
 
 @pytest.mark.covering
-@pytest.mark.parametrize(("family", "task"), [(f, t) for f in PACKED for t in TASKS if t in tiny.tasks(f)])
+@pytest.mark.parametrize(("family", "task"), [(f, t) for f in EVERY for t in TASKS if t in tiny.tasks(f)])
 def test_sped_up_is_transformers_own(family, task):
     plain, inputs = tiny.model(family, task), batch(family, task)
     classes = [type(module) for module in plain.modules()]
@@ -171,21 +171,6 @@ def test_documents_that_name_their_adapters_run_packed(family):
     torch.testing.assert_close(found[True], found[False], atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("family", EVERY)
-def test_no_document_depends_on_the_others_of_its_batch(family):
-    """But in block-sparse attention, whose last block and random blocks are those of the padded batch."""
-    task = tiny.main_task(family)
-    model, inputs = model_of(family, "stack, of every site", task).eval(), batch(family, task)
-    inputs = {name: x for name, x in inputs.items() if name != "labels"}
-    with torch.no_grad():
-        together = model(**inputs).logits
-        for number, length in enumerate((N, 8, 1)):
-            if family == "big_bird":
-                length = N
-            alone = model(**tiny.cut(inputs, number, length)).logits
-            torch.testing.assert_close(alone[0], together[number], atol=1e-9, rtol=0)
-
-
 def test_what_cannot_be_packed_is_padded():
     """A user's mask in four dimensions, a call of the body itself, and states that somebody records."""
     model, inputs = foretoken.speed_up(tiny.model("bert")).double(), batch("bert", "SEQ_CLS")
@@ -196,42 +181,6 @@ def test_what_cannot_be_packed_is_padded():
     given = model(inputs["input_ids"], attention_mask=own).logits
     foretoken.undo_speed_up(model)
     torch.testing.assert_close(given, model(inputs["input_ids"], attention_mask=own).logits, atol=1e-9, rtol=0)
-
-
-def test_without_padding_only_the_last_layer_is_short():
-    model = tiny.shaken(adapted(tiny.model("bert"), "prefix-tuning", task_type="SEQ_CLS")).double().train()
-    rows, _ = check_same(model, batch("bert", "SEQ_CLS", cut=whole))
-    assert rows == [3 * N] * (len(rows) - 1) + [3]
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize("family", [f for f in ("bert", "longformer", *FIRST_LAYER_PACKS) if f != "mpnet"])
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_gradient_checkpointing(reentrant, family):
-    task = tiny.main_task(family)
-    model, inputs = model_of(family, "prefix-propagation", task), batch(family, task)
-    _, expected, _ = outcome(model, inputs, True)
-    model.enable_input_require_grads()
-    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    _, gradients, _ = outcome(model, inputs, True)
-    for name, gradient in expected.items():
-        torch.testing.assert_close(gradients[name], gradient, atol=1e-9, rtol=0)
-
-
-@pytest.mark.parametrize("family", ["deberta-v2", "big_bird", "led"])
-def test_hooks_of_the_users_see_the_run(family):
-    """Between the first layer and the last a layer sees one long document; the model's output is padded."""
-    task = tiny.main_task(family)
-    model, inputs = model_of(family, None, task), batch(family, task)
-    layer = dict(model.named_modules())[LAYERS[family]][1]
-    seen = []
-    handle = layer.register_forward_hook(
-        lambda _, args, out: seen.append((out[0] if isinstance(out, tuple) else out).shape)
-    )
-    use_packing(True)
-    model(**inputs)
-    handle.remove()
-    assert seen == [(1, N + 8 + 1, 32)]
 
 
 @pytest.mark.parametrize("family", LAYERS)
@@ -253,23 +202,6 @@ def test_a_pass_that_fails_leaves_no_batch(family):
     torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-9, rtol=0)
     use_packing(True)
     torch.testing.assert_close(model(**inputs).logits, expected, atol=0, rtol=0)
-
-
-@pytest.mark.parametrize("method", [None, "prefix-propagation"])
-def test_an_encoder_that_a_text_is_written_from_is_packed(method):
-    """`generate` calls LED's encoder by itself."""
-    model, inputs = model_of("led", method, "SEQ_2_SEQ_LM").eval(), batch("led", "SEQ_2_SEQ_LM")
-    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask", "global_attention_mask")}
-    encoder, shapes, found = dict(model.named_modules()), [], {}
-    layer = next(module for name, module in encoder.items() if name.endswith("encoder.layers.0.fc1"))
-    layer.register_forward_pre_hook(lambda _, args: shapes.append(args[0].shape[0]))
-    for packed in (True, False):
-        use_packing(packed)
-        options = {"max_new_tokens": 5, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
-        found[packed] = model.generate(**inputs, **options)
-    assert shapes == [1, 3]
-    assert torch.equal(found[True].sequences, found[False].sequences)
-    torch.testing.assert_close(found[True].logits, found[False].logits, atol=1e-9, rtol=0)
 
 
 def test_layers_that_are_dropped_take_their_padding_with_them():

@@ -1,8 +1,8 @@
 """The checks that peft makes of each of its methods, made of ours. Their names are peft's, the tests are not.
 
 More of that list for every cell of the table is in test_invariants.py (saving, low_cpu_mem_usage when loading, mixed
-batches, disabling, unloading, gradient checkpointing); resuming, selected saving, status and copies are in
-test_lifecycle.py, generation in test_decoders.py and test_seq2seq.py, quantised backbones in test_quantised.py.
+batches, disabling, unloading, gradient checkpointing); resuming and copies are in test_lifecycle.py, status in
+test_ecosystem.py, generation in test_decoders.py and test_seq2seq.py, quantised backbones in test_quantised.py.
 """
 
 import copy
@@ -12,22 +12,19 @@ import json
 import pickle
 import re
 
-import accelerate
 import pytest
 import torch
 from peft import (
-    LoraConfig,
     PeftConfig,
     PeftModel,
     get_peft_model,
     get_peft_model_state_dict,
     inject_adapter_in_model,
-    prepare_model_for_kbit_training,
     set_peft_model_state_dict,
 )
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig, StackConfig
+from foretoken import PrefixPropagationConfig, PrefixTuningConfig, PromptTuningConfig
 from foretoken.errors import AdapterError
 
 from support import tiny
@@ -44,9 +41,6 @@ def cells(others):
     return [(method, family) for method, family in every if family == "bert" or method == EVERY_SITE or others(method)]
 
 
-GENERATORS = (("llama", "CAUSAL_LM"), ("t5", "SEQ_2_SEQ_LM"), ("bart", "SEQ_2_SEQ_LM"))
-
-
 def run(model, inputs, **kwargs):
     with torch.no_grad():
         return tiny.first(model.eval()(**inputs, **kwargs))
@@ -61,28 +55,8 @@ def close(one, other, atol=1e-6):
     torch.testing.assert_close(one, other, atol=atol, rtol=1e-5)
 
 
-def original_name(name):
-    """Return what a parameter was called before peft wrapped it."""
-    return name.replace(".base_layer", "").replace(".original_module", "")
-
-
 @pytest.mark.parametrize(("method", "family"), cells(lambda method: "," not in method))
 class TestEveryMethod:
-    @pytest.mark.covering
-    def test_the_base_model_keeps_its_names_and_values(self, method, family):
-        plain = tiny.model(family)
-        before = {name: value.clone() for name, value in plain.state_dict().items()}
-        model = tiny.shaken(adapted(plain, method, task_type=tiny.main_task(family)))
-        model(**tiny.batch(family)).loss.backward()
-        assert model.get_base_model() is plain
-        assert model.config is plain.config
-        assert (model.device, model.dtype) == (plain.device, plain.dtype)
-        ours = (".foretoken.", ".modules_to_save.", ".lora_")
-        now = {original_name(k): v for k, v in plain.state_dict().items() if not any(part in k for part in ours)}
-        assert now.keys() == before.keys()
-        for name, value in before.items():
-            assert torch.equal(now[name], value), name
-
     @pytest.mark.covering
     def test_the_whole_model_can_be_pickled(self, method, family, monkeypatch):
         """Also into a process that has never seen an adapter: attention registers itself again."""
@@ -178,21 +152,6 @@ class TestEveryConfig:
 
 @pytest.mark.parametrize("family", FAMILIES)
 class TestOneModel:
-    def test_preparing_for_training(self, family):
-        plain = prepare_model_for_kbit_training(tiny.model(family), use_gradient_checkpointing=True)
-        model = adapted(plain, "prefix-tuning", task_type=tiny.main_task(family)).train()
-        model.enable_input_require_grads()
-        model(**tiny.batch(family)).loss.backward()
-        for name, parameter in model.named_parameters():
-            assert (parameter.grad is not None) == parameter.requires_grad, name
-
-    def test_parameters_may_be_frozen_by_hand(self, family):
-        model = made("prefix-tuning", family)
-        model.set_requires_grad("default", requires_grad=False)
-        assert not any(parameter.requires_grad for parameter in model.parameters())
-        model.set_requires_grad("default")
-        assert all(p.requires_grad for name, p in model.named_parameters() if ".foretoken." in name)
-
     def test_modes_and_dropout(self, family):
         """Dropout acts in training only, and an adapter leaves the modes of the model's own modules alone."""
         assert not get_peft_model(tiny.model(family), PrefixTuningConfig()).get_base_model().training
@@ -260,17 +219,6 @@ class TestOneModel:
             model.disable_adapters()
             assert not torch.allclose(tiny.first(model.forward(**inputs)), expected, atol=1e-3)
 
-    def test_accelerate_prepares_and_steps(self, family):
-        model, accelerator = made("stack", family), accelerate.Accelerator(cpu=True)
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        before = {name: p.detach().clone() for name, p in trained.items()}
-        model, optimizer = accelerator.prepare(model, torch.optim.SGD(trained.values(), lr=0.1))
-        accelerator.backward(model(**tiny.batch(family)).loss)
-        optimizer.step()
-        prefixes = [name for name in trained if ".foretoken." in name]
-        assert all(not torch.equal(trained[name], before[name]) for name in prefixes)
-        assert accelerator.unwrap_model(model).peft_config["default"].peft_type == "FORETOKEN_STACK"
-
     @pytest.mark.covering
     @pytest.mark.parametrize("method", [*PREFIXES, "aot-p-tuning, kronecker"])
     def test_device_maps(self, method, family, tmp_path):
@@ -322,32 +270,6 @@ def test_embeddings_on_disk_cannot_be_read_by_token(tmp_path):
     model = adapted(tiny.TASKS["SEQ_CLS"].from_pretrained(tmp_path, **options), "aot-p-tuning, fc", task_type="SEQ_CLS")
     with pytest.raises(AdapterError, match=r"reads the frozen token embeddings.*offloaded.*variant='kronecker'"):
         run(model, tiny.batch("bert", labels=False))
-
-
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_layers_of_a_stacks_lora(family, tmp_path):
-    """peft's ``layers_to_transform``; prefixes stay in every layer."""
-    lora = LoraConfig(r=2, layers_to_transform=[1])
-    config = StackConfig(task_type="SEQ_CLS", configs=[PrefixTuningConfig(num_virtual_tokens=2), lora])
-    model = tiny.shaken(get_peft_model(tiny.model(family), config))
-    with_lora = {name.split(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
-    assert len(with_lora) == 2
-    assert all(f".{'layer' if family == 'bert' else 'layers'}.1." in name for name in with_lora)
-    model.save_pretrained(tmp_path)
-    again = PeftModel.from_pretrained(tiny.model(family), tmp_path)
-    assert set(get_peft_model_state_dict(again)) == set(get_peft_model_state_dict(model))
-
-
-@pytest.mark.parametrize(("family", "task"), GENERATORS)
-@pytest.mark.parametrize("method", PREFIXES)
-class TestGeneration:
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_half_precision(self, method, family, task, dtype):
-        plain = tiny.model(family, task).to(dtype)
-        model = get_peft_model(plain, ROWS[method](task_type=task), autocast_adapter_dtype=False).eval()
-        assert {p.dtype for p in model.parameters()} == {dtype}
-        out = model.generate(input_ids=torch.randint(5, 100, (2, 7)), max_new_tokens=4, min_new_tokens=4)
-        assert out.shape[0] == 2
 
 
 def words(folder):

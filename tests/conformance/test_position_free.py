@@ -126,14 +126,6 @@ class TestRotaryFamilies:
                 torch.testing.assert_close(gradient, expected[name])
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert", "longformer"])
-def test_elsewhere_it_is_always_so(family):
-    free, fixed = (adapted(family, "prefix-propagation", position_free=v, task="SEQ_CLS") for v in (True, False))
-    inputs = tiny.batch(family, labels=False)
-    with torch.no_grad():
-        assert torch.equal(free(**inputs).logits, fixed(**inputs).logits)
-
-
 def test_encoders_with_rotary_positions_take_trained_keys_only():
     """ModernBERT's rows stand in one sequence with the text."""
     task = "FEATURE_EXTRACTION"

@@ -4,16 +4,14 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForSequenceClassification, BitsAndBytesConfig, TorchAoConfig
 
-from foretoken import PrefixPropagationConfig, PrefixTuningConfig, StackConfig, from_peft, initialise_prefix, to_peft
 from foretoken.errors import BackboneError
-from foretoken.tuner.quantised import compute_type
 
 from support import tiny
-from support.table import ROWS, adapted
+from support.table import adapted
 
 bitsandbytes = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is missing: pip install it")
 torchao = pytest.mark.skipif(
@@ -125,14 +123,6 @@ class TestWeightsOfTorchao:
 
 
 @torchao
-@pytest.mark.filterwarnings("ignore:TorchaoLoraLinear was instantiated:UserWarning")  # merging is not asked for
-def test_a_stack_with_lora_trains():
-    configs = [PrefixPropagationConfig(num_virtual_tokens=2), LoraConfig(r=2)]
-    model = tiny.shaken(get_peft_model(quantised("bert"), StackConfig(task_type="SEQ_CLS", configs=configs)))
-    assert any("lora_A" in name for name in step(model, "bert"))
-
-
-@torchao
 @pytest.mark.parametrize("family", FAMILIES)
 def test_transformers_quantises_while_loading(family, tmp_path):
     from torchao.quantization import Int8WeightOnlyConfig
@@ -203,35 +193,3 @@ def test_weights_in_codes_carry_adapters(method, family, dtype):
     assert {p.dtype for name, p in model.named_parameters() if name.endswith("_proj.weight")} <= {torch.int8}
     assert logits(model, tiny.batch(family, labels=False)).dtype == dtype
     step(model, family)
-
-
-def test_the_type_to_compute_in_is_that_of_what_is_not_codes():
-    model = in_codes("llama", torch.bfloat16)
-    layer = model.base_model.layers[0]
-    assert next(layer.parameters()).dtype == torch.int8
-    assert compute_type(layer) == torch.bfloat16
-    adapted(model, "prefix-tuning", task_type="SEQ_CLS")  # in float32, and before the norms in the layer
-    assert compute_type(layer) == torch.bfloat16
-    assert compute_type(layer.self_attn.q_proj) == torch.float32  # nothing but codes: peft's type for adapters
-    for eight in (torch.float8_e4m3fn, torch.float8_e5m2):
-        assert compute_type(nn.ParameterList([nn.Parameter(torch.zeros(1).to(eight), requires_grad=False)])) == (
-            torch.float32
-        )
-
-
-def test_a_prefix_starts_from_a_text_in_a_quantised_model(tmp_path):
-    """And goes to peft and back."""
-    model = get_peft_model(
-        in_codes("llama"), PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=5, prefix_dropout=0.0)
-    )
-    text, inputs = torch.tensor([7, 8, 9, 10, 11]), {"input_ids": torch.arange(20, 32)[None]}
-    initialise_prefix(model, token_ids=text)
-    before = logits(in_codes("llama"), {"input_ids": torch.cat([text[None], inputs["input_ids"]], 1)})
-    torch.testing.assert_close(logits(model, inputs), before, atol=1e-4, rtol=1e-4)
-    to_peft(model, tmp_path)
-    again = from_peft(in_codes("llama"), tmp_path)
-    torch.testing.assert_close(logits(again, inputs), before, atol=1e-4, rtol=1e-4)
-
-
-def test_the_methods_are_in_the_table():
-    assert set(METHODS) <= set(ROWS)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import get_peft_model
 
-from foretoken import BitFitConfig, PrefixPropagationConfig, StackConfig
+from foretoken import BitFitConfig, PrefixPropagationConfig
 
 from support import tiny
 from support.naive_functions import gelu, layer_norm, softmax
@@ -208,23 +208,6 @@ def test_the_model_is_what_the_loops_compute(method, family, variant):
         torch.testing.assert_close(states[row, :length], expected, atol=1e-10, rtol=0)
 
 
-@pytest.mark.covering
-@pytest.mark.parametrize(("family", "variant"), MODELS)
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "bitfit", "stack"])
-def test_text_without_an_adapter_is_as_in_the_frozen_model(method, family, variant):
-    """In one batch with documents that have one: the scores of text with text are those of transformers."""
-    plain, inputs = bare(family, variant), tiny.batch(family, "FEATURE_EXTRACTION")
-    with torch.no_grad():
-        expected = plain(**inputs).last_hidden_state
-        model = tiny.shaken(adapted(plain, method))
-        states = model(**inputs, adapter_names=["__base__", "__base__", "default"]).last_hidden_state
-        nobody = model(**inputs, adapter_names=["__base__"] * 3).last_hidden_state
-    real = inputs["attention_mask"].bool()
-    torch.testing.assert_close(nobody[real], expected[real], atol=1e-5, rtol=1e-5)
-    expected, real = expected[:2], real[:2]
-    torch.testing.assert_close(states[:2][real], expected[real], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("family", "variant"), MODELS)
 @pytest.mark.parametrize("names", [None, ["default"] * 3])
 def test_bitfit_is_a_change_of_the_biases(names, family, variant):
@@ -244,48 +227,6 @@ def test_bitfit_is_a_change_of_the_biases(names, family, variant):
     torch.testing.assert_close(states[real], expected[real], atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("task", ["FEATURE_EXTRACTION", "MULTIPLE_CHOICE"])
-def test_lora_alone_may_differ_by_document(task):
-    """DeBERTa projects distances with the maps that project tokens, and those differ by document then."""
-    config = StackConfig(configs=[LoraConfig(r=2, target_modules=["query_proj", "key_proj"])])
-    model = get_peft_model(bare("deberta-v2", task=task), config).eval()
-    model.add_adapter("other", config)
-    tiny.shaken(model)
-    inputs = tiny.batch("deberta-v2", task, labels=False)
-    # states of padding are zeros where a batch is packed: peft's LoRA by names is padded
-    real = inputs["attention_mask"].bool() if task == "FEATURE_EXTRACTION" else torch.ones(3, 2, dtype=torch.bool)
-
-    def close(row, expected):
-        torch.testing.assert_close(mixed[row][real[row]], expected[row][real[row]], atol=2e-5, rtol=2e-5)
-
-    with torch.no_grad():
-        mixed = tiny.first(model(**inputs, adapter_names=["other", "default", "__base__"]))
-        for row, name in enumerate(("other", "default")):
-            model.set_adapter(name)
-            close(row, tiny.first(model(**inputs)))
-        with model.disable_adapter():
-            close(2, tiny.first(model(**inputs)))
-
-
-@pytest.mark.covering
-@pytest.mark.parametrize(("family", "variant"), [row for row in MODELS if row[1] != "absolute positions"])
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning", "stack, of every site"])
-def test_padding_on_the_left_changes_nothing(method, family, variant):
-    """But for absolute positions, which transformers gives to DeBERTa's padding as well."""
-    model = tiny.shaken(adapted(bare(family, variant), method))
-    ids = torch.randint(5, 100, (1, 12))
-    filler = torch.full((2, 7), model.config.pad_token_id)
-    padded = {
-        "input_ids": torch.cat([filler, ids.expand(2, -1)], dim=1),
-        "attention_mask": torch.cat([torch.zeros(2, 7), torch.ones(2, 12)], dim=1).long(),
-    }
-    with torch.no_grad():
-        states = model(**padded).last_hidden_state
-        expected = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-    torch.testing.assert_close(states[:, 7:], expected.expand(2, -1, -1), atol=2e-5, rtol=2e-5)
-    assert torch.isfinite(states).all()
-
-
 def test_a_convolution_survives_an_adapter():
     """Its classes come back, and it computes what it computed before."""
     plain, inputs = bare("deberta-v2", "v2-xlarge"), tiny.batch("deberta-v2", "FEATURE_EXTRACTION")
@@ -299,18 +240,3 @@ def test_a_convolution_survives_an_adapter():
         unloaded = model.unload().eval()
         assert [type(module) for module in unloaded.modules()] == classes
         assert torch.equal(unloaded(**inputs).last_hidden_state, expected)
-
-
-@pytest.mark.slow  # six traces of seconds each; BigBird's is traced by default
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize(("family", "variant"), [("deberta-v2", "v3"), ("deberta-v2", "v2-xlarge"), ("mpnet", "")])
-@pytest.mark.parametrize("method", ["prefix-propagation", "prefix-tuning"])
-def test_compiles_without_a_graph_break(method, family, variant):
-    inputs = tiny.batch(family, "FEATURE_EXTRACTION")
-    model = tiny.shaken(adapted(bare(family, variant), method))
-    torch._dynamo.reset()
-    states = torch.compile(model, backend="aot_eager", fullgraph=True)(**inputs).last_hidden_state
-    real = inputs["attention_mask"].bool()  # states of padding are zeros where a batch is packed
-    torch.testing.assert_close(states[real], model(**inputs).last_hidden_state[real], atol=2e-5, rtol=2e-5)
-    states.sum().backward()
-    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)

@@ -2,34 +2,20 @@
 
 import ast
 import inspect
-import io
 import re
-import tokenize
 from collections import defaultdict
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import grimp
 import pytest
 
 import foretoken
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.count import AT_MOST, ROOT, code_lines, lines_of
+
 SOURCE = ROOT / "src"
 FILES = sorted(SOURCE.rglob("*.py"))
 MOST_FILES = 16  # in one folder
-
-
-def code_lines(file):
-    """Return the lines that hold code: no docstrings, comments or empty lines."""
-    text = file.read_text(encoding="utf-8")
-    quiet = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    tokens = (part for part in tokenize.generate_tokens(io.StringIO(text).readline) if part.type not in quiet)
-    lines = {line for part in tokens for line in range(part.start[0], part.end[0] + 1)}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return len(lines)
 
 
 def named(name):
@@ -61,6 +47,13 @@ def test_a_circle_would_be_seen(tmp_path, monkeypatch):
     below = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     with pytest.raises(ValueError, match="nodes are in a cycle"):
         list(TopologicalSorter(below).static_order())
+
+
+@pytest.mark.parametrize("folder", AT_MOST)
+def test_the_house_stays_small(folder):
+    lines = lines_of(folder)
+    print(f"{folder}: {lines:,} lines of code")
+    assert lines <= AT_MOST[folder]
 
 
 def test_folders_are_small():
