@@ -106,7 +106,11 @@ def test_what_left_is_refused_with_what_to_do(tiny, tmp_path, refused):
     assert "--no-malloc: left foretoken: leave it out" in refused("train", "r.yaml", "--no-malloc")
     assert "embed: left foretoken: foretoken.embed" in refused("embed", "runs/run")
     assert refused("cache").startswith("cache: left foretoken: delete ")
-    recipe = {"data": {"path": str(tiny.data), "problem": "retrieval"}, "retrieval": {"adapt": "queries"}, "tasks": {}}
+    recipe = {
+        "data": {"path": str(tiny.data), "problem": "retrieval"},
+        "retrieval": {"adapt": "queries"},
+        "tasks": {"spam": {}},
+    }
     said = refused("train", tiny.recipe(tmp_path / "r.yaml", **recipe))
     assert "\n  retrieval: left foretoken: sentence-transformers" in said
     assert "\n  tasks: left foretoken: train one recipe per task" in said

@@ -257,7 +257,7 @@ def test_candidates_and_the_masked_files(tmp_path):
 
 def test_medhop_left_and_its_files_are_data_of_ones_own(tmp_path):
     assert task_errors({"task": "medhop"}) == [
-        "task: 'medhop' left foretoken: name its files as data of your own, with data.problem candidates"
+        "task: 'medhop' left foretoken: name its files as your own data, with data.problem candidates"
     ]
     write(tmp_path, FILES["wikihop"])
     files = {"train": str(tmp_path / "train.json"), "test": str(tmp_path / "dev.json")}
