@@ -138,9 +138,7 @@ def differing_keys(before: Mapping[str, object], now: Mapping[str, object]) -> l
     Keys that are newer than the first recipe are compared with their defaults, and what the second one leaves to
     foretoken is free.
     """
-    old, new = (
-        {key: value for key, value in flatten(one).items() if value or key not in left.KEYS} for one in (before, now)
-    )
+    old, new = (_still_there(flatten(recipe)) for recipe in (before, now))
     known, free = defaults(Recipe), {*_FREE, *new.get("auto", ())}
     free |= {key for key in {**old, **new} if key.partition(".")[0] in free}  # the options of a group
     return [
