@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import local_path, read_text, text_lines
 from foretoken.errors import DataError
 
@@ -29,7 +30,12 @@ class _Sentence:
 
 
 def read_tagged(
-    path: str | Path, *, lenient: bool = False, word_column: int = 0, tag_column: int = -1
+    path: str | Path,
+    *,
+    lenient: bool = False,
+    word_column: int = 0,
+    tag_column: int = -1,
+    encoding: str = UTF_8,
 ) -> list[TaggedExample]:
     r"""Return the sentences of a file of words and tags, with the tags in IOB2.
 
@@ -50,7 +56,7 @@ def read_tagged(
     """
     path = local_path(path)
     read = partial(_word_and_tag, word_column=word_column, tag_column=tag_column)
-    sentences = _read_sentences(path, read, "has no sentences; expected one word and its tag per line")
+    sentences = _read_sentences(path, encoding, read, "has no sentences; expected one word and its tag per line")
     if not lenient:
         _refuse_mixture(path, sentences)
     return [
@@ -78,24 +84,24 @@ def _joined(members: Sequence[TaggedExample]) -> TaggedExample:
     return TaggedExample(first.id, words, tags, first.where, first.group, first.part)
 
 
-def read_words(path: Path) -> list[TaggedExample]:
+def read_words(path: Path, encoding: str = UTF_8) -> list[TaggedExample]:
     """Return sentences of one word per line, with a blank line between them; whatever follows a word is not read.
 
     Raises:
         DataError: a word is empty, or there are none; the message names file and line.
     """
     expected = "no words; expected one word per line, and a blank line after each sentence"
-    sentences = _read_sentences(path, lambda where, fields: (_word(where, fields, 0), OUTSIDE), expected)
+    sentences = _read_sentences(path, encoding, lambda where, fields: (_word(where, fields, 0), OUTSIDE), expected)
     return [TaggedExample(str(n), item.words, item.tags, f"{path}:{item.lines[0]}") for n, item in enumerate(sentences)]
 
 
 def _read_sentences(
-    path: Path, read: Callable[[str, Sequence[str]], tuple[str, str]], expected: str
+    path: Path, encoding: str, read: Callable[[str, Sequence[str]], tuple[str, str]], expected: str
 ) -> list[_Sentence]:
     sentences: list[_Sentence] = []
     document, documents = None, 0
     words: list[tuple[int, str, str]] = []
-    for number, line in enumerate(text_lines(read_text(path)), start=1):
+    for number, line in enumerate(text_lines(read_text(path, encoding)), start=1):
         fields = _fields(line)
         begins = _begins_document(fields)
         if words and (begins or not fields):

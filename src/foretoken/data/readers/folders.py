@@ -12,7 +12,8 @@ from typing import Any
 
 from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, refuse_empty, shown
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers.files import entries, is_folder, read_text
+from foretoken.data.readers.encodings import AUTO
+from foretoken.data.readers.files import entries, is_folder, read_text, without_gz
 from foretoken.data.readers.hub import read_saved
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.user_data import file_suffixes, read_examples
@@ -48,8 +49,8 @@ def read_folder(root: Path, columns: ColumnNames) -> Corpus:
         )
     folders = _subfolders(root)
     if any(folder.name.lower() == "train" for folder in folders):
-        return Corpus(_read_split_folders(root, folders))
-    return Corpus({"train": read_label_folders(root)})
+        return Corpus(_read_split_folders(root, folders, columns.format.encoding))
+    return Corpus({"train": read_label_folders(root, columns.format.encoding)})
 
 
 def is_saved_dataset(root: Path) -> bool:
@@ -57,10 +58,15 @@ def is_saved_dataset(root: Path) -> bool:
     return any((root / marker).is_file() for marker in _DATASETS_MARKERS)
 
 
-def read_label_folders(root: Path) -> list[Document]:
+def read_label_folders(root: Path, encoding: str = AUTO) -> list[Document]:
     """Return the documents of ``<root>/<label>/*.txt``; the id is ``<label>/<file name>``."""
     documents = [
-        Document(f"{folder.name}/{path.stem}", read_text(path, may_be_empty=True), folder.name, str(path))
+        Document(
+            f"{folder.name}/{without_gz(path).stem}",
+            read_text(path, encoding, may_be_empty=True),
+            folder.name,
+            str(path),
+        )
         for folder in _subfolders(root)
         for path in _text_files(folder)
     ]
@@ -71,10 +77,10 @@ def read_label_folders(root: Path) -> list[Document]:
     return documents
 
 
-def read_texts_folder(root: Path) -> list[Document]:
+def read_texts_folder(root: Path, encoding: str = AUTO) -> list[Document]:
     """Return the .txt files at and below a folder, without labels; the id is the relative path."""
     documents = [
-        Document(path.relative_to(root).as_posix(), read_text(path, may_be_empty=True), None, str(path))
+        Document(path.relative_to(root).as_posix(), read_text(path, encoding, may_be_empty=True), None, str(path))
         for path in _texts_below(root)
     ]
     if not documents:
@@ -86,10 +92,10 @@ def read_texts_folder(root: Path) -> list[Document]:
 def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Path]]:
     """Return the data files of a folder by split; a single file of any name is ``train``."""
     paths = [path for path in entries(root) if not is_folder(path) and not path.name.startswith(".")]
-    tables = [path for path in paths if suffixes is None or path.suffix.lower() in suffixes]
+    tables = [path for path in paths if suffixes is None or without_gz(path).suffix.lower() in suffixes]
     found: dict[str, list[Path]] = {}
     for path in tables:
-        split = SPLIT_ALIASES.get(_SHARD.sub("", path.stem).lower())
+        split = SPLIT_ALIASES.get(_SHARD.sub("", without_gz(path).stem).lower())
         if split is not None:
             found.setdefault(split, []).append(path)
     if not found and len(tables) == 1:
@@ -99,7 +105,7 @@ def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Pa
         endings = ", ".join(suffixes or ("any ending",))
         raise DataError(f"{root}: no file is named train ({endings}) among {names}; rename one")
     for split, files in found.items():
-        if len(files) > 1 and not all(_SHARD.search(path.stem) for path in files):
+        if len(files) > 1 and not all(_SHARD.search(without_gz(path).stem) for path in files):
             names = ", ".join(path.name for path in files)
             raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name it with train=...")
     _warn_of_unread(root, [path for path in tables if path not in {*chain(*found.values())}], "its name is no split")
@@ -120,7 +126,7 @@ def _join(shards: Sequence[Sequence[Any]]) -> Sequence[Example]:
     ]
 
 
-def _read_split_folders(root: Path, folders: Sequence[Path]) -> dict[str, list[Document]]:
+def _read_split_folders(root: Path, folders: Sequence[Path], encoding: str) -> dict[str, list[Document]]:
     splits: dict[str, list[Document]] = {}
     for folder in folders:
         split = SPLIT_ALIASES.get(folder.name.lower())
@@ -132,7 +138,7 @@ def _read_split_folders(root: Path, folders: Sequence[Path]) -> dict[str, list[D
             )
         if split in splits:
             raise DataError(f"{folder}: a second folder for split {split!r}; keep one of them")
-        splits[split] = read_label_folders(folder)
+        splits[split] = read_label_folders(folder, encoding)
     return splits
 
 
@@ -142,7 +148,7 @@ def _subfolders(root: Path) -> list[Path]:
 
 def _text_files(folder: Path) -> list[Path]:
     """Return the .txt files of a folder, among them what only has such a name, which reading it then says."""
-    return [path for path in entries(folder) if path.suffix.lower() == _TEXT]
+    return [path for path in entries(folder) if without_gz(path).suffix.lower() == _TEXT]
 
 
 def _texts_below(root: Path) -> list[Path]:
@@ -154,7 +160,7 @@ def _texts_below(root: Path) -> list[Path]:
         for path in entries(folders.pop()):
             if is_folder(path):
                 (linked if path.is_symlink() else folders).append(path)
-            elif path.suffix.lower() == _TEXT:
+            elif without_gz(path).suffix.lower() == _TEXT:
                 found.append(path)
     _warn_of_unread(root, linked, "links to folders are not followed")
     return sorted(found)
@@ -163,7 +169,7 @@ def _texts_below(root: Path) -> list[Path]:
 def _warn_of_other_files(root: Path) -> None:
     """Log a warning when a folder of labels holds what is no text of a label."""
     labels = _subfolders(root)
-    beside = [path for label in labels for path in entries(label) if path.suffix.lower() != _TEXT]
+    beside = [path for label in labels for path in entries(label) if without_gz(path).suffix.lower() != _TEXT]
     _warn_of_unread(root, [path for path in beside if not path.name.startswith(".")], "no .txt files")
     _warn_of_unread(root, _text_files(root), "outside the folders of labels")
     _warn_of_unread(root, [label for label in labels if not _text_files(label)], "folders without .txt files")
