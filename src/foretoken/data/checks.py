@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from foretoken.data.documents import Corpus, Document, Example, shown, sort_labels
 from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.readers.rows import DROP
+from foretoken.data.splits import groups_by_class
 from foretoken.errors import ConfigError, DataError, did_you_mean
+
+_log = logging.getLogger(__name__)
 
 
 def names_of(corpus: Corpus) -> list[str]:
@@ -71,6 +77,38 @@ def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
     }
     names = [name for name in corpus.label_names if name in labels] if corpus.label_names else None
     return replace(corpus, splits=kept, label_names=names)
+
+
+def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, int]]:
+    """Return the corpus with the classes of fewer than ``min_documents`` left out, or as ``other``; and their sizes.
+
+    Different documents of train count; with folds, which pool the splits, of all of them.
+    """
+    if options.min_documents is None or corpus.problem != CLASSIFICATION:
+        return corpus, {}
+    counted = corpus.splits if options.folds is not None else {"train": corpus.splits.get("train", ())}
+    groups = groups_by_class([document for documents in counted.values() for document in documents])
+    rare = {label: len(different) for label, different in groups.items() if len(different) < options.min_documents}
+    if not rare:
+        return corpus, {}
+    is_dropped = options.other == DROP
+    described = ", ".join(f"{label!r} ({count})" for label, count in rare.items())
+    _log.warning(
+        "%d classes have fewer than %d different documents and are %s: %s",
+        *(len(rare), options.min_documents, "left out" if is_dropped else f"{options.other!r} now", described),
+    )
+    kept = {
+        split: [
+            replace(document, label=options.other) if document.label in rare else document
+            for document in documents
+            if not (is_dropped and document.label in rare)
+        ]
+        for split, documents in corpus.splits.items()
+    }
+    names = corpus.label_names and [*(name for name in corpus.label_names if name not in rare)]
+    if names is not None and not is_dropped:
+        names = [*dict.fromkeys([*names, options.other])]
+    return replace(corpus, splits=kept, label_names=names), rare
 
 
 def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: Sequence[str]) -> None:

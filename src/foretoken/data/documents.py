@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -130,8 +131,17 @@ def shown(items: Sequence[str]) -> str:
 
 
 def is_empty(document: Document) -> bool:
-    """Say whether a document, or one text of a pair, has nothing besides white space."""
-    return not document.text.strip() or (document.text_pair is not None and not document.text_pair.strip())
+    """Say whether a document, or one text of a pair, has nothing that can be read."""
+    return any(text is not None and not is_readable(text) for text in (document.text, document.text_pair))
+
+
+def is_readable(text: str) -> bool:
+    r"""Say whether a text has anything besides white space and characters of no width.
+
+    >>> is_readable(" \u200b\ufeff"), is_readable("\u200ba")
+    (False, True)
+    """
+    return any(unicodedata.category(character)[0] not in "CZ" for character in text)
 
 
 def without_empty(documents: Sequence[Document], what: str) -> list[Document]:
@@ -142,34 +152,21 @@ def without_empty(documents: Sequence[Document], what: str) -> list[Document]:
     return [document for document in documents if not is_empty(document)]
 
 
-def refuse_empty(documents: Sequence[Document]) -> None:
-    """Raise a DataError that names the first documents without text."""
-    empty = [document.where for document in documents if is_empty(document)]
-    if empty:
+def refuse_repeated_id(first: dict[str, str], example: Example) -> None:
+    """Raise a DataError when an example has the id of an earlier one; `first` keeps where each id was used."""
+    earlier = first.setdefault(example.id, example.where)
+    if earlier is not example.where:
         raise DataError(
-            f"{empty[0]}: the document is empty ({len(empty)} of {len(documents)} documents have no text: "
-            f"{shown(empty)}); remove these rows or files, or fill in their text"
+            f"{example.where}: id {example.id!r} was already used at {earlier}; ids must be unique "
+            "(rename the column 'id' if it is not an identifier)"
         )
 
 
-def refuse_repeated_ids(documents: Sequence[Example]) -> None:
-    """Raise a DataError when two documents of one source have the same id."""
+def refuse_repeated_ids(examples: Sequence[Example]) -> None:
+    """Raise a DataError when two examples of one source have the same id."""
     first: dict[str, str] = {}
-    for document in documents:
-        earlier = first.setdefault(document.id, document.where)
-        if earlier is not document.where:
-            raise DataError(
-                f"{document.where}: id {document.id!r} was already used at {earlier}; ids must be unique "
-                "(rename the column 'id' if it is not an identifier)"
-            )
-
-
-def checked(examples: list[E], said_of_none: str) -> list[E]:
-    """Return the examples of one source; DataError where there are none, or two have the same id."""
-    if not examples:
-        raise DataError(said_of_none)
-    refuse_repeated_ids(examples)
-    return examples
+    for example in examples:
+        refuse_repeated_id(first, example)
 
 
 def with_unique_ids(splits: Splits) -> Splits:

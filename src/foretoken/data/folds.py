@@ -13,7 +13,7 @@ from typing import Any
 
 from foretoken.data.documents import Corpus, Splits, with_unique_ids
 from foretoken.data.options import DataOptions
-from foretoken.data.splits import digest, split_off, together
+from foretoken.data.splits import digest, refuse_small_classes, split_off, together
 from foretoken.errors import ConfigError
 
 GroupOf = Callable[[Any], str | None]
@@ -90,14 +90,8 @@ def _refuse_small_class(strata: Sequence[str], keys: Sequence[str], folds: int) 
     different: dict[str, set[str]] = defaultdict(set)
     for stratum, key in zip(strata, keys, strict=True):
         different[stratum].add(key)
-    label = min(sorted(different), key=lambda name: len(different[name]))
-    fewest = len(different[label])
-    if fewest < folds:
-        what = f"class {label!r} has" if label else "there are"
-        raise ConfigError(
-            f"data.folds is {folds}, but {what} {fewest} different documents; set folds to at most {fewest}, or add "
-            "documents" + (", or leave the class out (labels=...)" if label else "")
-        )
+    sizes = {stratum: len(keys) for stratum, keys in different.items()}
+    refuse_small_classes(sizes, folds, f"data.folds: {folds} needs {folds} of each")
 
 
 def _named(group: str | None, split: str | None) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.data.checks import keep_labels, names_of, refuse_labels_beyond_train, refuse_unknown
+from foretoken.data.checks import keep_labels, merge_rare, names_of, refuse_labels_beyond_train, refuse_unknown
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.folds import fold_splits, pooled
@@ -33,7 +33,7 @@ from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
 from foretoken.data.readers.hub import hub_name, read_hub
 from foretoken.data.readers.notes import noted_together
-from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.rows import BadRows, ColumnNames
 from foretoken.data.readers.user_data import read_examples
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups
@@ -55,12 +55,15 @@ class Loaded:
         splits: train, validation and test, with the columns that :func:`foretoken.data.schemas.table` names.
         labels: the classes or tags, in order; none for other problems.
         grouped: whether the rows of one ``group`` are also scored together.
+        left_out: the rows that were not usable, and the documents of rare classes, for the record; see `data.bad_rows`
+            and `data.min_documents`.
     """
 
     problem: str
     splits: datasets.DatasetDict
     labels: list[str]
     grouped: bool = False
+    left_out: Mapping[str, Any] = field(default_factory=dict)
 
 
 @noted_together()
@@ -79,7 +82,9 @@ def load_data(options: DataOptions) -> Loaded:
     errors = task_errors(asdict(options))
     if errors:
         raise ConfigError("; ".join(errors))
-    corpus = keep_labels(_read(options), options.labels)
+    columns = options.columns
+    corpus = keep_labels(_read(options, columns), options.labels)
+    corpus, rare = merge_rare(corpus, options)
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
     together: list[str] = []
@@ -93,7 +98,8 @@ def load_data(options: DataOptions) -> Loaded:
         refuse_labels_beyond_train(splits, names)
     splits = with_unique_ids(splits)
     tables = datasets.DatasetDict({split: table(corpus.problem, splits[split], names) for split in SPLITS})
-    return Loaded(corpus.problem, tables, names, corpus.grouped)
+    left_out = columns.bad_rows.summary() | ({"rare_classes": rare} if rare else {})
+    return Loaded(corpus.problem, tables, names, corpus.grouped, left_out)
 
 
 @noted_together()
@@ -105,21 +111,26 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     Raises:
         DataError: the data are not usable, or a label is not among the names; the message names the line.
     """
-    examples = _one_split(local_path(path), replace(options.columns, problem=problem))
+    columns = replace(options.columns, problem=problem)
+    examples = _one_split(local_path(path), columns)
+    columns.bad_rows.summary()
     refuse_unknown(problem, examples, label_names)
     return table(problem, examples, list(label_names))
 
 
 @noted_together()
-def load_inputs(path: str | Path, options: DataOptions, problem: str) -> datasets.Dataset:
+def load_inputs(
+    path: str | Path, options: DataOptions, problem: str, bad_rows: BadRows | None = None
+) -> datasets.Dataset:
     """Return what is to be predicted: the table of a problem without its label; labels in the file are not looked at.
 
-    A folder holds one text per .txt file.
+    A folder holds one text per .txt file. ``bad_rows`` takes the rows that are not usable.
 
     Raises:
-        DataError: the file or folder is not usable, or a text is empty.
+        DataError: the file or folder is not usable, or a row is not and these are an error.
     """
-    path, columns = local_path(path), replace(options.columns, problem=problem, label=None)
+    path = local_path(path)
+    columns = replace(options.columns, problem=problem, label=None, bad_rows=bad_rows or BadRows())
     examples = _texts_of_folder(path, columns) if is_folder(path) else read_examples(path, columns)
     kind, label, names = _UNLABELLED.get(problem, (problem, "label", []))
     return table(kind, examples, names).remove_columns(label)
@@ -133,15 +144,15 @@ _UNLABELLED = {  # the table of which problem, without which column
 }
 
 
-def _read(options: DataOptions) -> Corpus:
+def _read(options: DataOptions, columns: ColumnNames) -> Corpus:
     if options.task is not None:
         return _read_task(options.task, options)
     if options.train is not None:
         files = {split: getattr(options, split) for split in SPLITS}
-        splits = {split: _one_split(local_path(file), options.columns) for split, file in files.items() if file}
+        splits = {split: _one_split(local_path(file), columns) for split, file in files.items() if file}
         return Corpus(splits, problem=options.problem)
     assert options.path is not None
-    return _read_path(options.path, options)
+    return _read_path(options.path, options.config_name, columns)
 
 
 def _read_task(name: str, options: DataOptions) -> Corpus:
@@ -153,21 +164,21 @@ def _read_task(name: str, options: DataOptions) -> Corpus:
     return task.read_raw(find_raw(task, options.path) if task.needs_raw else Path(), options)
 
 
-def _read_path(path: str, options: DataOptions) -> Corpus:
+def _read_path(path: str, config_name: str | None, columns: ColumnNames) -> Corpus:
     local = local_path(path)
     if is_folder(local):
-        return read_folder(local, options.columns)
+        return read_folder(local, columns)
     name = hub_name(path)
     if name is not None and not is_there(local):
-        return read_hub(name, options.config_name, options.columns)
-    return Corpus({"train": _one_split(local, options.columns)}, problem=options.problem)
+        return read_hub(name, config_name, columns)
+    return Corpus({"train": _one_split(local, columns)}, problem=columns.problem)
 
 
 def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if not is_folder(path):
         return read_examples(path, columns)
     if columns.problem == CLASSIFICATION and not is_saved_dataset(path):
-        return read_label_folders(path, columns.format.encoding)
+        return read_label_folders(path, columns)
     splits = read_folder(path, columns).splits
     if len(splits) != 1:
         raise DataError(f"{path}: holds the splits {', '.join(splits)}, expected one table; set path instead")
@@ -177,7 +188,7 @@ def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:
 def _texts_of_folder(root: Path, columns: ColumnNames) -> Sequence[Example]:
     if columns.problem not in (CLASSIFICATION, REGRESSION):
         raise DataError(f"{root}: is a folder; name a file, as a folder of texts is no input of {columns.problem}")
-    return read_texts_folder(root, columns.format.encoding)
+    return read_texts_folder(root, columns)
 
 
 def _fold_group(options: DataOptions) -> Callable[[Any], str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal
 
 from foretoken import left
 from foretoken.data.problems import (
@@ -17,7 +18,7 @@ from foretoken.data.problems import (
 )
 from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.data.readers.formats import FileFormat
-from foretoken.data.readers.rows import CHOICES, ColumnNames
+from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames
 from foretoken.errors import did_you_mean, quoted
 from foretoken.options import check_fields, option
 
@@ -63,6 +64,15 @@ class DataOptions:
         AUTO,
     )
     format: FileFormat = option("How files with a delimiter between their columns are written.", factory=FileFormat)
+    bad_rows: Literal["error", "drop"] = option(
+        "What rows that cannot be used (no text, no label, a repeated id ...) come to: an error, or left out, counted "
+        "and listed in the record.",
+        ERROR,
+    )
+    min_documents: int | None = option(
+        "The different training documents that a class needs; see other. With folds, of all splits.", None, at_least=1
+    )
+    other: str = option("What classes with fewer come to: drop, or the class that they become.", DROP)
     config_name: str | None = option("The configuration of a hub data set.", None)
     split: str = option(
         "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is both validation "
@@ -113,7 +123,8 @@ class DataOptions:
     def columns(self) -> ColumnNames:
         """The columns of one's own tables."""
         format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
-        return ColumnNames(self.text_column, self.label_column, self.text_pair_column, self.problem, format)
+        bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
+        return ColumnNames(self.text_column, self.label_column, self.text_pair_column, self.problem, format, bad_rows)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
@@ -181,7 +192,7 @@ def _source(options: DataOptions) -> list[str]:
     return problems
 
 
-_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format")
+_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format", "bad_rows")
 
 
 def _unused(options: DataOptions) -> list[str]:
@@ -211,6 +222,8 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
 
 def _choices(options: DataOptions) -> list[str]:
     problems = []
+    if options.is_given("other") and options.min_documents is None:
+        problems.append("other has no use without min_documents, which says which classes are meant")
     if gone := left.gone(str(options.problem), left.PROBLEMS):
         problems.append(f"problem: {quoted(options.problem)} {gone}")
     elif options.problem not in PROBLEMS:

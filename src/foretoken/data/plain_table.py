@@ -35,3 +35,7 @@ class PlainTable:
     def __getitem__(self, name: str, /) -> list[Any]:
         """Return a column."""
         return self._columns[name]
+
+    def select(self, rows: Sequence[int]) -> PlainTable:
+        """Return these rows."""
+        return PlainTable({name: [values[row] for row in rows] for name, values in self._columns.items()})

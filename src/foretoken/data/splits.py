@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
-from foretoken.data.documents import E, Example
+from foretoken.data.documents import E, Example, shown
 from foretoken.errors import ConfigError, DataError
 
 
@@ -35,8 +35,14 @@ def split_off(documents: Sequence[E], fractions: Mapping[str, float], seed: int)
         DataError: a class has too few groups to be in every split.
     """
     place: dict[str, str] = {}
-    for label, groups in _groups_by_class(documents).items():
-        _refuse_small_class(label, groups, fractions)
+    classes = groups_by_class(documents)
+    needed = len(fractions) + 1
+    refuse_small_classes(
+        {label: len(groups) for label, groups in classes.items()},
+        needed,
+        f"train and {' and '.join(fractions)} need {needed} of each",
+    )
+    for groups in classes.values():
         place.update(_assign(groups, fractions, seed))
     keys = [_group(document) for document in documents]
     parts: dict[str, list[E]] = {name: [] for name in ("", *fractions)}
@@ -49,7 +55,7 @@ def _group(document: Example) -> str:
     return document.group or text_key(document.content)
 
 
-def _groups_by_class(documents: Sequence[Example]) -> dict[str, dict[str, int]]:
+def groups_by_class(documents: Sequence[Example]) -> dict[str, dict[str, int]]:
     """Return the size of every group, by the class of its first document."""
     home: dict[str, str] = {}
     classes: dict[str, dict[str, int]] = defaultdict(dict)
@@ -60,15 +66,18 @@ def _groups_by_class(documents: Sequence[Example]) -> dict[str, dict[str, int]]:
     return dict(sorted(classes.items()))
 
 
-def _refuse_small_class(label: str, groups: Mapping[str, int], fractions: Mapping[str, float]) -> None:
-    needed = len(fractions) + 1
-    if len(groups) < needed:
-        what = f"class {label!r} has" if label else "there are"
-        raise DataError(
-            f"{what} {len(groups)} different documents, but train and "
-            f"{' and '.join(fractions)} need at "
-            f"least {needed}; add documents, leave the class out (labels=...), or give one file per split"
-        )
+def refuse_small_classes(sizes: Mapping[str, int], needed: int, why: str) -> None:
+    """Raise a DataError that names every class with fewer different documents than are needed."""
+    small = {label: size for label, size in sorted(sizes.items(), key=lambda item: item[1]) if size < needed}
+    if not small:
+        return
+    if "" in small:  # of problems without classes
+        raise DataError(f"there are {small['']} different documents, but {why}; add documents")
+    described = shown([f"{label!r} ({size})" for label, size in small.items()])
+    raise DataError(
+        f"{len(small)} class{'es have' if len(small) > 1 else ' has'} too few different documents, {described}: {why}; "
+        f"add documents, leave such classes out (data.min_documents: {needed}) or make them one (data.other: NAME)"
+    )
 
 
 def _assign(groups: Mapping[str, int], fractions: Mapping[str, float], seed: int) -> dict[str, str]:

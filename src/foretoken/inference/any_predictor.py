@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from foretoken.data.plain_table import Table
-from foretoken.errors import AdapterError
-from foretoken.inference.predictor import Predictor, adapter_folder, load_for_inference, predict_rows
+from foretoken.data.plain_table import PlainTable, Table
+from foretoken.data.readers.rows import ERROR, BadRow, BadRows
+from foretoken.errors import AdapterError, DataError
+from foretoken.inference.predictor import (
+    Predictor,
+    adapter_folder,
+    load_for_inference,
+    predict_rows,
+    rows_without_tokens,
+)
 from foretoken.metrics.scaling import Scaling
 from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, load, texts_of, word_counts
 from foretoken.training.problems import Problem
 from foretoken.training.run.card import CARD, read_card
-from foretoken.training.tokens.encode import Truncation, count_lengths
+from foretoken.training.tokens.encode import Truncation, count_lengths, describe
+
+if TYPE_CHECKING:
+    import datasets
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,38 @@ def predict_table(
     if scaled and predictor.scaling is not None:
         outputs = predictor.scaling.apply(outputs)
     return outputs, count_lengths(lengths, None), lengths
+
+
+def answer_rows(
+    predictor: AnyPredictor, table: datasets.Dataset | PlainTable, bad_rows: BadRows, **settings: Any
+) -> list[dict[str, Any]]:
+    """Return ``id`` and answer of every row of a source, in order; a row that is not usable has its ``error``.
+
+    Args:
+        predictor: what predicts.
+        table: the rows that are usable.
+        bad_rows: those of the source that are not; rows without tokens are added, unless they are an error.
+        settings: those of :func:`predict_table`.
+
+    Raises:
+        DataError: a row has no tokens, and that is an error.
+    """
+    bad = {row.number: {"id": row.id, "error": row.reason} for row in bad_rows.rows}
+    names = list(table["id"])
+    numbers = [number for number in range(len(names) + len(bad)) if number not in bad]
+    try:
+        outputs, truncation, _ = predict_table(predictor, table, **settings) if names else ([], Truncation(0, 0, 0), [])
+    except DataError:
+        reasons = rows_without_tokens(predictor, table) if isinstance(predictor, Predictor) else {}
+        if bad_rows.policy == ERROR or not reasons:
+            raise
+        bad_rows.rows += [BadRow(numbers[row], names[row], names[row], reason) for row, reason in reasons.items()]
+        others = table.select([row for row in range(len(names)) if row not in reasons])
+        return answer_rows(predictor, others, bad_rows, **settings)
+    log.info(describe(truncation, predictor.max_length))
+    said = predictor.problem.to_json(outputs, table) if names else []
+    answers = {number: {"id": name} | answer for number, name, answer in zip(numbers, names, said, strict=True)}
+    return [answer for _, answer in sorted((bad | answers).items())]
 
 
 def _load_baseline(folder: Path) -> BaselinePredictor:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from peft import PeftConfig, PeftModel
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from foretoken.data.plain_table import Table
+from foretoken.data.documents import is_readable
+from foretoken.data.plain_table import PlainTable, Table
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
@@ -54,6 +55,9 @@ from foretoken.training.tokens.encode import EncodeSettings, Truncation, token_r
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
 from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner import HEAD_KEY, check_lora, use_fast_attention  # registers our methods with peft on the way
+
+if TYPE_CHECKING:
+    import datasets
 
 log = logging.getLogger(__name__)
 HEADLESS = "FEATURE_EXTRACTION"  # peft's name of a model that yields states alone
@@ -128,9 +132,24 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
 def refuse_unusable_texts(texts: Sequence[str]) -> None:
     """Raise a DataError for the first text without anything besides white space, or with bytes that are no UTF-8."""
     for number, text in enumerate(texts, 1):
-        text_value(f"document {number} of {len(texts)}", text, "text")
-        if not text.strip():
+        if not is_readable(text_value(f"document {number} of {len(texts)}", text, "text")):
             raise DataError(f"document {number} of {len(texts)} is empty; expected some text")
+
+
+def rows_without_tokens(predictor: Predictor, table: datasets.Dataset | PlainTable) -> dict[int, str]:
+    """Return the rows that cannot become tokens, and why; found by halves, as they are few."""
+    waiting, errors = [range(len(table["id"]))], dict[int, str]()
+    while waiting:
+        rows = waiting.pop()
+        try:
+            predictor.problem.encode(table.select(rows), predictor.settings)
+        except DataError as error:
+            half = len(rows) // 2
+            if half:
+                waiting += [rows[half:], rows[:half]]
+            else:
+                errors[rows[0]] = str(error)
+    return errors
 
 
 def predict_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from foretoken.limits import MOST_BINS
 from foretoken.options import option
@@ -20,6 +20,9 @@ class EvaluateCommand(InferenceOptions):
 
     file: str = option("labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
     label_column: str | None = option("column of the label (default: as in training)", None)
+    bad_rows: Literal["error", "drop"] = option(
+        "rows that cannot be used are an error, or left out and counted", "error"
+    )
     ece_bins: int = option("bins of the calibration error", 15, at_least=1, at_most=MOST_BINS)
     predictions: Path | None = option("write the predictions to this parquet file", None)
 
@@ -40,7 +43,7 @@ def run(words: Sequence[str]) -> int:
     predictor = options.load()
     options.check_result(options.predictions, predictor, options.file)
     problem = replace(predictor.problem, n_bins=options.ece_bins)
-    data = DataOptions(path=options.file, **{**predictor.columns, **options.columns})
+    data = DataOptions(path=options.file, **{**predictor.columns, **options.columns}, bad_rows=options.bad_rows)
     documents = load_examples(options.file, data, problem.name, problem.labels)
     outcome = predicted(
         replace(predictor, problem=problem),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,12 +18,15 @@ from foretoken_cli.inference import InferenceOptions
 from foretoken_cli.parser import parse
 
 if TYPE_CHECKING:
-    from foretoken.data.plain_table import Table
+    import datasets
+
+    from foretoken.data.plain_table import PlainTable
+    from foretoken.data.readers.rows import BadRows
     from foretoken.inference.any_predictor import AnyPredictor
 
 log = logging.getLogger(__name__)
 _WITH_RAY = ("workers", "adapter_column", "rows_per_block")
-_WITHOUT_RAY = ("batch_size", "unscaled", "attention_engine", "packing")
+_WITHOUT_RAY = ("batch_size", "unscaled", "attention_engine", "packing", "strict")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,7 @@ class PredictCommand(InferenceOptions):
     texts: list[str] | None = option("texts to label", None, positional=True)
     input: str | None = option("file, folder of txt files, or - for one document per line of stdin", None)
     output: Path | None = option("write there instead of to stdout", None, short="-o")
+    strict: bool = option("stop at a row that cannot be used, in place of giving it an `error` and exit code 1", False)
     ray: bool = option("parquet to parquet with workers of a Ray cluster: $RAY_ADDRESS, or one of this machine", False)
     workers: int = option("processes with a model each, with --ray", 1, at_least=1, at_most=10_000)
     adapter_column: str | None = option(
@@ -49,29 +54,31 @@ def run(words: Sequence[str]) -> int:
         _refuse_unless_default(options, name, "needs --ray")
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
+    from foretoken.data.readers.rows import DROP, ERROR, BadRows
     from foretoken.files import write_text
-    from foretoken.inference.any_predictor import predict_table
-    from foretoken.training.tokens.encode import describe
+    from foretoken.inference.any_predictor import answer_rows
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.input)
-    rows = _rows(options, predictor)
-    outputs, truncation, _ = predict_table(
+    bad_rows = BadRows(ERROR if options.strict else DROP)
+    answers = answer_rows(
         predictor,
-        rows,
+        _rows(options, predictor, bad_rows),
+        bad_rows,
         batch_size=options.batch_size,
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
     )
-    log.info(describe(truncation, predictor.max_length))
-    answers = zip(rows["id"], predictor.problem.to_json(outputs, rows), strict=True)
-    lines = (json_line({"id": name} | answer, to_stdout=options.output is None) for name, answer in answers)
+    lines = (json_line(answer, to_stdout=options.output is None) for answer in answers)
     if options.output is None:
         for line in lines:
             say(line)
     else:
         write_text(options.output, "".join(f"{line}\n" for line in lines))
-    return 0
+    if bad_rows.rows:
+        first = min(bad_rows.rows, key=lambda row: row.number).reason
+        log.error("%s of %s rows have an error, not an answer; the first: %s", len(bad_rows.rows), len(answers), first)
+    return 1 if bad_rows.rows else 0
 
 
 def _run_with_ray(options: PredictCommand) -> int:
@@ -121,30 +128,34 @@ def json_line(values: object, *, to_stdout: bool = False) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _rows(options: PredictCommand, predictor: AnyPredictor) -> Table:
+def _rows(options: PredictCommand, predictor: AnyPredictor, bad_rows: BadRows) -> datasets.Dataset | PlainTable:
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
-    from foretoken.data.plain_table import PlainTable
-    from foretoken.inference.predictor import refuse_unusable_texts
-
     if options.input is None or options.input == "-":
-        typed = [(str(number), text) for number, text in enumerate(options.texts or (), 1)]
-        texts = _stdin_lines() if options.input else typed
         predictor.problem.check_texts()
-        refuse_unusable_texts([text for _, text in texts])
-        return PlainTable({"id": [name for name, _ in texts], "text": [text for _, text in texts]})
+        texts = _stdin_lines() if options.input else list(enumerate(options.texts or (), 1))
+        return _of_texts("stdin line" if options.input else "text", texts, bad_rows)
     from foretoken.data.load import load_inputs
     from foretoken.data.options import DataOptions
 
     columns = dict(predictor.columns) | options.columns
-    return load_inputs(options.input, DataOptions(path=options.input, **columns), predictor.problem.name)
+    return load_inputs(options.input, DataOptions(path=options.input, **columns), predictor.problem.name, bad_rows)
 
 
-def _stdin_lines() -> list[tuple[str, str]]:
-    try:
-        lines = sys.stdin.read().splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(f"stdin: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    found = [(str(number), line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
+def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:
+    from foretoken.data.plain_table import PlainTable
+    from foretoken.data.readers.rows import ColumnNames, documents_from_rows
+
+    rows = [(f"{where} {number}", {"id": str(number), "text": text}) for number, text in texts]
+    documents = documents_from_rows(where, rows, ColumnNames(label=None, bad_rows=bad_rows))
+    return PlainTable({name: [getattr(document, name) for document in documents] for name in ("id", "text")})
+
+
+def _stdin_lines() -> list[tuple[int, str]]:
+    """Return the lines of stdin that are not blank, with their numbers; bytes that are not UTF-8 stay to be refused."""
+    from foretoken.data.readers.files import text_lines
+
+    text = sys.stdin.buffer.read().removeprefix(BOM_UTF8).decode("utf-8", "surrogateescape")
+    lines = [(number, line) for number, line in enumerate(text_lines(text), 1) if line.strip()]
+    if not lines:
         raise DataError("stdin: no text; expected one document per line")
-    return found
+    return lines

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, refuse_empty, shown
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, shown
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers.encodings import AUTO
 from foretoken.data.readers.files import entries, is_folder, read_text, without_gz
 from foretoken.data.readers.hub import read_saved
-from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.rows import ColumnNames, not_empty, read_each
 from foretoken.data.readers.user_data import file_suffixes, read_examples
 from foretoken.errors import DataError
 
@@ -49,8 +48,8 @@ def read_folder(root: Path, columns: ColumnNames) -> Corpus:
         )
     folders = _subfolders(root)
     if any(folder.name.lower() == "train" for folder in folders):
-        return Corpus(_read_split_folders(root, folders, columns.format.encoding))
-    return Corpus({"train": read_label_folders(root, columns.format.encoding)})
+        return Corpus(_read_split_folders(root, folders, columns))
+    return Corpus({"train": read_label_folders(root, columns)})
 
 
 def is_saved_dataset(root: Path) -> bool:
@@ -58,35 +57,30 @@ def is_saved_dataset(root: Path) -> bool:
     return any((root / marker).is_file() for marker in _DATASETS_MARKERS)
 
 
-def read_label_folders(root: Path, encoding: str = AUTO) -> list[Document]:
+def read_label_folders(root: Path, columns: ColumnNames) -> list[Document]:
     """Return the documents of ``<root>/<label>/*.txt``; the id is ``<label>/<file name>``."""
-    documents = [
-        Document(
-            f"{folder.name}/{without_gz(path).stem}",
-            read_text(path, encoding, may_be_empty=True),
-            folder.name,
-            str(path),
-        )
+    files = [
+        {"path": path, "id": f"{folder.name}/{without_gz(path).stem}", "label": folder.name}
         for folder in _subfolders(root)
         for path in _text_files(folder)
     ]
-    if not documents:
-        raise DataError(f"{root}: no usable files: {_found(root)}; {_EXPECTED}")
-    refuse_empty(documents)
+    documents = _read_texts(files, columns, f"{root}: no usable files: {_found(root)}; {_EXPECTED}")
     _warn_of_other_files(root)
     return documents
 
 
-def read_texts_folder(root: Path, encoding: str = AUTO) -> list[Document]:
+def read_texts_folder(root: Path, columns: ColumnNames) -> list[Document]:
     """Return the .txt files at and below a folder, without labels; the id is the relative path."""
-    documents = [
-        Document(path.relative_to(root).as_posix(), read_text(path, encoding, may_be_empty=True), None, str(path))
-        for path in _texts_below(root)
-    ]
-    if not documents:
-        raise DataError(f"{root}: no .txt files at or below this folder: {_found(root)}")
-    refuse_empty(documents)
-    return documents
+    files = [{"path": path, "id": path.relative_to(root).as_posix(), "label": None} for path in _texts_below(root)]
+    return _read_texts(files, columns, f"{root}: no .txt files at or below this folder: {_found(root)}")
+
+
+def _read_texts(files: Sequence[Mapping[str, Any]], columns: ColumnNames, said_of_none: str) -> list[Document]:
+    def read(where: str, file: Mapping[str, Any], number: int) -> Document:
+        text = read_text(file["path"], columns.format.encoding, may_be_empty=True)
+        return not_empty(Document(file["id"], text, file["label"], where))
+
+    return read_each(((str(file["path"]), file) for file in files), read, columns, said_of_none)
 
 
 def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Path]]:
@@ -126,7 +120,7 @@ def _join(shards: Sequence[Sequence[Any]]) -> Sequence[Example]:
     ]
 
 
-def _read_split_folders(root: Path, folders: Sequence[Path], encoding: str) -> dict[str, list[Document]]:
+def _read_split_folders(root: Path, folders: Sequence[Path], columns: ColumnNames) -> dict[str, list[Document]]:
     splits: dict[str, list[Document]] = {}
     for folder in folders:
         split = SPLIT_ALIASES.get(folder.name.lower())
@@ -138,7 +132,7 @@ def _read_split_folders(root: Path, folders: Sequence[Path], encoding: str) -> d
             )
         if split in splits:
             raise DataError(f"{folder}: a second folder for split {split!r}; keep one of them")
-        splits[split] = read_label_folders(folder, encoding)
+        splits[split] = read_label_folders(folder, columns)
     return splits
 
 

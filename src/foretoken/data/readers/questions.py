@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import checked
 from foretoken.data.examples import QuestionExample
-from foretoken.data.readers.encodings import UTF_8
+from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.data.readers.files import read_text, without_gz
 from foretoken.data.readers.json_files import read_json
-from foretoken.data.readers.rows import ANSWERS, CONTEXT, QUESTION, ColumnNames, Row, field_of, filled, row_id, usable
+from foretoken.data.readers.rows import (
+    ANSWERS,
+    CONTEXT,
+    QUESTION,
+    ColumnNames,
+    Row,
+    field_of,
+    filled,
+    read_each,
+    row_id,
+)
 from foretoken.data.readers.tables import read_rows
 from foretoken.errors import DataError
 
 _log = logging.getLogger(__name__)
 _field = partial(field_of, record="SQuAD v1.1 or v2.0")
 Span = tuple[int, int]
+_SQUAD = ColumnNames(problem=QUESTION_ANSWERING)
 
 
 def read_questions(path: Path, columns: ColumnNames) -> list[QuestionExample]:
@@ -29,7 +39,7 @@ def read_questions(path: Path, columns: ColumnNames) -> list[QuestionExample]:
         DataError: the file, a record or a value is not usable; the message names the place.
     """
     if without_gz(path).suffix.lower() == ".json" and _is_squad(path, columns.format.encoding):
-        return read_squad(path, labelled=columns.label is not None, encoding=columns.format.encoding)
+        return read_squad(path, columns)
     return questions_from_rows(path, read_rows(path, columns.needed, format=columns.format), columns)
 
 
@@ -38,22 +48,18 @@ def _is_squad(path: Path, encoding: str) -> bool:
     return '"paragraphs"' in text or '"question"' not in text  # in a text, these quotes would have backslashes
 
 
-def read_squad(path: Path, *, labelled: bool = True, encoding: str = UTF_8) -> list[QuestionExample]:
+def read_squad(path: Path, columns: ColumnNames = _SQUAD) -> list[QuestionExample]:
     """Return the questions of a file in SQuAD's format, v1.1 or v2.0; those of an article form a group.
 
-    A question with ``is_impossible: true`` has no answer. Without ``labelled`` answers are not read.
+    A question with ``is_impossible: true`` has no answer. Without ``columns.label`` answers are not read.
 
     Raises:
         DataError: the file or a record is malformed, or an answer is not in its context.
     """
-    articles = _list(str(path), read_json(path, encoding), "data")
+    articles = _list(str(path), read_json(path, columns.format.encoding), "data")
     places = _Places(path)
-    examples = [
-        example
-        for number, article in enumerate(articles, 1)
-        for example in _article(f"{path}:article {number}", number, article, places, labelled)
-    ]
-    return _checked(path, examples, places)
+    rows = (row for number, article in enumerate(articles, 1) for row in _squad_rows(path, number, article))
+    return _questions(path, rows, partial(_squad_question, places, columns.label is not None), columns, places)
 
 
 def questions_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[QuestionExample]:
@@ -66,21 +72,21 @@ def questions_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
         DataError: no rows, a missing or empty value, or an answer that is not in its context.
     """
     groups: dict[str, str] = {}
-    places, examples = _Places(source), []
-    for number, (where, values) in enumerate(usable(rows)):
+    places = _Places(source)
+
+    def read(where: str, values: Mapping[str, Any], number: int) -> QuestionExample:
         context = filled(where, values[CONTEXT], CONTEXT)
-        given = () if columns.label is None else _given(where, values[ANSWERS])
-        examples.append(
-            QuestionExample(
-                row_id(where, values, number),
-                filled(where, values[QUESTION], QUESTION).strip(),
-                context,
-                places.of(where, context, given),
-                where,
-                group=groups.setdefault(context, f"context {len(groups) + 1}"),
-            )
+        answers = () if columns.label is None else _given(where, values[ANSWERS])
+        return QuestionExample(
+            row_id(where, values, number),
+            filled(where, values[QUESTION], QUESTION).strip(),
+            context,
+            places.of(where, context, answers),
+            where,
+            group=groups.setdefault(context, f"context {len(groups) + 1}"),
         )
-    return _checked(source, examples, places)
+
+    return _questions(source, rows, read, columns, places)
 
 
 class _Places:
@@ -124,17 +130,24 @@ def _occurrences(context: str, text: str) -> list[int]:
     return found
 
 
-def _article(where: str, number: int, article: object, places: _Places, labelled: bool) -> Iterator[QuestionExample]:
+def _squad_rows(path: Path, number: int, article: object) -> Iterator[Row]:
+    where = f"{path}:article {number}"
     for count, paragraph in enumerate(_list(where, article, "paragraphs"), 1):
         here = f"{where}, paragraph {count}"
-        context = filled(here, _field(here, paragraph, "context"), "context")
         for asked in _list(here, paragraph, "qas"):
-            name = str(_field(here, asked, "id"))
-            place = f"{here}, question {name!r}"
-            given = _squad_answers(place, asked) if labelled else ()
-            question = filled(place, _field(place, asked, "question"), "question").strip()
-            spans = places.of(place, context, given)
-            yield QuestionExample(name, question, context, spans, place, group=f"article {number}")
+            name = _field(here, asked, "id")
+            place = f"{here}, question {str(name)!r}"
+            yield place, {"id": name, "paragraph": paragraph, "asked": asked, "group": f"article {number}"}
+
+
+def _squad_question(
+    places: _Places, labelled: bool, where: str, values: Mapping[str, Any], number: int
+) -> QuestionExample:
+    context = filled(where, _field(where, values["paragraph"], "context"), "context")
+    question = filled(where, _field(where, values["asked"], "question"), "question").strip()
+    answers = _squad_answers(where, values["asked"]) if labelled else ()
+    spans = places.of(where, context, answers)
+    return QuestionExample(row_id(where, values, number), question, context, spans, where, group=values["group"])
 
 
 def _squad_answers(where: str, asked: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
@@ -174,6 +187,14 @@ def _list(where: str, values: object, name: str) -> list[Any]:
     return found
 
 
-def _checked(source: Path | str, examples: list[QuestionExample], places: _Places) -> list[QuestionExample]:
+def _questions(
+    source: Path | str,
+    rows: Iterable[Row],
+    read: Callable[[str, Mapping[str, Any], int], QuestionExample],
+    columns: ColumnNames,
+    places: _Places,
+) -> list[QuestionExample]:
+    none = f"{source}: has no questions; expected at least one question with its context"
+    questions = read_each(rows, read, columns, none)
     places.say()
-    return checked(examples, f"{source}: has no questions; expected at least one question with its context")
+    return questions

@@ -2,30 +2,89 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from foretoken.data.documents import Document, checked, refuse_empty, shown
+from foretoken.data.documents import Document, E, is_empty, refuse_repeated_id, shown
 from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
 from foretoken.data.readers.encodings import BAD_BYTE
 from foretoken.data.readers.formats import FileFormat
 from foretoken.errors import DataError, did_you_mean
 
+_log = logging.getLogger(__name__)
 UsableRow = tuple[str, Mapping[str, Any]]  # where, and the values by column
 Row = tuple[str, Mapping[str, Any] | DataError]  # or why this row is not usable; those behind it can be read
+MOST_LISTED = 1000  # bad rows in a record
 MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 CHOICES = "choices"
 CANDIDATE_COLUMNS, ANSWER = ("query", "candidates", "supports"), "answer"
 QUESTION, CONTEXT, ANSWERS = "question", "context", "answers"
 OPTIONAL = ("id",)  # columns that are read where they are
+ERROR, DROP = "error", "drop"  # what rows that are not usable come to
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that is not usable: its number among all of its source, from 0, its id, where it is, and why."""
+
+    number: int
+    id: str
+    where: str
+    reason: str
+
+
+@dataclass
+class BadRows:
+    """The rows that are not usable: an error that names the first, or set aside.
+
+    Attributes:
+        policy: ``error`` or ``drop``.
+        remedy: the option that sets them aside, for the error; None where there is none.
+        rows: those that were set aside.
+        total: how many rows were read, with them.
+    """
+
+    policy: str = ERROR
+    remedy: str | None = None
+    rows: list[BadRow] = field(default_factory=list)
+    total: int = 0
+
+    def set_aside(self, rows: Sequence[BadRow], total: int) -> None:
+        """Take the bad ones of so many rows of a source.
+
+        Raises:
+            DataError: they are an error, or there are no others.
+        """
+        if rows and self.policy == ERROR:
+            others = f" ({len(rows):,} of {total:,} rows are not usable: {shown([row.where for row in rows])})"
+            remedy = f"; {self.remedy} leaves such rows out" if self.remedy and len(rows) < total else ""
+            raise DataError(f"{rows[0].reason}{others if len(rows) > 1 else ''}{remedy}")
+        self.rows += rows
+        self.total += total
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a record says of the rows that were set aside, and log it; an empty one where there are none."""
+        if not self.rows:
+            return {}
+        reasons = shown([row.reason for row in self.rows])
+        _log.warning(
+            "left out %s of %s rows that are not usable: %s", f"{len(self.rows):,}", f"{self.total:,}", reasons
+        )
+        listed = [asdict(row) for row in self.rows[:MOST_LISTED]]
+        return {"bad_rows": {"count": len(self.rows), "of": self.total, "rows": listed}}
 
 
 @dataclass(frozen=True)
 class ColumnNames:
     """The columns of a table that are read; ``label`` None: the rows are yet to be predicted.
+
+    ``bad_rows`` takes the rows that are not usable.
 
     >>> ColumnNames("question", "answer", problem="multiple-choice").needed
     ['question', 'answer', 'choices']
@@ -36,6 +95,7 @@ class ColumnNames:
     text_pair: str | None = None
     problem: str = CLASSIFICATION
     format: FileFormat = field(default_factory=FileFormat)
+    bad_rows: BadRows = field(default_factory=BadRows, compare=False)
 
     @property
     def needed(self) -> list[str]:
@@ -83,29 +143,79 @@ def refuse_claim(where: str, rows: int) -> None:
         raise DataError(f"{where}: has {rows:,} rows, and at most {MOST_ROWS:,} are read; take fewer")
 
 
+def read_each(
+    rows: Iterable[tuple[str, V | DataError]],
+    make: Callable[[str, V, int], E],
+    columns: ColumnNames,
+    said_of_none: str,
+) -> list[E]:
+    """Return what each row becomes; a row that is not usable, or repeats an id, goes to ``columns.bad_rows``.
+
+    Args:
+        rows: where each is, and its values or why there are none.
+        make: makes an example of where, values and number of a row, from 0.
+        columns: those of the source.
+        said_of_none: the error for a source without any row.
+
+    Raises:
+        DataError: there is no row, or bad rows are an error, or none of labelled ones is usable.
+    """
+    examples: list[E] = []
+    bad: list[BadRow] = []
+    first: dict[str, str] = {}
+    number = -1
+    for number, (where, values) in enumerate(rows):
+        try:
+            if isinstance(values, DataError):
+                raise values
+            example = make(where, values, number)
+            refuse_repeated_id(first, example)
+        except DataError as error:
+            bad.append(BadRow(number, _id_or_number(values, number), where, str(error)))
+        else:
+            examples.append(example)
+    columns.bad_rows.set_aside(bad, number + 1)
+    if not examples and not (bad and columns.label is None):
+        raise DataError(f"{bad[0].reason} (all {len(bad)} rows are so)" if bad else said_of_none)
+    return examples
+
+
 def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Document]:
     """Return checked documents; the column ``id`` is used where there is one, else the row's number.
 
     Raises:
-        DataError: no rows, a missing value, a text that is no string, a label that is no number where the
-            problem is regression, an empty document, a repeated id.
+        DataError: no rows, or one with a missing value, a text that is no string, a label that is no number where the
+            problem is regression, an empty text, a repeated id.
     """
-    documents = [_document(where, values, number, columns) for number, (where, values) in enumerate(usable(rows))]
-    refuse_empty(documents)
-    return checked(documents, f"{source}: has no documents; expected at least one row of data")
+    none = f"{source}: has no documents; expected at least one row of data"
+    return read_each(rows, partial(_document, columns), columns, none)
 
 
-def _document(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> Document:
+def _document(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> Document:
     label = columns.label
     regression = columns.problem == REGRESSION
-    return Document(
-        id=row_id(where, values, number),
-        text=text_value(where, values[columns.text], columns.text),
-        text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
-        label=None if label is None or regression else label_name(where, values[label], label),
-        value=label_value(where, values[label], label) if label is not None and regression else None,
-        where=where,
+    return not_empty(
+        Document(
+            id=row_id(where, values, number),
+            text=text_value(where, values[columns.text], columns.text),
+            text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
+            label=None if label is None or regression else label_name(where, values[label], label),
+            value=label_value(where, values[label], label) if label is not None and regression else None,
+            where=where,
+        )
     )
+
+
+def not_empty(document: Document) -> Document:
+    """Return a document that has text; DataError for any other."""
+    if is_empty(document):
+        raise DataError(f"{document.where}: the document is empty, id {document.id!r}; fill in its text, or remove it")
+    return document
+
+
+def _id_or_number(values: object, number: int) -> str:
+    value = values.get("id") if isinstance(values, Mapping) else None
+    return str(number) if value is None or value == "" else str(value)
 
 
 def row_id(where: str, values: Mapping[str, object], number: int) -> str:
@@ -149,8 +259,8 @@ def _whole(where: str, value: str, column: str) -> str:
         if BAD_BYTE.match(value[error.start]):
             raise DataError(
                 f"{where}: column {column!r} has byte 0x{ord(value[error.start]) - 0xDC00:02x} at character "
-                f"{error.start + 1}, which is not valid in the file's encoding; repair it, name the encoding with "
-                "data.encoding, or leave such rows out with data.bad_rows: drop"
+                f"{error.start + 1}, which is not valid in the file's encoding; repair it, or name the encoding with "
+                "data.encoding"
             ) from None
         raise DataError(
             f"{where}: column {column!r} holds half of a surrogate pair at character {error.start + 1}; "

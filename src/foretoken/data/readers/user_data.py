@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from foretoken.data.documents import Example, checked
+from foretoken.data.documents import Example
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import (
     CANDIDATES,
@@ -27,9 +28,9 @@ from foretoken.data.readers.rows import (
     Row,
     documents_from_rows,
     filled,
+    read_each,
     row_id,
     text_value,
-    usable,
 )
 from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
 from foretoken.errors import ConfigError, DataError, did_you_mean
@@ -77,7 +78,7 @@ def file_suffixes(problem: str) -> tuple[str, ...] | None:
     return None if problem == TOKEN_CLASSIFICATION else tuple(READERS)
 
 
-def _source(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> GenerationExample:
+def _source(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> GenerationExample:
     """Return a checked source with its targets: a text, or a list of texts that are all right."""
     targets = () if columns.label is None else _targets(where, values[columns.label], columns.label)
     text = filled(where, values[columns.text], columns.text)
@@ -92,7 +93,7 @@ def _targets(where: str, value: object, column: str) -> tuple[str, ...]:
     return tuple(filled(where, text, column) for text in value)
 
 
-def _candidates(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> CandidateExample:
+def _candidates(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> CandidateExample:
     """Return a question of the shape of QAngaroo: {id, query, candidates, answer, supports}.
 
     Texts stay as published; ``answer`` becomes its number among the candidates, and 0 without ``columns.label``.
@@ -121,7 +122,7 @@ def _texts(where: str, values: Mapping[str, object], name: str) -> tuple[str, ..
     return tuple(text_value(where, text, name) for text in found)
 
 
-def _question(where: str, values: Mapping[str, object], number: int, columns: ColumnNames) -> ChoiceExample:
+def _question(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> ChoiceExample:
     """Return a checked question; the label is the number of the right choice, from 0, or its text."""
     text = filled(where, values[columns.text], columns.text)
     choices = _choices(where, values[CHOICES])
@@ -153,12 +154,12 @@ def _right_choice(where: str, value: object, choices: tuple[str, ...], column: s
     )
 
 
-def _rows_of(make: Callable[[str, Mapping[str, object], int, ColumnNames], Example]) -> _Table:
+def _rows_of(make: Callable[[ColumnNames, str, Mapping[str, object], int], Example]) -> _Table:
     """Return what reads a table whose rows this function reads."""
 
     def read(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Example]:
-        examples = [make(where, values, number, columns) for number, (where, values) in enumerate(usable(rows))]
-        return checked(examples, f"{source}: has no rows; expected at least one with {', '.join(columns.needed)}")
+        none = f"{source}: has no rows; expected at least one with {', '.join(columns.needed)}"
+        return read_each(rows, partial(make, columns), columns, none)
 
     return read
 

@@ -152,6 +152,8 @@ def task_errors(values: Mapping[str, object]) -> list[str]:
     problem = values.get("problem", CLASSIFICATION) if task is None else task.problem
     if "join_documents" in given and problem != TOKEN_CLASSIFICATION:
         errors.append(f"join_documents is for {TOKEN_CLASSIFICATION}, got data for {problem}")
+    if "min_documents" in given and problem != CLASSIFICATION:
+        errors.append(f"min_documents is for {CLASSIFICATION}, got data for {problem}")
     for owner in TASKS.values():
         own = [option for option in owner.options if option in given and owner is not task]
         errors.extend(f"{option} is for task {owner.name!r}, got task {quoted(name)}" for option in own)

@@ -66,6 +66,7 @@ def train_baseline(recipe: Recipe, measured: Sequence[str]) -> JsonObject:
             documents={name: asdict(counts) for name, counts in documents.items()},
             parameters=asdict(count) | {"trainable": count.trainable, "percent": count.percent},
             fingerprint=fingerprint,
+            **data.left_out,
         )
         predictions = {name: predicted(model, problem, data.splits[name], lengths[name]) for name in measured}
         scaling = scaling_of(recipe.calibration, predictions["validation"])

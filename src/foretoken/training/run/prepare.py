@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -55,6 +55,7 @@ class Prepared:
     base_model: str
     fingerprint: Mapping[str, str]
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
+    left_out: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def head(self) -> HeadOptions | None:
@@ -90,7 +91,9 @@ def prepare(recipe: Recipe) -> Prepared:
     _say(recipe, adapted, problem)
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
-    return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint, precision)
+    return Prepared(
+        adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint, precision, data.left_out
+    )
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
@@ -251,4 +254,5 @@ def summary(prepared: Prepared) -> dict[str, Any]:
         "max_length": prepared.max_length,
         "documents": {name: asdict(counts) for name, counts in prepared.truncations.items()},
         "parameters": asdict(count) | {"trainable": count.trainable, "percent": count.percent},
+        **prepared.left_out,
     }
