@@ -58,7 +58,7 @@ def test_predict_a_file_a_folder_and_stdin_give_the_same(finished, cli, tmp_path
     expected = [row["probabilities"] for row in answers(cli("predict", finished, *texts).out)]
     from_file = answers(cli("predict", finished, "--input", data, "--text-column", "body").out)
     from_folder = answers(cli("predict", finished, "--input", folder).out)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join([texts[0], "", texts[1]])))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join([texts[0], "", texts[1]]).encode())))
     from_stdin = answers(cli("predict", finished, "--input", "-").out)
     for rows in (from_file, from_folder, from_stdin):
         assert [row["probabilities"] for row in rows] == expected
@@ -85,7 +85,7 @@ def test_a_very_long_text_is_cut_and_said(finished, cli):
 
 
 def test_an_empty_text_and_texts_with_input_or_neither_are_refused(finished, refused):
-    assert "document 2 of 2 is empty" in refused("predict", finished, "lunch", "   \n")
+    assert "text 2: the document is empty" in refused("predict", finished, "lunch", "   \n", "--strict")
     assert "either texts, or --input" in refused("predict", finished)
     assert "either texts, or --input" in refused("predict", finished, "a", "--input", "-")
 
@@ -130,3 +130,36 @@ def test_columns_are_those_of_the_training_data(finished, tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert main(["evaluate", str(folder), str(file), "--text-column", "text"]) == 2
     assert "no column 'text'; the columns are body, kind" in capsys.readouterr().err
+
+
+def test_predict_goes_on_after_rows_that_cannot_be_used(finished, cli, refused, tmp_path):
+    rows = [{"id": "a", "text": "lunch"}, {"id": "b", "text": " "}, {"id": "a", "text": "prize"}, {"id": "c"}]
+    rows += [{"id": "d", "text": "\u200b"}, {"id": "e", "text": "prize word1"}]
+    data, out = tmp_path / "texts.jsonl", tmp_path / "out.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
+    result = cli("predict", finished, "--input", data, "-o", out)
+    assert result.code == 1
+    assert "5 of 7 rows have an error" in result.err
+    said = answers(out.read_text())
+    assert [row["id"] for row in said] == ["a", "b", "a", "c", "d", "e", "6"]
+    assert ["error" in row for row in said] == [False, True, True, True, True, False, True]
+    assert [said[0], said[5]] == [
+        row | {"id": name}
+        for row, name in zip(answers(cli("predict", finished, "lunch", "prize word1").out), "ae", strict=True)
+    ]
+    assert ":2: " in said[1]["error"]
+    out.unlink()
+    assert ":2: " in refused("predict", finished, "--input", data, "-o", out, "--strict")
+    assert not out.exists()
+    nothing = cli("predict", finished, "", "\u2028")
+    assert (nothing.code, [row["id"] for row in answers(nothing.out)]) == (1, ["1", "2"])
+
+
+def test_lines_of_stdin_end_at_line_feeds_and_carriage_returns_alone(finished, cli, monkeypatch):
+    separators = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+    lines = ["lunch", *(f"lunch{mark}prize" for mark in separators), "word1"]
+    for end in ("\n", "\r\n", "\r"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(end.join(lines).encode())))
+        assert [row["id"] for row in answers(cli("predict", finished, "--input", "-").out)] == [
+            str(number) for number in range(1, len(lines) + 1)
+        ]

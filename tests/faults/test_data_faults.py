@@ -15,6 +15,7 @@ from pyarrow import parquet
 from foretoken.data.load import load_data, load_inputs
 from foretoken.data.options import DataOptions
 from foretoken.data.readers import files, folders
+from foretoken.data.readers.rows import ColumnNames
 from foretoken.errors import DataError
 
 from support.faults.forked import assert_done_or_refused
@@ -223,9 +224,9 @@ def test_a_file_larger_than_the_memory(train, tmp_path):
 def test_texts_of_the_command_line_and_of_stdin(train, forked, tiny_files, tmp_path):
     assert assert_done_or_refused(train(tiny_files.data))
     run = tmp_path / "runs0" / "run"
-    refused(forked("predict", run, "word1", "a\udcffb"), "document 2 of 2: ", "half of a surrogate pair")
-    refused(forked("predict", run, "word1", " "), "document 2 of 2 is empty")
-    refused(forked("predict", run, "--input", "-", stdin="a\udcffb"), "stdin: not UTF-8 text")
+    refused(forked("predict", run, "word1", "a\udcffb", "--strict"), "text 2: ", "byte 0xff")
+    refused(forked("predict", run, "word1", " ", "--strict"), "text 2: the document is empty")
+    refused(forked("predict", run, "--input", "-", "--strict", stdin="a\udcffb"), "stdin line 1: ", "byte 0xff")
     ended = forked("predict", run, "--input", "-", stdin="a\0b\x1b[31m\n\n\ufeffword1\n")
     assert assert_done_or_refused(ended)
     assert ended.out.count("\n") == 2
@@ -320,5 +321,5 @@ def test_a_file_that_vanishes_after_it_was_listed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(folders, "entries", vanishing)
     with pytest.raises(DataError, match="no such file"):
-        folders.read_label_folders(root)
+        folders.read_label_folders(root, ColumnNames())
     assert Path(root / "ham").is_dir()

@@ -68,7 +68,10 @@ def check(forked, recipe_for, run_for, tmp_path_factory):
         if given is None:
             return
         predicted = forked("predict", run_for(PROBLEMS[name]), "--input", given)
-        if assert_done_or_refused(predicted):
+        if predicted.code == 1:
+            assert not learned, predicted.err
+            assert '"error": ' in predicted.out
+        elif assert_done_or_refused(predicted):
             assert predicted.out.count("\n") == count_rows(given)
         elif learned and name != "splits":
             raise AssertionError(f"trained on what cannot be predicted: {predicted.err}")

@@ -305,7 +305,7 @@ def label_value(where: str, value: Any, column: str) -> float:
     if not math.isfinite(number):
         hint = "; data.format.decimal: ',' reads decimal commas" if "," in str(value) else ""
         raise DataError(
-            f"{where}: column {column!r} holds {value!r}, expected a number, as regression predicts one{hint}"
+            f"{where}: column {column!r} holds {value!r:.80}, expected a number, as regression predicts one{hint}"
         )
     return number
 
