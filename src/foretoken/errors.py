@@ -62,6 +62,8 @@ class DataError(ForetokenError, ValueError):
     The message is one printable line of bounded length, whatever names and values of the data are in it.
     """
 
+    row_id: object = None  # of the row that it is about, where that has an id
+
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
 

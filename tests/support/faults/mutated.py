@@ -268,7 +268,7 @@ def count_rows(path):
         return pyarrow.ipc.open_stream(path.read_bytes()).read_all().num_rows
     if path.suffix == ".parquet":
         return parquet.read_metadata(path).num_rows
-    text = path.read_bytes().decode("utf-8-sig")
+    text = path.read_bytes().decode("utf-8-sig", "replace")
     if path.suffix in (".csv", ".tsv"):
         delimiter = "\t" if path.suffix == ".tsv" else ","
         return len([row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]) - 1

@@ -99,6 +99,7 @@ def _row(where: str, value: object, needed: Sequence[str]) -> Row:
             raise DataError(f"{where}: got a JSON {type(value).__name__}, expected an object such as {{{example}}}")
         check_columns(where, value, needed)
     except DataError as error:
+        error.row_id = value.get("id") if isinstance(value, dict) else None
         return where, error
     return where, value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,6 @@ def questions_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
     Raises:
         DataError: no rows, a missing or empty value, or an answer that is not in its context.
     """
-    groups: dict[str, str] = {}
     places = _Places(source)
 
     def read(where: str, values: Mapping[str, Any], number: int) -> QuestionExample:
@@ -83,10 +83,13 @@ def questions_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
             context,
             places.of(where, context, answers),
             where,
-            group=groups.setdefault(context, f"context {len(groups) + 1}"),
         )
 
-    return _questions(source, rows, read, columns, places)
+    groups: dict[str, str] = {}
+    return [
+        replace(question, group=groups.setdefault(question.context, f"context {len(groups) + 1}"))
+        for question in _questions(source, rows, read, columns, places)
+    ]
 
 
 class _Places:

@@ -62,9 +62,9 @@ class BadRows:
             DataError: they are an error, or there are no others.
         """
         if rows and self.policy == ERROR:
-            others = f" ({len(rows):,} of {total:,} rows are not usable: {shown([row.where for row in rows])})"
-            remedy = f"; {self.remedy} leaves such rows out" if self.remedy and len(rows) < total else ""
-            raise DataError(f"{rows[0].reason}{others if len(rows) > 1 else ''}{remedy}")
+            count = f"; {len(rows):,} of {total:,} rows are not usable" if total > 1 else ""
+            remedy = f", {self.remedy} leaves them out" if self.remedy and len(rows) < total else ""
+            raise DataError(f"{rows[0].reason}{count}{remedy}")
         self.rows += rows
         self.total += total
 
@@ -214,7 +214,7 @@ def not_empty(document: Document) -> Document:
 
 
 def _id_or_number(values: object, number: int) -> str:
-    value = values.get("id") if isinstance(values, Mapping) else None
+    value = values.get("id") if isinstance(values, Mapping) else getattr(values, "row_id", None)
     return str(number) if value is None or value == "" else str(value)
 
 
