@@ -19,7 +19,7 @@ from foretoken.limits import (
     MOST_THREADS,
     MOST_TOKENS,
 )
-from foretoken.options import Errors, Values, build, flatten, is_number, option, to_dict
+from foretoken.options import Errors, Values, build, flatten, is_number, option, texts_of, to_dict
 from foretoken.outputs import check_name, plain_name
 from foretoken.training.baseline.options import is_baseline, tfidf_errors
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
@@ -280,7 +280,7 @@ class Recipe:
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe file, apply ``--key value`` overrides, and check it all; without a file, they are all there is."""
-    chosen = parse_overrides(overrides)
+    chosen = parse_overrides(overrides, texts_of(Recipe))
     read = {} if path is None else read_yaml(Path(path))
     return build_recipe(apply_overrides(read, chosen), source="recipe of the flags" if path is None else str(path))
 
