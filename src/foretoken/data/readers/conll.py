@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
-from foretoken.data.readers.files import local_path, read_text
+from foretoken.data.readers.files import local_path, read_text, text_lines
 from foretoken.errors import DataError
 
 _DOCSTART = "-DOCSTART-"
@@ -95,7 +95,7 @@ def _read_sentences(
     sentences: list[_Sentence] = []
     document, documents = None, 0
     words: list[tuple[int, str, str]] = []
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(text_lines(read_text(path)), start=1):
         fields = _fields(line)
         begins = _begins_document(fields)
         if words and (begins or not fields):
@@ -143,7 +143,7 @@ def _refuse_mixture(path: Path, sentences: Sequence[_Sentence]) -> None:
 
 def _fields(line: str) -> list[str]:
     # only blanks and tabs: a no-break space and the like are part of a word
-    line = line.rstrip(" \t\r")
+    line = line.rstrip(" \t")
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
-from foretoken.data.readers.files import is_folder, read_text
+from foretoken.data.readers.files import is_folder, read_text, text_lines
 from foretoken.errors import DataError
 
 _WORD, _NAMES = 3, 10  # columns; from the twelfth on they are of predicates and coreference
@@ -55,7 +55,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _sentences(file: Path) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str, str]]:
     document, rows = file.stem, list[tuple[int, str, str]]()
-    for number, line in enumerate([*read_text(file).split("\n"), ""], start=1):
+    for number, line in enumerate([*text_lines(read_text(file)), ""], start=1):
         begins = _BEGIN.match(line)
         if line.strip() and not line.startswith("#"):
             rows.append((number, *_columns(f"{file}:{number}", line.split())))

@@ -150,6 +150,18 @@ def as_text(path: Path | str, content: bytes) -> str:
     return text
 
 
+def text_lines(text: str) -> list[str]:
+    r"""Return the lines of a text, without their ends: ``\n``, ``\r\n`` or ``\r`` alone.
+
+    Unlike ``str.splitlines``, which takes form feeds, U+2028 and the like for ends too: those are characters of a text.
+
+    >>> text_lines("page\x0cone\r\npage\u2028two\r")
+    ['page\x0cone', 'page\u2028two']
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
 def as_xml(path: Path | str, content: bytes) -> ElementTree.Element:
     """Return the root of the XML that the content of a file, or of a file in an archive, is.
 
@@ -192,7 +204,7 @@ def position(content: bytes, offset: int) -> tuple[int, int]:
     >>> position(b"ab\ncd", 4)
     (2, 2)
     """
-    before = content[:offset]
+    before = content[:offset].replace(b"\r\n", b" \n").replace(b"\r", b"\n")
     return before.count(b"\n") + 1, offset - (before.rfind(b"\n") + 1) + 1
 
 

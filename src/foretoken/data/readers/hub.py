@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import refuse_damage
-from foretoken.data.readers.rows import OPTIONAL, ColumnNames, Row, check_columns, names_of_labels, refuse_claim
+from foretoken.data.readers.rows import (
+    OPTIONAL,
+    ColumnNames,
+    Row,
+    UsableRow,
+    check_columns,
+    named_row,
+    names_of_labels,
+    refuse_claim,
+)
 from foretoken.data.readers.user_data import examples_from_rows
 from foretoken.errors import DataError
 
@@ -58,7 +67,9 @@ def read_saved(root: Path, columns: ColumnNames) -> Corpus:
         return _corpus(str(root), tables, columns)
 
 
-def hub_rows(name: str, config: str | None, needed: Sequence[str], revision: str | None = None) -> dict[str, list[Row]]:
+def hub_rows(
+    name: str, config: str | None, needed: Sequence[str], revision: str | None = None
+) -> dict[str, list[UsableRow]]:
     """Return the rows of a task's hub data set by split; lists of class numbers become lists of their names.
 
     Raises:
@@ -117,11 +128,10 @@ def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterato
     named = columns.label if columns.problem == CLASSIFICATION else None
     names = getattr(table.features[named], "names", None) if named else None
     for number, values in enumerate(kept, start=1):
-        where = f"{source} row {number}"
-        yield where, {**values, **({named: names_of_labels(where, values[named], names)} if named else {})}
+        yield named_row(f"{source} row {number}", values, {named: names} if named and names else {})
 
 
-def _task_rows(source: str, table: datasets.Dataset, needed: Sequence[str]) -> Iterator[Row]:
+def _task_rows(source: str, table: datasets.Dataset, needed: Sequence[str]) -> Iterator[UsableRow]:
     check_columns(source, table.column_names, needed)
     items = {column: getattr(feature, "feature", None) for column, feature in table.features.items()}
     names = {column: list(item.names) for column, item in items.items() if item is not None and hasattr(item, "names")}

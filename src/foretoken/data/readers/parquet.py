@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.readers.files import kind_of, read_bytes, refuse_damage
-from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, names_of_labels, refuse_claim
+from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, named_row, refuse_claim
 from foretoken.errors import DataError
 
 _PIECE = 1000  # rows
@@ -39,7 +39,7 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     for values in _records(file, kept, path, len(content)):
         number += 1
         where = f"{path}:row {number}"
-        yield where, {name: names_of_labels(where, value, classes.get(name)) for name, value in values.items()}
+        yield named_row(where, values, classes)
     if number != claimed:
         raise DataError(f"{path}: has {number:,} rows, but says {claimed:,}; write it again")
 

@@ -12,7 +12,7 @@ from foretoken.data.documents import checked
 from foretoken.data.examples import QuestionExample
 from foretoken.data.readers.files import read_text
 from foretoken.data.readers.json_files import decoded, read_json
-from foretoken.data.readers.rows import ANSWERS, CONTEXT, QUESTION, ColumnNames, Row, field_of, filled, row_id
+from foretoken.data.readers.rows import ANSWERS, CONTEXT, QUESTION, ColumnNames, Row, field_of, filled, row_id, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.errors import DataError
 
@@ -74,7 +74,7 @@ def questions_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
     """
     groups: dict[str, str] = {}
     places, examples = _Places(source), []
-    for number, (where, values) in enumerate(rows):
+    for number, (where, values) in enumerate(usable(rows)):
         context = filled(where, values[CONTEXT], CONTEXT)
         given = () if columns.label is None else _given(where, values[ANSWERS])
         examples.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from foretoken.data.documents import Document, checked, refuse_empty, shown
 from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
 from foretoken.errors import DataError, did_you_mean
 
-Row = tuple[str, Mapping[str, Any]]
+UsableRow = tuple[str, Mapping[str, Any]]  # where, and the values by column
+Row = tuple[str, Mapping[str, Any] | DataError]  # or why this row is not usable; those behind it can be read
 MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 CHOICES = "choices"
 CANDIDATE_COLUMNS, ANSWER = ("query", "candidates", "supports"), "answer"
@@ -54,6 +55,18 @@ def check_columns(where: str, columns: Collection[str], needed: Sequence[str]) -
             )
 
 
+def usable(rows: Iterable[Row]) -> Iterator[UsableRow]:
+    """Yield the rows.
+
+    Raises:
+        DataError: a row is not usable.
+    """
+    for where, values in rows:
+        if isinstance(values, DataError):
+            raise values
+        yield where, values
+
+
 def refuse_claim(where: str, rows: int) -> None:
     """Raise a DataError for more rows than fit into memory, which a small compressed file can claim to have."""
     if rows > MOST_ROWS:
@@ -67,7 +80,7 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
         DataError: no rows, a missing value, a text that is no string, a label that is no number where the
             problem is regression, an empty document, a repeated id.
     """
-    documents = [_document(where, values, number, columns) for number, (where, values) in enumerate(rows)]
+    documents = [_document(where, values, number, columns) for number, (where, values) in enumerate(usable(rows))]
     refuse_empty(documents)
     return checked(documents, f"{source}: has no documents; expected at least one row of data")
 
@@ -183,3 +196,11 @@ def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> o
             "can be neither trained on nor scored"
         )
     return names[value]
+
+
+def named_row(where: str, values: Mapping[str, object], names: Mapping[str, Sequence[str]]) -> Row:
+    """Return the row with class names in place of the class numbers of these columns."""
+    try:
+        return where, {name: names_of_labels(where, value, names.get(name)) for name, value in values.items()}
+    except DataError as error:
+        return where, error

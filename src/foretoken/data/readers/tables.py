@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from foretoken.data.documents import shown
-from foretoken.data.readers.files import kind_of, read_bytes, read_text
+from foretoken.data.readers.files import kind_of, read_bytes, read_text, text_lines
 from foretoken.data.readers.json_files import decoded
 from foretoken.data.readers.parquet import parquet_rows
 from foretoken.data.readers.rows import Row, check_columns
@@ -77,9 +77,12 @@ def delimited_rows(source: Path | str, text: str, needed: Sequence[str], delimit
         if header is None:
             header = _header(where, row, needed, delimiter)
         elif len(row) != len(header):
-            raise DataError(
-                f"{where}: the row has {len(row)} fields, expected {len(header)} ({shown(header)}); "
-                f"put fields that hold {delimiter!r} or a line break in double quotes"
+            yield (
+                where,
+                DataError(
+                    f"{where}: the row has {len(row)} fields, expected {len(header)} ({shown(header)}); "
+                    f"put fields that hold {delimiter!r} or a line break in double quotes"
+                ),
             )
         else:
             yield where, dict(zip(header, row, strict=True))
@@ -123,9 +126,9 @@ def _field_limit() -> Iterator[None]:
 
 
 def _jsonl_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(text_lines(read_text(path)), start=1):
         if line.strip():
-            yield _object(f"{path}:{number}", decoded(path, line, number), needed)
+            yield _row(f"{path}:{number}", _line(path, line, number), needed)
 
 
 def _json_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
@@ -134,14 +137,27 @@ def _json_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     if not text.lstrip().startswith("["):
         return _jsonl_rows(path, needed)
     items = enumerate(decoded(path, text), start=1)
-    return (_object(f"{path}:item {number}", item, needed) for number, item in items)
+    return (_row(f"{path}:item {number}", item, needed) for number, item in items)
 
 
-def _object(where: str, value: object, needed: Sequence[str]) -> Row:
-    if not isinstance(value, dict):
-        example = ", ".join(f'"{name}": ...' for name in needed)
-        raise DataError(f"{where}: got a JSON {type(value).__name__}, expected an object such as {{{example}}}")
-    check_columns(where, value, needed)
+def _line(path: Path, line: str, number: int) -> object:
+    try:
+        return decoded(path, line, number)
+    except DataError as error:
+        return error
+
+
+def _row(where: str, value: object, needed: Sequence[str]) -> Row:
+    """Return the row that an object with the needed columns is, or why it is none."""
+    try:
+        if isinstance(value, DataError):
+            raise value
+        if not isinstance(value, dict):
+            example = ", ".join(f'"{name}": ...' for name in needed)
+            raise DataError(f"{where}: got a JSON {type(value).__name__}, expected an object such as {{{example}}}")
+        check_columns(where, value, needed)
+    except DataError as error:
+        return where, error
     return where, value
 
 

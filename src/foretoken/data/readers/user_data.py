@@ -29,6 +29,7 @@ from foretoken.data.readers.rows import (
     filled,
     row_id,
     text_value,
+    usable,
 )
 from foretoken.data.readers.tables import READERS, read_rows
 from foretoken.errors import ConfigError, DataError, did_you_mean
@@ -151,7 +152,7 @@ def _rows_of(make: Callable[[str, Mapping[str, object], int, ColumnNames], Examp
     """Return what reads a table whose rows this function reads."""
 
     def read(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Example]:
-        examples = [make(where, values, number, columns) for number, (where, values) in enumerate(rows)]
+        examples = [make(where, values, number, columns) for number, (where, values) in enumerate(usable(rows))]
         return checked(examples, f"{source}: has no rows; expected at least one with {', '.join(columns.needed)}")
 
     return read

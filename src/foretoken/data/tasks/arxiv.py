@@ -7,7 +7,7 @@ from pathlib import Path
 
 from foretoken.data.documents import Document, Splits
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows, names_of_labels, text_value
+from foretoken.data.readers.rows import ColumnNames, UsableRow, documents_from_rows, names_of_labels, text_value, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import DataError, did_you_mean
@@ -62,17 +62,17 @@ def _split(path: Path, split: str) -> list[Document]:
     for place in (folder / "no_ref", folder):
         shards = sorted(place.glob(f"{split}-*.parquet"))
         if shards:
-            return from_rows(str(place), (row for shard in shards for row in read_rows(shard, _COLUMNS.needed)))
+            return from_rows(str(place), (row for shard in shards for row in usable(read_rows(shard, _COLUMNS.needed))))
     file = raw_file(path, _FILES[split], "arxiv")
-    return from_rows(str(file), read_rows(file, _COLUMNS.needed, ending=".jsonl"))
+    return from_rows(str(file), usable(read_rows(file, _COLUMNS.needed, ending=".jsonl")))
 
 
-def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
+def from_rows(source: str, rows: Iterable[UsableRow]) -> list[Document]:
     """Return the papers of a table, their texts without the subjects."""
     return documents_from_rows(source, map(_row, rows), _COLUMNS)
 
 
-def _row(row: Row) -> Row:
+def _row(row: UsableRow) -> UsableRow:
     where, values = row
     label = names_of_labels(where, values["label"], LABELS)
     if label not in LABELS:

@@ -13,12 +13,12 @@ from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder
 from foretoken.data.readers.hub import hub_rows
-from foretoken.data.readers.rows import Row
+from foretoken.data.readers.rows import UsableRow
 from foretoken.errors import ConfigError, MissingDataError
 
 OFFICIAL = "official"  # as papers report it, also where that means to select on what is reported
 Reader = Callable[[Path, DataOptions], Splits]
-FromRows = Callable[[str, Iterable[Row]], Sequence[Example]]
+FromRows = Callable[[str, Iterable[UsableRow]], Sequence[Example]]
 _log = logging.getLogger(__name__)
 
 

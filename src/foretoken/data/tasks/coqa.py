@@ -12,7 +12,7 @@ from foretoken.data.documents import Splits, refuse_repeated_ids
 from foretoken.data.examples import GenerationExample
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.json_files import read_json
-from foretoken.data.readers.rows import Row, field_of, filled, text_value
+from foretoken.data.readers.rows import UsableRow, field_of, filled, text_value
 from foretoken.data.splits import digest
 from foretoken.data.tasks.base import Markers
 from foretoken.errors import DataError
@@ -122,7 +122,7 @@ def split_off_500(examples: Sequence[GenerationExample], options: DataOptions) -
     return {name: [one for one in examples if (one.id in chosen) is wanted] for name, wanted in parts.items()}
 
 
-def from_rows(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
+def from_rows(_: str, rows: Iterable[UsableRow]) -> list[GenerationExample]:
     """Return one example per question of the conversations on the hub."""
     return [
         example

@@ -10,7 +10,7 @@ from foretoken.data.examples import GenerationExample
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.archives import raw_files
 from foretoken.data.readers.files import as_text
-from foretoken.data.readers.rows import Row, filled
+from foretoken.data.readers.rows import UsableRow, filled, usable
 from foretoken.data.readers.tables import delimited_rows
 from foretoken.errors import MissingDataError
 
@@ -36,11 +36,11 @@ def read(path: Path, _: DataOptions) -> Splits:
     for split, name in _FILES.items():
         where, content = found[name]
         rows = delimited_rows(where, as_text(where, content), _COLUMNS)
-        splits[split] = from_rows(where, rows, _COLUMNS)
+        splits[split] = from_rows(where, usable(rows), _COLUMNS)
     return splits
 
 
-def from_rows(_: str, rows: Iterable[Row], columns: tuple[str, str] = _HUB_COLUMNS) -> list[GenerationExample]:
+def from_rows(_: str, rows: Iterable[UsableRow], columns: tuple[str, str] = _HUB_COLUMNS) -> list[GenerationExample]:
     """Return one example per meaning representation of the rows of the hub, or of those with other columns."""
     found: dict[str, tuple[str, list[str]]] = {}
     for where, values in rows:

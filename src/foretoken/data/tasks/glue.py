@@ -10,7 +10,7 @@ from pathlib import Path
 from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.readers.files import is_there, read_text
 from foretoken.data.readers.hub import hub_rows
-from foretoken.data.readers.rows import Row, check_columns, label_value, text_value
+from foretoken.data.readers.rows import UsableRow, check_columns, label_value, text_value
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import DataError
 
@@ -59,7 +59,7 @@ def published(
     return known | dict(enumerate(on_hub or classes))
 
 
-def labelled(rows: Iterable[Row], columns: Columns, part: str | None = None) -> list[Document]:
+def labelled(rows: Iterable[UsableRow], columns: Columns, part: str | None = None) -> list[Document]:
     """Return the documents of rows; those without text are left out, and the log counts them.
 
     Raises:
@@ -98,7 +98,7 @@ def _read_mrpc(folder: Path, task: str, columns: Columns) -> Splits:
     chosen = {
         tuple(values.values()) for _, values in _rows(ids, Columns("one", label="other", header=("one", "other")))
     }
-    rows: dict[bool, list[Row]] = {False: [], True: []}
+    rows: dict[bool, list[UsableRow]] = {False: [], True: []}
     for row in _rows(folder / "msr_paraphrase_train.txt", columns):
         check_columns(row[0], row[1], ("#1 ID", "#2 ID"))
         rows[(row[1]["#1 ID"], row[1]["#2 ID"]) in chosen].append(row)
@@ -117,14 +117,14 @@ def read_glue_on_hub(config: str, columns: Columns, dev: Mapping[str, str | None
     own = Columns(text, text_pair, labels=columns.labels)
     splits = hub_rows(HUB, config, own.needed)
     parts = {f"{config}_{part}": part for part in dev.values() if part is not None}
-    tables: dict[str | None, dict[str, list[Row]]]
+    tables: dict[str | None, dict[str, list[UsableRow]]]
     tables = {part: hub_rows(HUB, name, own.needed) for name, part in parts.items()} or {None: splits}
     dev_set = [document for part, table in tables.items() for document in labelled(table["validation"], own, part)]
     test = labelled((row for row in splits.get("test", []) if row[1]["label"] != -1), own)  # -1: not public
     return {"train": labelled(splits["train"], own), "validation": dev_set} | ({"test": test} if test else {})
 
 
-def _rows(path: Path, columns: Columns) -> Iterator[Row]:
+def _rows(path: Path, columns: Columns) -> Iterator[UsableRow]:
     """Yield the rows of a file of values between tabs, without quotes, each by its column names.
 
     Rows of a file that does not name its columns may go on with more.

@@ -14,7 +14,7 @@ from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.readers.files import as_xml, is_there, read_bytes
 from foretoken.data.readers.json_files import read_json
-from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
+from foretoken.data.readers.rows import ColumnNames, UsableRow, documents_from_rows
 from foretoken.data.splits import near_duplicates
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import ConfigError, DataError, MissingDataError
@@ -76,12 +76,12 @@ def strip_tags(text: str) -> str:
     return html.unescape(plain)
 
 
-def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
+def from_rows(source: str, rows: Iterable[UsableRow]) -> list[Document]:
     """Return the articles with the title in front, the text cleaned, and our class names."""
     return documents_from_rows(source, map(_hub_row, rows), _HUB_COLUMNS)
 
 
-def _hub_row(row: Row) -> Row:
+def _hub_row(row: UsableRow) -> UsableRow:
     where, values = row
     text = _text(str(values.get("title") or ""), strip_tags(values["text"] or ""))
     label = values["hyperpartisan"]

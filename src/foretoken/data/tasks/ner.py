@@ -11,17 +11,17 @@ from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.conll import read_tagged, to_iob2
 from foretoken.data.readers.conll2012 import conll2012_folder, read_conll2012
-from foretoken.data.readers.rows import Row
+from foretoken.data.readers.rows import UsableRow
 from foretoken.data.tasks.base import from_files, raw_folder
 from foretoken.errors import DataError, MissingDataError
 
 
-def from_rows(_: str, rows: Iterable[Row]) -> list[TaggedExample]:
+def from_rows(_: str, rows: Iterable[UsableRow]) -> list[TaggedExample]:
     """Return the sentences of the rows on the hub, whose tags are names or class numbers."""
     return [_example(number, row) for number, row in enumerate(rows) if row[1]["tokens"]]
 
 
-def _example(number: int, row: Row) -> TaggedExample:
+def _example(number: int, row: UsableRow) -> TaggedExample:
     where, values = row
     words, tags = values["tokens"], values["ner_tags"]
     if len(words) != len(tags):

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from foretoken.data.documents import Document, Splits, without_empty
 from foretoken.data.options import CLEAN, REMOVABLE, DataOptions
 from foretoken.data.readers.archives import raw_files
-from foretoken.data.readers.rows import ColumnNames, Row, documents_from_rows
+from foretoken.data.readers.rows import ColumnNames, UsableRow, documents_from_rows
 from foretoken.data.splits import split_off
 from foretoken.errors import ConfigError, DataError, MissingDataError
 
@@ -78,7 +78,7 @@ def strip(text: str, remove: Sequence[str]) -> str:
     return text
 
 
-def from_rows(source: str, rows: Iterable[Row]) -> list[Document]:
+def from_rows(source: str, rows: Iterable[UsableRow]) -> list[Document]:
     """Return the posts, which are already stripped, where anything was left."""
     kept = ((where, values) for where, values in rows if (values["text"] or "").strip())
     return documents_from_rows(source, kept, _HUB_COLUMNS)

@@ -7,13 +7,13 @@ from functools import partial
 
 from foretoken.data.documents import refuse_repeated_ids
 from foretoken.data.examples import GenerationExample
-from foretoken.data.readers.rows import Row, field_of, filled
+from foretoken.data.readers.rows import UsableRow, field_of, filled
 from foretoken.errors import DataError
 
 _field = partial(field_of, record="SQuALITY v1.3")
 
 
-def from_rows(_: str, rows: Iterable[Row]) -> list[GenerationExample]:
+def from_rows(_: str, rows: Iterable[UsableRow]) -> list[GenerationExample]:
     """Return one example per question: the question, a blank line and the story; the answers are the references.
 
     The questions of a story form a group.

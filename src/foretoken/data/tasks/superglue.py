@@ -15,7 +15,7 @@ from foretoken.data.examples import ChoiceExample, QuestionExample
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.hub import PARQUET
 from foretoken.data.readers.questions import Span
-from foretoken.data.readers.rows import Row, check_columns, filled, text_value
+from foretoken.data.readers.rows import UsableRow, check_columns, filled, text_value, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.splits import split_off
 from foretoken.data.tasks.base import FromRows, HubSource, Reader, from_files, from_hub
@@ -40,7 +40,7 @@ class Records:
     def reader(self, task: str) -> Reader:
         """Return the reader of a folder."""
         files = {"train": "train.jsonl", "validation": "val.jsonl"}
-        return from_files(task, files, lambda file: self.examples(str(file), read_rows(file, self.needed)))
+        return from_files(task, files, lambda file: self.examples(str(file), usable(read_rows(file, self.needed))))
 
     def hub(self, config: str) -> HubSource:
         """Return the copy on the hub, whose test set has no labels either."""
@@ -62,7 +62,7 @@ _TEXT = replace(_TEXTS, text_pair=None)
 _ANSWERS = replace(_TEXTS, id="id", group="group")
 
 
-def _copa(_: str, rows: Iterable[Row]) -> list[ChoiceExample]:
+def _copa(_: str, rows: Iterable[UsableRow]) -> list[ChoiceExample]:
     """Return the premise, followed by ``because`` (which cause?) or ``so`` (which effect?), and the two choices."""
     examples = []
     for number, (where, values) in enumerate(rows):
@@ -76,33 +76,33 @@ def _copa(_: str, rows: Iterable[Row]) -> list[ChoiceExample]:
     return examples
 
 
-def _wic(_: str, rows: Iterable[Row]) -> list[Document]:
+def _wic(_: str, rows: Iterable[UsableRow]) -> list[Document]:
     """Return both sentences, each after the word that is asked for: ``place: Do you want to come to my place?``."""
     return labelled((_words(row, "{word}: {first}", "{word}: {second}") for row in rows), _TEXTS)
 
 
-def _wic_question(_: str, rows: Iterable[Row]) -> list[Document]:
+def _wic_question(_: str, rows: Iterable[UsableRow]) -> list[Document]:
     """Return sentences and question in one text: ``... Does place have the same meaning in both sentences?``."""
     asked = "{first} {second} Does {word} have the same meaning in both sentences?"
     return labelled((_words(row, asked) for row in rows), _TEXT)
 
 
-def _wsc(_: str, rows: Iterable[Row]) -> list[Document]:
+def _wsc(_: str, rows: Iterable[UsableRow]) -> list[Document]:
     """Return the text with stars around the pronoun, and the noun phrase that it may stand for."""
     return labelled(map(_pronoun, rows), _TEXTS)
 
 
-def _multirc(_: str, rows: Iterable[Row]) -> list[Document]:
+def _multirc(_: str, rows: Iterable[UsableRow]) -> list[Document]:
     """Return paragraph and answer of the rows of the hub; the question is the group."""
     return labelled(map(_answer, rows), _ANSWERS)
 
 
-def _multirc_records(source: str, rows: Iterable[Row]) -> list[Document]:
+def _multirc_records(source: str, rows: Iterable[UsableRow]) -> list[Document]:
     """Return the paragraph and every answer to every question about it; the question is the group."""
     return _multirc(source, (answer for row in rows for answer in _answers(row)))
 
 
-def _record(_: str, rows: Iterable[Row]) -> list[QuestionExample]:
+def _record(_: str, rows: Iterable[UsableRow]) -> list[QuestionExample]:
     """Return the queries of the rows of the hub; answers are the mentions that read as one of the row's answers."""
     examples = []
     for where, values in rows:
@@ -116,7 +116,7 @@ def _record(_: str, rows: Iterable[Row]) -> list[QuestionExample]:
     return examples
 
 
-def _record_records(_: str, rows: Iterable[Row]) -> list[QuestionExample]:
+def _record_records(_: str, rows: Iterable[UsableRow]) -> list[QuestionExample]:
     """Return every query about a passage, whose answers are among the marked entities of the passage, the group."""
     examples = []
     for where, values in rows:
@@ -149,14 +149,14 @@ def _texts(where: str, values: Mapping[str, object], *names: str) -> list[str]:
     return [text_value(where, values[name], name) for name in names]
 
 
-def _words(row: Row, *templates: str) -> Row:
+def _words(row: UsableRow, *templates: str) -> UsableRow:
     where, values = row
     word, first, second = _texts(where, values, "word", "sentence1", "sentence2")
     texts = [template.format(word=word, first=first, second=second) for template in templates]
     return where, {**dict(zip(("text", "text_pair"), texts, strict=False)), "label": values["label"]}
 
 
-def _pronoun(row: Row) -> Row:
+def _pronoun(row: UsableRow) -> UsableRow:
     where, values = row
     target = values.get("target", values)  # the hub has no 'target' around these
     check_columns(where, target, ("span1_text", "span2_text", "span2_index"))
@@ -179,7 +179,7 @@ def _mark(where: str, text: str, pronoun: str, index: int) -> str:
     return f"{text[:start]}*{text[start:end]}*{text[end:]}"
 
 
-def _answers(row: Row) -> Iterator[Row]:
+def _answers(row: UsableRow) -> Iterator[UsableRow]:
     """Yield the answers of a record, as the rows of the hub have them."""
     where, values = row
     passage = values["passage"]
@@ -192,7 +192,7 @@ def _answers(row: Row) -> Iterator[Row]:
             yield where, {**texts, "idx": idx, "label": answer["label"]}
 
 
-def _answer(row: Row) -> Row:
+def _answer(row: UsableRow) -> UsableRow:
     where, values = row
     paragraph, question, answer = (values["idx"][name] for name in ("paragraph", "question", "answer"))
     asked = " ".join(_texts(where, values, "question", "answer"))

@@ -16,7 +16,7 @@ from foretoken.data.problems import CANDIDATES, CLASSIFICATION, QUESTION_ANSWERI
 from foretoken.data.readers.conll import read_tagged
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.readers.questions import read_squad
-from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.rows import ColumnNames, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.user_data import examples_from_rows
 from foretoken.data.tasks import arxiv, coqa, e2e, hyperpartisan, ner, newsgroups, pydocs, squality, superglue, webnlg
@@ -110,7 +110,7 @@ def _task(
 def _table_of(hub: Mapping[str, Any] | None, rows: FromRows) -> Callable[[Path], Sequence[Example]]:
     """Return the reader of a table with the columns of the copy on the hub."""
     needed = [] if hub is None else hub["columns"]
-    return lambda file: rows(str(file), read_rows(file, needed))
+    return lambda file: rows(str(file), usable(read_rows(file, needed)))
 
 
 def _tasks() -> dict[str, Task]:
