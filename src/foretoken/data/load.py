@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.checks import keep_labels, names_of, refuse_labels_beyond_train, refuse_unknown
+from foretoken.data.columns import changed, own_columns
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.folds import fold_splits, pooled
@@ -54,12 +55,14 @@ class Loaded:
         splits: train, validation and test, with the columns that :func:`foretoken.data.schemas.table` names.
         labels: the classes or tags, in order; none for other problems.
         grouped: whether the rows of one ``group`` are also scored together.
+        columns: those of one's own data that were found, by the names of the options.
     """
 
     problem: str
     splits: datasets.DatasetDict
     labels: list[str]
     grouped: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_data(options: DataOptions) -> Loaded:
@@ -77,7 +80,8 @@ def load_data(options: DataOptions) -> Loaded:
     errors = task_errors(asdict(options))
     if errors:
         raise ConfigError("; ".join(errors))
-    corpus = keep_labels(_read(options), options.labels)
+    columns = own_columns(options) if options.task is None else options.columns
+    corpus = keep_labels(_read(options, columns), options.labels)
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
     together: list[str] = []
@@ -91,7 +95,7 @@ def load_data(options: DataOptions) -> Loaded:
         refuse_labels_beyond_train(splits, names)
     splits = with_unique_ids(splits)
     tables = datasets.DatasetDict({split: table(corpus.problem, splits[split], names) for split in SPLITS})
-    return Loaded(corpus.problem, tables, names, corpus.grouped)
+    return Loaded(corpus.problem, tables, names, corpus.grouped, changed(options, columns))
 
 
 def load_examples(path: str | Path, options: DataOptions, problem: str, label_names: Sequence[str]) -> datasets.Dataset:
@@ -129,15 +133,15 @@ _UNLABELLED = {  # the table of which problem, without which column
 }
 
 
-def _read(options: DataOptions) -> Corpus:
+def _read(options: DataOptions, columns: ColumnNames) -> Corpus:
     if options.task is not None:
         return _read_task(options.task, options)
     if options.train is not None:
         files = {split: getattr(options, split) for split in SPLITS}
-        splits = {split: _one_split(local_path(file), options.columns) for split, file in files.items() if file}
+        splits = {split: _one_split(local_path(file), columns) for split, file in files.items() if file}
         return Corpus(splits, problem=options.problem)
     assert options.path is not None
-    return _read_path(options.path, options)
+    return _read_path(options.path, options.config_name, columns)
 
 
 def _read_task(name: str, options: DataOptions) -> Corpus:
@@ -149,14 +153,14 @@ def _read_task(name: str, options: DataOptions) -> Corpus:
     return task.read_raw(find_raw(task, options.path) if task.needs_raw else Path(), options)
 
 
-def _read_path(path: str, options: DataOptions) -> Corpus:
+def _read_path(path: str, config_name: str | None, columns: ColumnNames) -> Corpus:
     local = local_path(path)
     if is_folder(local):
-        return read_folder(local, options.columns)
+        return read_folder(local, columns)
     name = hub_name(path)
     if name is not None and not is_there(local):
-        return read_hub(name, options.config_name, options.columns)
-    return Corpus({"train": _one_split(local, options.columns)}, problem=options.problem)
+        return read_hub(name, config_name, columns)
+    return Corpus({"train": _one_split(local, columns)}, problem=columns.problem)
 
 
 def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:

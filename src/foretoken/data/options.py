@@ -15,7 +15,7 @@ from foretoken.data.problems import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.readers.rows import CHOICES, ColumnNames
+from foretoken.data.readers.rows import CHOICES, ColumnNames, is_column_number
 from foretoken.errors import did_you_mean, quoted
 from foretoken.options import check_fields, option
 
@@ -52,9 +52,13 @@ class DataOptions:
     problem: str = option(
         f"What is to be learned from your own data: {', '.join(PROBLEMS)}. Tasks know theirs.", CLASSIFICATION
     )
-    text_column: str = option("The column that holds the text; for generation, the source.", "text")
+    text_column: str = option(
+        "The column that holds the text; for generation, the source; where words are tagged, its number.", "text"
+    )
     text_pair_column: str | None = option("The column that holds the second text, where there are pairs of them.", None)
-    label_column: str = option("The column that holds the label; for generation, the target.", "label")
+    label_column: str = option(
+        "The column that holds the label; for generation, the target; where words are tagged, its number.", "label"
+    )
     config_name: str | None = option("The configuration of a hub data set.", None)
     split: str = option(
         "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is both validation "
@@ -183,8 +187,15 @@ def _unused(options: DataOptions) -> list[str]:
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
     problems = []
-    if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES, QUESTION_ANSWERING):
-        columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
+    columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
+    if options.problem == TOKEN_CLASSIFICATION:
+        problems = [
+            f"{name}: got {quoted(column)}, expected the number of a column, from 1, as files of words and tags have "
+            "no header"
+            for name in columns
+            if not is_column_number(column := getattr(options, name))
+        ]
+    if options.problem in (CANDIDATES, QUESTION_ANSWERING):
         problems = [
             f"{name} has no use with problem {quoted(options.problem)}, whose columns have names of their own"
             for name in columns

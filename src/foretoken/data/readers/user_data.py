@@ -27,6 +27,7 @@ from foretoken.data.readers.rows import (
     Row,
     documents_from_rows,
     filled,
+    is_column_number,
     row_id,
     text_value,
     usable,
@@ -59,12 +60,20 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         DataError: the file, a row or a value is not usable; the message names file and line.
     """
     if columns.problem == TOKEN_CLASSIFICATION:
-        return read_words(path) if columns.label is None else read_tagged(path)
+        words, tags = _place(columns.text), _place(columns.label)
+        if columns.label is None:
+            return read_words(path, word_column=words)
+        return read_tagged(path, word_column=words, tag_column=-1 if tags is None else tags)
     if columns.problem == QUESTION_ANSWERING:
         return read_questions(path, columns)
     if path.suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
         return examples_from_rows(path, [(str(path), {columns.text: read_text(path), "id": path.stem})], columns)
     return examples_from_rows(path, read_rows(path, columns.needed), columns)
+
+
+def _place(column: str | None) -> int | None:
+    """Return the place, from 0, of a column that is named by its number from 1; None for other names."""
+    return int(column) - 1 if column is not None and is_column_number(column) else None
 
 
 def file_suffixes(problem: str) -> tuple[str, ...] | None:

@@ -70,7 +70,7 @@ def train_baseline(recipe: Recipe, measured: Sequence[str]) -> JsonObject:
         predictions = {name: predicted(model, problem, data.splits[name], lengths[name]) for name in measured}
         scaling = scaling_of(recipe.calibration, predictions["validation"])
         if is_main_process():
-            card = card_values(problem, recipe, scaling, max_length=None, base_model=None)
+            card = card_values(problem, recipe, scaling, max_length=None, base_model=None, columns=data.columns)
             with saved(record.folder / SAVED[1], card) as folder:
                 model.save(folder)
             write_predictions(record.folder / PREDICTIONS, predictions)

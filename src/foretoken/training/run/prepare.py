@@ -54,6 +54,7 @@ class Prepared:
     max_length: int
     base_model: str
     fingerprint: Mapping[str, str]
+    columns: Mapping[str, str]  # that were found, by the recipe's keys
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
 
     @property
@@ -90,7 +91,8 @@ def prepare(recipe: Recipe) -> Prepared:
     _say(recipe, adapted, problem)
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
-    return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint, precision)
+    texts = tables, truncations, max_length
+    return Prepared(adapted, tokenizer, problem, *texts, source, fingerprint, data.columns, precision)
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
