@@ -280,9 +280,18 @@ class Recipe:
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe file, apply ``--key value`` overrides, and check it all; without a file, they are all there is."""
+    return build_recipe(read_values(path, overrides), source=source_of(path))
+
+
+def read_values(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a recipe file with ``--key value`` overrides as plain values; without a file, they are all there is."""
     chosen = parse_overrides(overrides, texts_of(Recipe))
-    read = {} if path is None else read_yaml(Path(path))
-    return build_recipe(apply_overrides(read, chosen), source="recipe of the flags" if path is None else str(path))
+    return with_method_group(apply_overrides({} if path is None else read_yaml(Path(path)), chosen))
+
+
+def source_of(path: str | Path | None) -> str:
+    """Return what the errors of a recipe call it."""
+    return "recipe of the flags" if path is None else str(path)
 
 
 def build_recipe(values: Values, source: str = "recipe") -> Recipe:
