@@ -102,7 +102,7 @@ def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
     table, files = _through_datasets(options), _files(options)
     if table is not None:
         return str(table), first_rows(table, options.config_name, SAMPLE)
-    rows = read_rows(files[0], []) if files else iter(())
+    rows = read_rows(files[0], [], format=options.columns.format) if files else iter(())
     first = [values for _, values in islice(rows, SAMPLE) if not isinstance(values, DataError)]
     return str(files[0] if files else options.path), first
 
@@ -111,8 +111,8 @@ def _through_datasets(options: DataOptions) -> Path | str | None:
     """Return the name on the hub, or the folder written by ``save_to_disk``, that has the training rows."""
     source = str(options.train or options.path)
     path = local_path(source)
-    if is_saved_dataset(path):
-        return path
+    if is_folder(path):
+        return path if is_saved_dataset(path) else None
     return None if options.train is not None or is_there(path) else hub_name(source)
 
 
@@ -121,7 +121,7 @@ def _files(options: DataOptions) -> list[Path]:
     if not is_folder(path):
         return [] if _through_datasets(options) else [path]
     is_of_labels = options.train is not None and options.problem == CLASSIFICATION
-    return [] if is_of_labels or is_saved_dataset(path) else training_files(path, options.problem)
+    return [] if is_of_labels or _through_datasets(options) else training_files(path, options.problem)
 
 
 def look_at(name: str, values: Sequence[object]) -> Look:
@@ -245,7 +245,7 @@ def find_tags(where: str, files: Sequence[Path], options: DataOptions) -> Column
     columns = options.columns
     if options.is_given("label_column"):
         return columns
-    types = tag_columns(files)
+    types = tag_columns(files, columns.format.encoding)
     last = types.pop(-1, Counter[str]())
     others = {number: kinds for number, kinds in types.items() if kinds and kinds != last}
     nested = {number: kinds for number, kinds in others.items() if last and last.keys() <= kinds.keys()}

@@ -33,6 +33,7 @@ from foretoken.data.readers.conll import join
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_label_folders, read_texts_folder
 from foretoken.data.readers.hub import hub_name, read_hub
+from foretoken.data.readers.notes import noted_together
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.user_data import read_examples
 from foretoken.data.schemas import table
@@ -65,6 +66,7 @@ class Loaded:
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
+@noted_together()
 def load_data(options: DataOptions) -> Loaded:
     """Return train, validation and test, and what is to be predicted from them.
 
@@ -98,6 +100,7 @@ def load_data(options: DataOptions) -> Loaded:
     return Loaded(corpus.problem, tables, names, corpus.grouped, changed(options, columns))
 
 
+@noted_together()
 def load_examples(path: str | Path, options: DataOptions, problem: str, label_names: Sequence[str]) -> datasets.Dataset:
     """Return the labelled examples of one file, or of a folder that holds one split, as a table of the problem.
 
@@ -111,6 +114,7 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     return table(problem, examples, list(label_names))
 
 
+@noted_together()
 def load_inputs(path: str | Path, options: DataOptions, problem: str) -> datasets.Dataset:
     """Return what is to be predicted: the table of a problem without its label; labels in the file are not looked at.
 
@@ -120,7 +124,7 @@ def load_inputs(path: str | Path, options: DataOptions, problem: str) -> dataset
         DataError: the file or folder is not usable, or a text is empty.
     """
     path, columns = local_path(path), replace(options.columns, problem=problem, label=None)
-    examples = _texts_of_folder(path, problem) if is_folder(path) else read_examples(path, columns)
+    examples = _texts_of_folder(path, columns) if is_folder(path) else read_examples(path, columns)
     kind, label, names = _UNLABELLED.get(problem, (problem, "label", []))
     return table(kind, examples, names).remove_columns(label)
 
@@ -167,17 +171,17 @@ def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if not is_folder(path):
         return read_examples(path, columns)
     if columns.problem == CLASSIFICATION and not is_saved_dataset(path):
-        return read_label_folders(path)
+        return read_label_folders(path, columns.format.encoding)
     splits = read_folder(path, columns).splits
     if len(splits) != 1:
         raise DataError(f"{path}: holds the splits {', '.join(splits)}, expected one table; set path instead")
     return next(iter(splits.values()))
 
 
-def _texts_of_folder(root: Path, problem: str) -> Sequence[Example]:
-    if problem not in (CLASSIFICATION, REGRESSION):
-        raise DataError(f"{root}: is a folder; name a file, as a folder of texts is no input of {problem}")
-    return read_texts_folder(root)
+def _texts_of_folder(root: Path, columns: ColumnNames) -> Sequence[Example]:
+    if columns.problem not in (CLASSIFICATION, REGRESSION):
+        raise DataError(f"{root}: is a folder; name a file, as a folder of texts is no input of {columns.problem}")
+    return read_texts_folder(root, columns.format.encoding)
 
 
 def _fold_group(options: DataOptions) -> Callable[[Any], str | None]:

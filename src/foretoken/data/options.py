@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from foretoken import left
 from foretoken.data.problems import (
@@ -15,6 +15,8 @@ from foretoken.data.problems import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
+from foretoken.data.readers.encodings import AUTO, encoding_error
+from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.rows import CHOICES, ColumnNames, is_column_number
 from foretoken.errors import did_you_mean, quoted
 from foretoken.options import check_fields, option
@@ -59,6 +61,12 @@ class DataOptions:
     label_column: str = option(
         "The column that holds the label; for generation, the target; where words are tagged, its number.", "label"
     )
+    encoding: str = option(
+        "The encoding of text files, e.g. cp1252; auto: UTF-8, or what a byte order mark or the bytes show, which the "
+        "log says.",
+        AUTO,
+    )
+    format: FileFormat = option("How files with a delimiter between their columns are written.", factory=FileFormat)
     config_name: str | None = option("The configuration of a hub data set.", None)
     split: str = option(
         "clean: nothing that is reported is selected by. official (GLUE and the like): the dev set is both validation "
@@ -108,7 +116,8 @@ class DataOptions:
     @property
     def columns(self) -> ColumnNames:
         """The columns of one's own tables."""
-        return ColumnNames(self.text_column, self.label_column, self.text_pair_column, self.problem)
+        format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
+        return ColumnNames(self.text_column, self.label_column, self.text_pair_column, self.problem, format)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
@@ -116,7 +125,8 @@ class DataOptions:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
-        check_fields(self, lambda: [*_source(self), *_unused(self), *_choices(self), *_shares(self), *_folds(self)])
+        checks = (_source, _unused, _choices, _encodings, _shares, _folds)
+        check_fields(self, lambda: [problem for check in checks for problem in check(self)])
 
 
 def _shares(options: DataOptions) -> list[str]:
@@ -148,8 +158,9 @@ def given_options(values: Mapping[str, object]) -> dict[str, object]:
     >>> given_options({"task": "pydocs", "split": "clean", "remove": ["headers", "footers", "quotes"]})
     {'task': 'pydocs'}
     """
-    defaults = {item.name: item.default for item in fields(DataOptions)}
+    defaults = {item.name: item.default for item in fields(DataOptions)} | {"format": asdict(FileFormat())}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    plain |= {name: asdict(value) for name, value in values.items() if isinstance(value, FileFormat)}
     return {name: value for name, value in plain.items() if name in defaults and value != defaults[name]}
 
 
@@ -174,7 +185,7 @@ def _source(options: DataOptions) -> list[str]:
     return problems
 
 
-_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name")
+_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format")
 
 
 def _unused(options: DataOptions) -> list[str]:
@@ -223,6 +234,15 @@ def _choices(options: DataOptions) -> list[str]:
         problems.extend(_labels(options.labels))
     problems.extend(_columns(options))
     return problems
+
+
+def _encodings(options: DataOptions) -> list[str]:
+    error = encoding_error(options.encoding)
+    if error is not None:
+        return [f"encoding: {error}"]
+    if AUTO in (options.encoding, options.format.encoding) or options.encoding == options.format.encoding:
+        return []
+    return [f"encoding is {quoted(options.encoding)}, and format.encoding {quoted(options.format.encoding)}: set one"]
 
 
 def _columns(options: DataOptions) -> list[str]:

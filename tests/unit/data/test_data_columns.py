@@ -52,7 +52,7 @@ CERTAIN = {
         "Category",
     ),
     "reviews": ({"review": texts(30), "sentiment": of("positive", "negative")}, "review", "sentiment"),
-    "spelling": ({" Text": texts(3), "LABEL ": of(0, 1), "other": texts(9)}, " Text", "LABEL "),
+    "spelling": ({"Text ": texts(3), "LABEL": of(0, 1), "other": texts(9)}, "Text", "LABEL"),
     "tweets": (
         {
             "": numbers,

@@ -120,7 +120,7 @@ def test_folder_errors(tmp_path):
     (tmp_path / "c" / "pos" / "2.txt").write_text("")
     with pytest.raises(DataError, match=r"pos.2\.txt: the document is empty \(1 of 8"):
         load(DataOptions(path=str(tmp_path / "c")))
-    (tmp_path / "c" / "pos" / "2.txt").write_bytes(b"one\ntw\xf6")
+    (tmp_path / "c" / "pos" / "2.txt").write_bytes(b"\xc3\xa9\ntw\xf6")
     with pytest.raises(DataError, match=r"2\.txt:2:3: byte 0xf6"):
         load(DataOptions(path=str(tmp_path / "c")))
     (tmp_path / "d").mkdir()

@@ -436,7 +436,7 @@ def test_a_pipe_is_not_waited_for(tmp_path, task, name):
     ],
 )
 def test_archives_that_unpack_to_more_than_any_data_set(tmp_path, monkeypatch, task, kind, file):
-    monkeypatch.setattr(archives, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(archives, "MOST_UNPACKED", 10_000)
     with pytest.raises(DataError, match="unpacks to more than 10,000 bytes"):
         read(task, packed(tmp_path / f"a.{kind}", {file: "a" * 10_001}))
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from foretoken.data.readers.files import is_folder, opened, read_bytes, refuse_damage
+from foretoken.data.readers.files import MOST_UNPACKED, is_folder, opened, read_bytes, refuse_damage
 from foretoken.errors import DataError
 
-_MOST_BYTES = 1 << 30  # what the files of an archive may unpack to
 _Wanted = Callable[[PurePosixPath], bool]
 _File = tuple[PurePosixPath, str, bytes]  # name, where, content
 
@@ -62,5 +61,5 @@ def _refuse_bomb(archive: Path, sizes: Iterable[int]) -> None:
     unpacked = 0
     for size in sizes:
         unpacked += size
-        if unpacked > _MOST_BYTES:
-            raise DataError(f"{archive}: unpacks to more than {_MOST_BYTES:,} bytes; fetch it again")
+        if unpacked > MOST_UNPACKED:
+            raise DataError(f"{archive}: unpacks to more than {MOST_UNPACKED:,} bytes; fetch it again")

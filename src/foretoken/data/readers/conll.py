@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import local_path, read_text, text_lines
 from foretoken.errors import DataError
 
@@ -38,7 +39,12 @@ class _Sentence:
 
 
 def read_tagged(
-    path: str | Path, *, lenient: bool = False, word_column: int | None = None, tag_column: int = -1
+    path: str | Path,
+    *,
+    lenient: bool = False,
+    word_column: int | None = None,
+    tag_column: int = -1,
+    encoding: str = UTF_8,
 ) -> list[TaggedExample]:
     r"""Return the sentences of a file of words and tags, with the tags in IOB2.
 
@@ -59,7 +65,7 @@ def read_tagged(
     ('B-PER', 'I-PER', 'O')
     """
     path = local_path(path)
-    blocks = _blocks(path, "has no sentences; expected one word and its tag per line")
+    blocks = _blocks(path, encoding, "has no sentences; expected one word and its tag per line")
     read = partial(_word_and_tag, word_column=_words_at(blocks, word_column), tag_column=tag_column)
     sentences = [_sentence(path, block, read) for block in blocks]
     if not lenient:
@@ -70,7 +76,7 @@ def read_tagged(
     ]
 
 
-def tag_columns(paths: Iterable[Path]) -> dict[int, Counter[str]]:
+def tag_columns(paths: Iterable[Path], encoding: str = UTF_8) -> dict[int, Counter[str]]:
     r"""Return the columns behind the first, from 1, whose every value is a tag: how often each type begins an entity.
 
     The last column is there as -1 too, as lines may differ in their number of columns.
@@ -81,7 +87,7 @@ def tag_columns(paths: Iterable[Path]) -> dict[int, Counter[str]]:
     {2: Counter({'PER': 1}), 4: Counter(), -1: Counter()}
     """
     types: dict[int, Counter[str]] | None = None
-    for block in (block for path in paths for block in _blocks(path, "has no sentences")):
+    for block in (block for path in paths for block in _blocks(path, encoding, "has no sentences")):
         before: dict[int, str] = {}
         for _, fields in block.lines:
             tags = {number: tag for number, tag in _numbered(fields) if _TAG.fullmatch(tag)}
@@ -122,13 +128,13 @@ def _joined(members: Sequence[TaggedExample]) -> TaggedExample:
     return TaggedExample(first.id, words, tags, first.where, first.group, first.part)
 
 
-def read_words(path: Path, *, word_column: int | None = None) -> list[TaggedExample]:
+def read_words(path: Path, encoding: str = UTF_8, *, word_column: int | None = None) -> list[TaggedExample]:
     """Return sentences of one word per line, with a blank line between them; what else is in a line is not read.
 
     Raises:
         DataError: a word is empty, or there are none; the message names file and line.
     """
-    blocks = _blocks(path, "no words; expected one word per line, and a blank line after each sentence")
+    blocks = _blocks(path, encoding, "no words; expected one word per line, and a blank line after each sentence")
     column = _words_at(blocks, word_column)
     sentences = [
         _sentence(path, block, lambda where, fields: (_word(where, fields, column), OUTSIDE)) for block in blocks
@@ -136,12 +142,12 @@ def read_words(path: Path, *, word_column: int | None = None) -> list[TaggedExam
     return [TaggedExample(str(n), item.words, item.tags, f"{path}:{item.lines[0]}") for n, item in enumerate(sentences)]
 
 
-def _blocks(path: Path, expected: str) -> list[_Block]:
+def _blocks(path: Path, encoding: str, expected: str) -> list[_Block]:
     """Return the lines of every sentence, as fields with their numbers."""
     blocks: list[_Block] = []
     document, documents = None, 0
     lines: list[tuple[int, list[str]]] = []
-    for number, line in enumerate([*text_lines(read_text(path)), ""], start=1):
+    for number, line in enumerate([*text_lines(read_text(path, encoding)), ""], start=1):
         fields = _fields(line)
         begins = _begins_document(fields)
         if lines and (begins or not fields):

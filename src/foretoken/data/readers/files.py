@@ -1,19 +1,26 @@
-"""Files read strictly: a regular file that stays as it is, UTF-8 or an error that says where the first bad byte is."""
+"""Files read strictly: a regular file that stays as it is, a text or an error that says where the first bad byte is."""
 
 from __future__ import annotations
 
+import gzip
+import io
+import logging
 import os
+import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from xml.etree import ElementTree
 
+from foretoken.data.readers.encodings import AUTO, UTF_8, guessed, is_wide, marked
+from foretoken.data.readers.notes import note
 from foretoken.errors import DataError, ForetokenError
 
+_GZIP = b"\x1f\x8b"
 _MAGIC = {
-    b"\x1f\x8b": "a gzip archive: decompress it first (gunzip)",
+    _GZIP: "a gzip archive: decompress it first (gunzip)",
     b"\xfd7zXZ\x00": "an xz archive: decompress it first (unxz)",
     b"BZh91AY": "a bzip2 archive: decompress it first (bunzip2)",
     b"\x28\xb5\x2f\xfd": "a Zstandard archive: decompress it first (unzstd)",
@@ -25,8 +32,8 @@ _MAGIC = {
     b"\x89HDF": "an HDF5 file: write its table as parquet",
     b"\x93NUMPY": "a NumPy array: write a table with a column of texts",
     b"%PDF": "a PDF: extract its text first (pdftotext)",
-    b"\xff\xfe": "UTF-16 text: re-encode it with `iconv -f UTF-16 -t UTF-8`",
-    b"\xfe\xff": "UTF-16 text: re-encode it with `iconv -f UTF-16 -t UTF-8`",
+    b"\xff\xfe": "UTF-16 text: set data.encoding to auto or utf-16",
+    b"\xfe\xff": "UTF-16 text: set data.encoding to auto or utf-16",
 }
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 _ZIP = b"PK\x03\x04"
@@ -43,7 +50,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_BOM = b"\xef\xbb\xbf"
+MOST_UNPACKED = 1 << 30  # bytes
 
 
 def local_path(name: str | Path) -> Path:
@@ -121,33 +128,92 @@ def refuse_damage(what: str) -> Iterator[None]:
         raise DataError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}; write it again") from error
 
 
-def read_text(path: Path, *, may_be_empty: bool = False) -> str:
-    """Return the text of a UTF-8 file, without its byte order mark.
+def read_text(path: Path, encoding: str = UTF_8, *, may_be_empty: bool = False, errors: str = "strict") -> str:
+    """Return the text of a file, without its byte order mark; one that is packed with gzip is unpacked.
+
+    Args:
+        path: the file.
+        encoding: the name of a codec, or ``auto``: found out from the bytes, and said in the log where it is a guess.
+        may_be_empty: whether no text is a text too.
+        errors: ``surrogateescape`` keeps bytes that are not in the encoding, for readers that look at each row.
 
     Raises:
-        DataError: absent, empty, binary or not UTF-8; the message names line and byte column.
+        DataError: absent, empty, binary or of another encoding; the message names line and byte column.
     """
-    return as_text(path, read_bytes(path, may_be_empty=may_be_empty))
+    content = read_bytes(path, may_be_empty=may_be_empty)
+    if content.startswith(_GZIP):
+        content = _unpacked(path, content)
+    return as_text(path, content, encoding, errors=errors)
 
 
-def as_text(path: Path | str, content: bytes) -> str:
-    """Return the text that the content of a file, or of a file in an archive, is.
+def without_gz(path: Path) -> Path:
+    """Return a path without the ending of gzip.
+
+    >>> without_gz(Path("mail.csv.gz")).suffix
+    '.csv'
+    """
+    return path.with_suffix("") if path.suffix.lower() == ".gz" else path
+
+
+def _unpacked(path: Path, content: bytes) -> bytes:
+    with refuse_damage(f"{path}: the gzip archive is damaged"), gzip.open(io.BytesIO(content)) as file:
+        text = file.read(MOST_UNPACKED + 1)
+    if len(text) > MOST_UNPACKED:
+        raise DataError(f"{path}: unpacks to more than {MOST_UNPACKED:,} bytes; split it")
+    return text
+
+
+def as_text(path: Path | str, content: bytes, encoding: str = UTF_8, *, errors: str = "strict") -> str:
+    """Return the text that the content of a file, or of a file in an archive, is; see :func:`read_text`.
 
     Raises:
-        DataError: binary or not UTF-8; the message names line and byte column.
+        DataError: binary or of another encoding; the message names line and byte column.
     """
-    refuse_binary(path, content)
+    mark = marked(content) if encoding == AUTO else None
+    if not (mark or is_wide(encoding if encoding != AUTO else UTF_8)):
+        refuse_binary(path, content)
+    name = encoding if encoding != AUTO else mark or guessed(content)
     try:
-        text = content.removeprefix(_BOM).decode("utf-8")
-    except UnicodeDecodeError as error:
-        offset = error.start + len(content) - len(content.removeprefix(_BOM))
-        raise DataError(_not_utf8(path, content, offset)) from None
+        text = _decoded(path, content, name, errors).removeprefix("\ufeff")
     except MemoryError:
         raise DataError(f"{path}: the text is larger than the memory there is; split the file") from None
     if "\x00" in text:
-        line, column = position(content, content.index(b"\x00"))
-        raise DataError(f"{path}:{line}:{column}: a zero byte: this is a binary file, expected UTF-8 text")
+        before = text[: text.index("\x00")].encode(UTF_8, "surrogateescape")
+        line, column = position(before, len(before))
+        raise DataError(
+            f"{path}:{line}:{column}: a zero byte: this is a binary file, expected text (in UTF-16 without a byte "
+            "order mark: data.encoding: utf-16-le)"
+        )
+    if encoding == AUTO and name not in (mark, UTF_8):
+        _say_guess(path, content, text, name)
     return text
+
+
+def _decoded(path: Path | str, content: bytes, encoding: str, errors: str) -> str:
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        if errors != "strict":
+            with suppress(UnicodeDecodeError):  # of a byte below 128
+                return content.decode(encoding, errors)
+        line, column = position(content, error.start)
+        raise DataError(
+            f"{path}:{line}:{column}: byte 0x{content[error.start]:02x} is not valid {encoding.upper()}; re-encode the "
+            "file, or name its encoding with data.encoding, for example cp1252"
+        ) from None
+
+
+def _say_guess(path: Path | str, content: bytes, text: str, encoding: str) -> None:
+    offset = next(place.start() for place in re.finditer(rb"[\x80-\xff]", content))
+    character = re.search("[^\x00-\x7f]", text)
+    line, _ = position(content, offset)
+    note(
+        path,
+        f"not UTF-8, read as {encoding}: byte 0x{content[offset]:02x} in line {line} is read as "
+        f"{character and character[0]!r}; data.encoding names another encoding",
+        kind=encoding,
+        level=logging.WARNING,
+    )
 
 
 def text_lines(text: str) -> list[str]:
@@ -230,12 +296,3 @@ def _not_there(path: Path) -> str:
     except OSError:  # the working folder is gone
         start = ""
     return f"{path}: no such file; check the spelling{start}"
-
-
-def _not_utf8(path: Path | str, content: bytes, offset: int) -> str:
-    name = Path(path).name
-    line, column = position(content, offset)
-    return (
-        f"{path}:{line}:{column}: byte 0x{content[offset]:02x} is not valid UTF-8; re-encode the file, "
-        f"for example `iconv -f WINDOWS-1252 -t UTF-8 {name} > utf8-{name}`"
-    )

@@ -13,7 +13,8 @@ from typing import Any
 
 from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, refuse_empty, shown, split_in
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.data.readers.files import entries, is_folder, read_text
+from foretoken.data.readers.encodings import AUTO
+from foretoken.data.readers.files import entries, is_folder, read_text, without_gz
 from foretoken.data.readers.hub import read_saved
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.user_data import file_suffixes, read_examples
@@ -50,8 +51,8 @@ def read_folder(root: Path, columns: ColumnNames) -> Corpus:
         )
     folders = _subfolders(root)
     if any(folder.name.lower() == "train" for folder in folders):
-        return Corpus(_read_split_folders(root, folders))
-    return Corpus({"train": read_label_folders(root)})
+        return Corpus(_read_split_folders(root, folders, columns.format.encoding))
+    return Corpus({"train": read_label_folders(root, columns.format.encoding)})
 
 
 def is_saved_dataset(root: Path) -> bool:
@@ -59,10 +60,15 @@ def is_saved_dataset(root: Path) -> bool:
     return any((root / marker).is_file() for marker in _DATASETS_MARKERS)
 
 
-def read_label_folders(root: Path) -> list[Document]:
+def read_label_folders(root: Path, encoding: str = AUTO) -> list[Document]:
     """Return the documents of ``<root>/<label>/*.txt``; the id is ``<label>/<file name>``."""
     documents = [
-        Document(f"{folder.name}/{path.stem}", read_text(path, may_be_empty=True), folder.name, str(path))
+        Document(
+            f"{folder.name}/{without_gz(path).stem}",
+            read_text(path, encoding, may_be_empty=True),
+            folder.name,
+            str(path),
+        )
         for folder in _subfolders(root)
         for path in _text_files(folder)
     ]
@@ -73,10 +79,10 @@ def read_label_folders(root: Path) -> list[Document]:
     return documents
 
 
-def read_texts_folder(root: Path) -> list[Document]:
+def read_texts_folder(root: Path, encoding: str = AUTO) -> list[Document]:
     """Return the .txt files at and below a folder, without labels; the id is the relative path."""
     documents = [
-        Document(path.relative_to(root).as_posix(), read_text(path, may_be_empty=True), None, str(path))
+        Document(path.relative_to(root).as_posix(), read_text(path, encoding, may_be_empty=True), None, str(path))
         for path in _texts_below(root)
     ]
     if not documents:
@@ -97,7 +103,7 @@ def _data_files(root: Path, suffixes: Sequence[str] | None) -> tuple[dict[str, l
     nothing of splits, such as one per book, are ``train`` together.
     """
     paths = [path for path in entries(root) if not is_folder(path) and not path.name.startswith(".")]
-    tables = [path for path in paths if suffixes is None or path.suffix.lower() in suffixes]
+    tables = [path for path in paths if suffixes is None or without_gz(path).suffix.lower() in suffixes]
     found = _by_names(root, tables, may_pool=suffixes is None)
     if tables and "train" not in found:
         names = ", ".join(path.name for path in tables)
@@ -107,7 +113,7 @@ def _data_files(root: Path, suffixes: Sequence[str] | None) -> tuple[dict[str, l
 
 
 def _by_names(root: Path, tables: Sequence[Path], *, may_pool: bool) -> dict[str, list[Path]]:
-    found = _by_split(tables, lambda path: SPLIT_ALIASES.get(_SHARD.sub("", path.stem).lower()))
+    found = _by_split(tables, lambda path: SPLIT_ALIASES.get(_SHARD.sub("", without_gz(path).stem).lower()))
     pool: list[Path] = []
     if not found and len(tables) == 1:
         return {"train": [*tables]}
@@ -138,7 +144,7 @@ def _pool(paths: Sequence[Path]) -> list[Path]:
 
 
 def _are_shards(paths: Sequence[Path]) -> bool:
-    return all(_SHARD.search(path.stem) for path in paths)
+    return all(_SHARD.search(without_gz(path).stem) for path in paths)
 
 
 def _read_files(paths: Sequence[Path], columns: ColumnNames) -> Sequence[Example]:
@@ -164,7 +170,7 @@ def _join(shards: Sequence[Sequence[Any]]) -> Sequence[Example]:
     ]
 
 
-def _read_split_folders(root: Path, folders: Sequence[Path]) -> dict[str, list[Document]]:
+def _read_split_folders(root: Path, folders: Sequence[Path], encoding: str) -> dict[str, list[Document]]:
     splits: dict[str, list[Document]] = {}
     for folder in folders:
         split = SPLIT_ALIASES.get(folder.name.lower())
@@ -176,7 +182,7 @@ def _read_split_folders(root: Path, folders: Sequence[Path]) -> dict[str, list[D
             )
         if split in splits:
             raise DataError(f"{folder}: a second folder for split {split!r}; keep one of them")
-        splits[split] = read_label_folders(folder)
+        splits[split] = read_label_folders(folder, encoding)
     return splits
 
 
@@ -186,7 +192,7 @@ def _subfolders(root: Path) -> list[Path]:
 
 def _text_files(folder: Path) -> list[Path]:
     """Return the .txt files of a folder, among them what only has such a name, which reading it then says."""
-    return [path for path in entries(folder) if path.suffix.lower() == _TEXT]
+    return [path for path in entries(folder) if without_gz(path).suffix.lower() == _TEXT]
 
 
 def _texts_below(root: Path) -> list[Path]:
@@ -198,7 +204,7 @@ def _texts_below(root: Path) -> list[Path]:
         for path in entries(folders.pop()):
             if is_folder(path):
                 (linked if path.is_symlink() else folders).append(path)
-            elif path.suffix.lower() == _TEXT:
+            elif without_gz(path).suffix.lower() == _TEXT:
                 found.append(path)
     _warn_of_unread(root, linked, "links to folders are not followed")
     return sorted(found)
@@ -207,7 +213,7 @@ def _texts_below(root: Path) -> list[Path]:
 def _warn_of_other_files(root: Path) -> None:
     """Log a warning when a folder of labels holds what is no text of a label."""
     labels = _subfolders(root)
-    beside = [path for label in labels for path in entries(label) if path.suffix.lower() != _TEXT]
+    beside = [path for label in labels for path in entries(label) if without_gz(path).suffix.lower() != _TEXT]
     _warn_of_unread(root, [path for path in beside if not path.name.startswith(".")], "no .txt files")
     _warn_of_unread(root, _text_files(root), "outside the folders of labels")
     _warn_of_unread(root, [label for label in labels if not _text_files(label)], "folders without .txt files")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.readers.files import read_text
+from foretoken.data.readers.encodings import UTF_8
+from foretoken.data.readers.files import read_text, text_lines, without_gz
+from foretoken.data.readers.rows import Row, check_columns
 from foretoken.errors import DataError
+
+LINES = (".jsonl", ".ndjson")
 
 
 class _RepeatedNameError(ValueError):
@@ -26,13 +31,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, encoding: str = UTF_8) -> Any:
     """Return the value that a file holds.
 
     Raises:
         DataError: the file cannot be read, or is malformed; the message names line and column.
     """
-    return decoded(path, read_text(path))
+    return decoded(path, read_text(path, encoding))
 
 
 def decoded(path: Path, text: str, line: int = 1) -> Any:
@@ -53,3 +58,83 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return str(error) if isinstance(error, _RepeatedNameError) else "a number has more than 4,300 digits"
+
+
+def json_rows(path: Path, text: str, needed: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of a list of objects, of an object per line, or of a table as pandas and others write it.
+
+    Raises:
+        DataError: it is none of them; the message names line and column.
+    """
+    if not text.strip():
+        return
+    try:
+        value = decoded(path, text)
+    except DataError:
+        lines = [(n, _line(path, line, n)) for n, line in enumerate(text_lines(text), start=1) if line.strip()]
+        if text.lstrip().startswith("[") or not any(isinstance(line, dict) for _, line in lines):
+            raise
+        items: Iterable[tuple[object, object]] = lines
+    else:
+        is_table = isinstance(value, dict) and without_gz(path).suffix.lower() not in LINES
+        items = _items(value, needed) if is_table or isinstance(value, list) else [(1, value)]
+    for name, item in items:
+        yield _row(f"{path}:{name}", item, needed)
+
+
+def _line(path: Path, line: str, number: int) -> object:
+    try:
+        return decoded(path, line, number)
+    except DataError as error:
+        return error
+
+
+def _row(where: str, value: object, needed: Sequence[str]) -> Row:
+    """Return the row that an object with the needed columns is, or why it is none."""
+    try:
+        if isinstance(value, DataError):
+            raise value
+        if not isinstance(value, dict):
+            example = ", ".join(f'"{name}": ...' for name in needed)
+            raise DataError(f"{where}: got a JSON {type(value).__name__}, expected an object such as {{{example}}}")
+        check_columns(where, value, needed)
+    except DataError as error:
+        return where, error
+    return where, value
+
+
+def _items(value: list[Any] | dict[str, Any], needed: Sequence[str]) -> Iterable[tuple[object, object]]:
+    """Return the records of a JSON value with their names: a list, one object, or pandas' orients of a table."""
+    if isinstance(value, list):
+        return _numbered(value)
+    if all(name in value for name in needed):
+        return _columns(value, needed)
+    if isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):  # split
+        return _numbered([_zipped(value["columns"], values) for values in value["data"]])
+    if value and all(isinstance(item, dict) for item in value.values()):  # index
+        return value.items()
+    lists = [items for items in value.values() if isinstance(items, list) and items and isinstance(items[0], dict)]
+    return _numbered(lists[0]) if len(lists) == 1 else [(1, value)]
+
+
+def _columns(value: dict[str, Any], needed: Sequence[str]) -> Iterable[tuple[object, object]]:
+    """Return the records of an object that has the needed columns: it is one, or has many values in each column."""
+    columns = [value[name] for name in needed]
+    if columns and all(isinstance(column, dict) for column in columns):  # columns
+        keys = dict.fromkeys(key for column in columns for key in column)
+        return [(key, {name: value[name][key] for name in needed if key in value[name]}) for key in keys]
+    if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):  # list
+        return _numbered([dict(zip(needed, values, strict=True)) for values in zip(*columns, strict=True)])
+    return [(1, value)]
+
+
+def _numbered(items: Iterable[object]) -> list[tuple[str, object]]:
+    return [(f"item {number}", item) for number, item in enumerate(items, start=1)]
+
+
+def _zipped(names: Sequence[object], values: object) -> object:
+    return (
+        dict(zip(map(str, names), values, strict=True))
+        if isinstance(values, list) and len(values) == len(names)
+        else values
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.data.readers.files import kind_of, read_bytes, refuse_damage
-from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, named_row, refuse_claim
+from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, named_row, refuse_claim, refuse_repeated
 from foretoken.errors import DataError
 
 _PIECE = 1000  # rows
@@ -31,7 +31,8 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     with refuse_damage(f"{path}: not a readable parquet file"):
         file = parquet.ParquetFile(io.BytesIO(content))
         schema, claimed = file.schema_arrow, file.metadata.num_rows
-    _check(str(path), schema.names, needed)
+    check_columns(str(path), schema.names, needed)
+    refuse_repeated(str(path), schema.names, needed)
     refuse_claim(str(path), claimed)
     classes = _class_names(schema.metadata or {})
     kept = [name for name in schema.names if not needed or name in {*needed, *OPTIONAL}]
@@ -42,13 +43,6 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         yield named_row(where, values, classes)
     if number != claimed:
         raise DataError(f"{path}: has {number:,} rows, but says {claimed:,}; write it again")
-
-
-def _check(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
-    check_columns(where, names, needed)
-    repeated = [name for name in (*needed, *OPTIONAL) if names.count(name) > 1]
-    if repeated:
-        raise DataError(f"{where}: has column {repeated[0]!r} more than once; column names must be unique")
 
 
 def _records(file: Any, columns: Sequence[str], path: Path, size: int) -> Iterator[Mapping[str, object]]:

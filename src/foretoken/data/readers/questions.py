@@ -10,8 +10,9 @@ from typing import Any
 
 from foretoken.data.documents import checked
 from foretoken.data.examples import QuestionExample
-from foretoken.data.readers.files import read_text
-from foretoken.data.readers.json_files import decoded, read_json
+from foretoken.data.readers.encodings import UTF_8
+from foretoken.data.readers.files import read_text, without_gz
+from foretoken.data.readers.json_files import read_json
 from foretoken.data.readers.rows import ANSWERS, CONTEXT, QUESTION, ColumnNames, Row, field_of, filled, row_id, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.errors import DataError
@@ -27,25 +28,17 @@ def read_questions(path: Path, columns: ColumnNames) -> list[QuestionExample]:
     Raises:
         DataError: the file, a record or a value is not usable; the message names the place.
     """
-    if path.suffix.lower() == ".json" and _is_one_object(path):
-        return read_squad(path, labelled=columns.label is not None)
-    return questions_from_rows(path, read_rows(path, columns.needed), columns)
+    if without_gz(path).suffix.lower() == ".json" and _is_squad(path, columns.format.encoding):
+        return read_squad(path, labelled=columns.label is not None, encoding=columns.format.encoding)
+    return questions_from_rows(path, read_rows(path, columns.needed, format=columns.format), columns)
 
 
-def _is_one_object(path: Path) -> bool:
-    """Tell one JSON object from a list, and from one object per line."""
-    text = read_text(path).strip()
-    first, _, rest = text.partition("\n")
-    if not text.startswith("{") or not rest:
-        return text.startswith("{")
-    try:
-        decoded(path, first)
-    except DataError:
-        return True  # it goes on in the next line
-    return False
+def _is_squad(path: Path, encoding: str) -> bool:
+    text = read_text(path, encoding, errors="surrogateescape")
+    return '"paragraphs"' in text or '"question"' not in text  # in a text, these quotes would have backslashes
 
 
-def read_squad(path: Path, *, labelled: bool = True) -> list[QuestionExample]:
+def read_squad(path: Path, *, labelled: bool = True, encoding: str = UTF_8) -> list[QuestionExample]:
     """Return the questions of a file in SQuAD's format, v1.1 or v2.0; those of an article form a group.
 
     A question with ``is_impossible: true`` has no answer. Without ``labelled`` answers are not read.
@@ -53,7 +46,7 @@ def read_squad(path: Path, *, labelled: bool = True) -> list[QuestionExample]:
     Raises:
         DataError: the file or a record is malformed, or an answer is not in its context.
     """
-    articles = _list(str(path), read_json(path), "data")
+    articles = _list(str(path), read_json(path, encoding), "data")
     places = _Places(path)
     examples = [
         example

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from foretoken.data.documents import Document, checked, refuse_empty, shown
 from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
+from foretoken.data.readers.encodings import BAD_BYTE
+from foretoken.data.readers.formats import FileFormat
 from foretoken.errors import DataError, did_you_mean
 
 UsableRow = tuple[str, Mapping[str, Any]]  # where, and the values by column
@@ -34,6 +36,7 @@ class ColumnNames:
     label: str | None = "label"
     text_pair: str | None = None
     problem: str = CLASSIFICATION
+    format: FileFormat = field(default_factory=FileFormat)
 
     @property
     def needed(self) -> list[str]:
@@ -71,6 +74,13 @@ def usable(rows: Iterable[Row]) -> Iterator[UsableRow]:
         if isinstance(values, DataError):
             raise values
         yield where, values
+
+
+def refuse_repeated(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise a DataError when two columns have the same name and one of them is to be read."""
+    repeated = next((name for name in (*needed, *OPTIONAL) if names.count(name) > 1), None)
+    if repeated is not None:
+        raise DataError(f"{where}: has column {repeated!r} more than once; column names must be unique")
 
 
 def refuse_claim(where: str, rows: int) -> None:
@@ -142,6 +152,12 @@ def _whole(where: str, value: str, column: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
+        if BAD_BYTE.match(value[error.start]):
+            raise DataError(
+                f"{where}: column {column!r} has byte 0x{ord(value[error.start]) - 0xDC00:02x} at character "
+                f"{error.start + 1}, which is not valid in the file's encoding; repair it, name the encoding with "
+                "data.encoding, or leave such rows out with data.bad_rows: drop"
+            ) from None
         raise DataError(
             f"{where}: column {column!r} holds half of a surrogate pair at character {error.start + 1}; "
             "repair the text where it was cut"

@@ -1,171 +1,94 @@
-"""Readers of single files: csv, tsv, jsonl, json and plain text; parquet is in a module of its own."""
+"""Readers of single tables, by their endings; those of each kind are in modules of their own."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-from foretoken.data.documents import shown
-from foretoken.data.readers.files import kind_of, read_bytes, read_text, text_lines
-from foretoken.data.readers.json_files import decoded
+from foretoken.data.readers.delimited import ENDINGS, delimited_rows
+from foretoken.data.readers.encodings import UTF_8
+from foretoken.data.readers.files import kind_of, read_bytes, read_text, text_lines, without_gz
+from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.json_files import LINES, json_rows
 from foretoken.data.readers.parquet import parquet_rows
 from foretoken.data.readers.rows import Row, check_columns
 from foretoken.errors import DataError
 
-_FIELD_LIMIT = 2**31 - 1  # csv's own limit of 128 KiB per field is less than one long document
-_Reader = Callable[[Path, Sequence[str]], Iterator[Row]]
+_FASTTEXT = "__label__"
+_KEEP = "surrogateescape"  # a byte that is not in the encoding spoils a row, not the file
+_Reader = Callable[[Path, Sequence[str], FileFormat, "str | None"], Iterator[Row]]
 
 
-def read_rows(path: Path, needed: Sequence[str], ending: str | None = None) -> Iterator[Row]:
-    """Return the rows of one table file, each with the needed columns; read as if its name had this ending.
+def read_rows(
+    path: Path,
+    needed: Sequence[str],
+    ending: str | None = None,
+    format: FileFormat | None = None,
+    number: str | None = None,
+) -> Iterator[Row]:
+    """Return the rows of one table file, each with the needed columns, or why it is not usable.
+
+    Args:
+        path: the file.
+        needed: the columns that every row must have.
+        ending: read it as if its name had this ending.
+        format: what is known of how it is written.
+        number: a column of numbers, which may have a decimal comma.
 
     Raises:
-        DataError: the file is of no kind that can be read, or a row is not usable.
+        DataError: the file is of no kind that can be read, or is damaged.
     """
-    reader = READERS.get(ending or path.suffix.lower())
+    format = format or FileFormat(encoding=UTF_8)
+    reader = READERS.get(ending or without_gz(path).suffix.lower())
     if reader is None:
-        what = kind_of(read_bytes(path))
+        reader = _fasttext_rows if format.delimiter is None else _delimited_rows
+    return reader(path, needed, format, number)
+
+
+def _delimited_rows(path: Path, needed: Sequence[str], format: FileFormat, number: str | None) -> Iterator[Row]:
+    text, ending = read_text(path, format.encoding, errors=_KEEP), without_gz(path).suffix.lower()
+    return delimited_rows(path, text, needed, format, ending=ending, number=number)
+
+
+def _json_rows(path: Path, needed: Sequence[str], format: FileFormat, _: str | None) -> Iterator[Row]:
+    return json_rows(path, read_text(path, format.encoding, errors=_KEEP), needed)
+
+
+def is_fasttext(text: str) -> bool:
+    """Say whether every line of a text begins with a label, as fastText's files have it."""
+    lines = [line for line in text_lines(text) if line.strip()]
+    return bool(lines) and all(line.lstrip().startswith(_FASTTEXT) for line in lines)
+
+
+def _fasttext_rows(path: Path, needed: Sequence[str], format: FileFormat, _: str | None) -> Iterator[Row]:
+    what = kind_of(read_bytes(path))
+    text = "" if what and without_gz(path) == path else read_text(path, format.encoding, errors=_KEEP)
+    if not is_fasttext(text):
         raise DataError(
             f"{path}: {f'is {what}; ' if what else ''}files ending in {path.suffix or '(nothing)'!r} cannot be read; "
-            "expected one of "
-            f"{', '.join(READERS)}, or a folder with one subfolder of .txt files per label"
+            f"expected one of {', '.join(READERS)}, a table whose data.format.delimiter is given, lines that begin "
+            f"with {_FASTTEXT}, or a folder with one subfolder of .txt files per label"
         )
-    return reader(path, needed)
-
-
-def _delimited(source: Path | str, text: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the rows of a text that are not blank, each with the place where it begins.
-
-    Raises:
-        DataError: a quoted field is not closed, or goes on behind its quote; the message names the line.
-    """
-    # strict: without it an unclosed quote swallows the rest of the file in silence
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    while True:
-        line = rows.line_num + 1
-        with _field_limit():
-            try:
-                row = next(rows, None)
-            except csv.Error as error:
-                raise DataError(_malformed(source, line, rows.line_num, str(error))) from None
-        if row is None:
-            return
-        if row:
-            yield f"{source}:{line}", row
-
-
-def _csv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    return delimited_rows(path, read_text(path), needed)
-
-
-def _tsv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    return delimited_rows(path, read_text(path), needed, "\t")
-
-
-def delimited_rows(source: Path | str, text: str, needed: Sequence[str], delimiter: str = ",") -> Iterator[Row]:
-    """Yield the rows of a text whose first row names the columns.
-
-    Raises:
-        DataError: a column is missing, or a row is malformed or has another number of fields.
-    """
-    header: list[str] | None = None
-    for where, row in _delimited(source, text, delimiter):
-        if header is None:
-            header = _header(where, row, needed, delimiter)
-        elif len(row) != len(header):
-            yield (
-                where,
-                DataError(
-                    f"{where}: the row has {len(row)} fields, expected {len(header)} ({shown(header)}); "
-                    f"put fields that hold {delimiter!r} or a line break in double quotes"
-                ),
-            )
-        else:
-            yield where, dict(zip(header, row, strict=True))
-
-
-def _header(where: str, row: list[str], needed: Sequence[str], delimiter: str) -> list[str]:
-    repeated = sorted(name for name, count in Counter(row).items() if count > 1)
-    if repeated:
-        raise DataError(f"{where}: the header names {repeated[0]!r} more than once; column names must be unique")
-    if len(row) == 1 and row[0] not in needed:
-        _refuse_other_delimiter(where, row[0], delimiter)
-    check_columns(where, row, needed)
-    return row
-
-
-def _refuse_other_delimiter(where: str, header: str, delimiter: str) -> None:
-    other = next((mark for mark in ";\t|," if mark in header), None)
-    if other is not None:
-        remedy = "name it .tsv" if other == "\t" else f"write it again with {delimiter!r}"
-        raise DataError(
-            f"{where}: the header is one column, {header!r}: the file is separated by {other!r}, and its ending stands "
-            f"for {delimiter!r}; {remedy}"
-        )
-
-
-def _malformed(source: Path | str, first: int, last: int, reason: str) -> str:
-    span = f" (the row runs to line {last})" if last > first else ""
-    return (
-        f"{source}:{first}: malformed row: {reason}{span}; close every quoted field, "
-        'and write a double quote inside a quoted field as ""'
-    )
-
-
-@contextmanager
-def _field_limit() -> Iterator[None]:
-    before = csv.field_size_limit(_FIELD_LIMIT)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
-def _jsonl_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    for number, line in enumerate(text_lines(read_text(path)), start=1):
+    check_columns(str(path), needed[:2], needed)
+    for number, line in enumerate(text_lines(text), start=1):
         if line.strip():
-            yield _row(f"{path}:{number}", _line(path, line, number), needed)
+            yield _fasttext_row(f"{path}:{number}", line, needed)
 
 
-def _json_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    """Yield the objects of a list, or of lines."""
-    text = read_text(path)
-    if not text.lstrip().startswith("["):
-        return _jsonl_rows(path, needed)
-    items = enumerate(decoded(path, text), start=1)
-    return (_row(f"{path}:item {number}", item, needed) for number, item in items)
-
-
-def _line(path: Path, line: str, number: int) -> object:
-    try:
-        return decoded(path, line, number)
-    except DataError as error:
-        return error
-
-
-def _row(where: str, value: object, needed: Sequence[str]) -> Row:
-    """Return the row that an object with the needed columns is, or why it is none."""
-    try:
-        if isinstance(value, DataError):
-            raise value
-        if not isinstance(value, dict):
-            example = ", ".join(f'"{name}": ...' for name in needed)
-            raise DataError(f"{where}: got a JSON {type(value).__name__}, expected an object such as {{{example}}}")
-        check_columns(where, value, needed)
-    except DataError as error:
-        return where, error
-    return where, value
+def _fasttext_row(where: str, line: str, needed: Sequence[str]) -> Row:
+    labels, words = [], line.lstrip()
+    while words.startswith(_FASTTEXT):
+        label, _, words = words.partition(" ")
+        labels.append(label.removeprefix(_FASTTEXT))
+        words = words.lstrip()
+    if len(labels) != 1:
+        problem = f"has {len(labels)} labels ({', '.join(labels)}), expected one per document"
+        return where, DataError(f"{where}: {problem}; remove the line, or all labels but one")
+    return where, dict(zip(needed, (words, *labels), strict=False))
 
 
 READERS: dict[str, _Reader] = {
-    ".csv": _csv_rows,
-    ".tsv": _tsv_rows,
-    ".jsonl": _jsonl_rows,
-    ".ndjson": _jsonl_rows,
-    ".json": _json_rows,
-    ".parquet": parquet_rows,
+    **dict.fromkeys(ENDINGS, _delimited_rows),
+    **dict.fromkeys((*LINES, ".json"), _json_rows),
+    ".parquet": lambda path, needed, *_: parquet_rows(path, needed),
 }

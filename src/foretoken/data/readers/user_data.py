@@ -17,7 +17,7 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.conll import read_tagged, read_words
-from foretoken.data.readers.files import read_text
+from foretoken.data.readers.files import read_text, without_gz
 from foretoken.data.readers.questions import questions_from_rows, read_questions
 from foretoken.data.readers.rows import (
     ANSWER,
@@ -32,7 +32,7 @@ from foretoken.data.readers.rows import (
     text_value,
     usable,
 )
-from foretoken.data.readers.tables import READERS, read_rows
+from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
 from foretoken.errors import ConfigError, DataError, did_you_mean
 
 _Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
@@ -62,13 +62,18 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if columns.problem == TOKEN_CLASSIFICATION:
         words, tags = _place(columns.text), _place(columns.label)
         if columns.label is None:
-            return read_words(path, word_column=words)
-        return read_tagged(path, word_column=words, tag_column=-1 if tags is None else tags)
+            return read_words(path, columns.format.encoding, word_column=words)
+        tag_column = -1 if tags is None else tags
+        return read_tagged(path, word_column=words, tag_column=tag_column, encoding=columns.format.encoding)
     if columns.problem == QUESTION_ANSWERING:
         return read_questions(path, columns)
-    if path.suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
-        return examples_from_rows(path, [(str(path), {columns.text: read_text(path), "id": path.stem})], columns)
-    return examples_from_rows(path, read_rows(path, columns.needed), columns)
+    if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
+        text = read_text(path, columns.format.encoding)
+        if not is_fasttext(text) and columns.format.delimiter is None:
+            row = {columns.text: text, "id": without_gz(path).stem}
+            return examples_from_rows(path, [(str(path), row)], columns)
+    number = columns.label if columns.problem == REGRESSION else None
+    return examples_from_rows(path, read_rows(path, columns.needed, format=columns.format, number=number), columns)
 
 
 def _place(column: str | None) -> int | None:

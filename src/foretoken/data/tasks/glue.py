@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from foretoken.data.documents import Document, Splits, without_empty
+from foretoken.data.readers.delimited import delimited_rows
 from foretoken.data.readers.files import is_there, read_text
+from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.hub import hub_rows
-from foretoken.data.readers.rows import UsableRow, check_columns, label_value, text_value
+from foretoken.data.readers.rows import UsableRow, check_columns, label_value, text_value, usable
 from foretoken.data.tasks.base import raw_file, raw_folder
 from foretoken.errors import DataError
 
@@ -125,31 +127,20 @@ def read_glue_on_hub(config: str, columns: Columns, dev: Mapping[str, str | None
 
 
 def _rows(path: Path, columns: Columns) -> Iterator[UsableRow]:
-    """Yield the rows of a file of values between tabs, without quotes, each by its column names.
+    """Return the rows of a file of values between tabs, without quotes, each by its column names.
 
     Rows of a file that does not name its columns may go on with more.
 
     Raises:
         DataError: a column is missing, or a row has too many or too few values; the message names file and line.
     """
-    lines = [(number, line.rstrip("\r")) for number, line in enumerate(read_text(path).split("\n"), start=1)]
-    lines = [(number, line) for number, line in lines if line]
-    names = columns.header or (lines.pop(0)[1].split("\t") if lines else [])
-    check_columns(f"{path}:1", names, columns.needed)
-    broken = 0
-    for number, line in lines:
-        fields = line.split("\t")
-        if len(fields) == len(names) or (columns.header and len(fields) > len(names)):
-            yield f"{path}:{number}", dict(zip(names, fields, strict=False))
-        elif columns.skip_broken:
-            broken += 1
-        else:
-            raise DataError(
-                f"{path}:{number}: the row has {len(fields)} fields, expected {len(names)} ({', '.join(names)}), "
-                "with a tab between two of them and without quotes; fetch the file again"
-            )
-    if broken:
-        _log.info("%s: left out %d of %d rows, which are broken in the published file", path, broken, len(lines))
+    format = FileFormat(delimiter="\t", quoting="none", header=not columns.header)
+    rows = list(delimited_rows(path, read_text(path), columns.needed, format, names=columns.header))
+    whole = [row for row in rows if not (columns.skip_broken and isinstance(row[1], DataError))]
+    if len(whole) < len(rows):
+        left_out = len(rows) - len(whole)
+        _log.info("%s: left out %d of %d rows, which are broken in the published file", path, left_out, len(rows))
+    return usable(whole)
 
 
 def _document(where: str, values: Mapping[str, object], number: int, columns: Columns, part: str | None) -> Document:

@@ -63,7 +63,7 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
-    """Load the data, unless they are, and tokenise them, load the model and attach the method, from the recipe's seed."""
+    """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
     use_threads(recipe.training.num_threads)
     data = data or load_data(recipe.data)
     fingerprint = of_data(data.splits)

@@ -1,0 +1,90 @@
+"""The encoding of a text file: named, shown by a byte order mark, UTF-8, or what its bytes make most likely."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+from encodings.aliases import aliases
+
+from foretoken.errors import did_you_mean, quoted
+
+AUTO, UTF_8, WESTERN = "auto", "utf-8", "cp1252"
+_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF8: UTF_8,
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+# In the order that is taken where several are about as likely.
+_LATIN = (WESTERN, "cp1250", "cp1254", "mac_roman")
+_ALL = (
+    *(WESTERN, "cp1251", "koi8_r", "cp1253", "gb18030", "euc_jp", "big5", "cp932", "cp949", "cp1250", "cp1254"),
+    "mac_roman",
+)
+_ABOUT = 0.025  # of charset-normalizer's measure of disorder
+BAD_BYTE = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of a byte that is not in the encoding
+
+
+def encoding_error(name: str) -> str | None:
+    """Return what is wrong with the name of an encoding.
+
+    >>> encoding_error("cp1253"), encoding_error("cp125")
+    (None, "no encoding 'cp125' (did you mean 'cp1125'?); expected auto, utf-8, cp1252 or another codec of Python")
+    """
+    try:
+        known = name == AUTO or codecs.lookup(name)._is_text_encoding
+    except (LookupError, ValueError):  # a zero byte
+        known = False
+    names = {AUTO, *aliases, *aliases.values()}
+    hint = f"no encoding {quoted(name)}{did_you_mean(name, sorted(names))}"
+    return None if known else f"{hint}; expected auto, utf-8, cp1252 or another codec of Python"
+
+
+def is_wide(encoding: str) -> bool:
+    """Say whether an encoding has zero bytes in texts."""
+    return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+
+
+def marked(content: bytes) -> str | None:
+    """Return the encoding that a byte order mark shows."""
+    return next((name for mark, name in _MARKS.items() if content.startswith(mark)), None)
+
+
+def guessed(content: bytes) -> str:
+    """Return the encoding of bytes without a mark: UTF-8 where they are that, or that with damage; else a guess."""
+    text = content.decode(UTF_8, "surrogateescape")
+    bad = len(BAD_BYTE.findall(text))
+    if not bad:
+        return UTF_8
+    sample = b"\n".join(line for line in content.splitlines() if not line.isascii())
+    others = len(sample.translate(None, delete=bytes(range(128))))
+    share = others / len(b"".join(sample.split()))
+    latin = share < 0.3  # of what is not blank: 0.6 and more in other scripts
+    good = len(re.findall("[^\x00-\x7f]", text)) - bad
+    # what is valid by chance: 1 of 100 in Latin scripts, half as much as is not in Chinese
+    if good >= bad * (0.05 if latin else 1):
+        return UTF_8
+    candidates = [name for name in (_LATIN if latin else _ALL) if _decodes(content, name)]
+    if (share < 0.02 or others < 3) and WESTERN in candidates:
+        return WESTERN
+    return _most_likely(sample, candidates) or UTF_8
+
+
+def _decodes(content: bytes, encoding: str) -> bool:
+    try:
+        content.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _most_likely(sample: bytes, candidates: Sequence[str]) -> str | None:
+    from charset_normalizer import from_bytes
+
+    if not candidates:
+        return None
+    disorder = {match.encoding: match.chaos for match in from_bytes(sample, cp_isolation=list(candidates))}
+    least = min(disorder.values(), default=0)
+    return next((name for name in candidates if disorder.get(name, 1) <= least + _ABOUT), None)

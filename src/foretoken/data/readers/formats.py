@@ -1,0 +1,55 @@
+"""How a text file holds a table: what users say of it; the rest is found out from the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from foretoken.data.readers.encodings import AUTO, encoding_error
+from foretoken.errors import quoted
+from foretoken.options import check_fields, option
+
+_NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    r"""How a file with a delimiter between its columns is written.
+
+    Raises:
+        ConfigError: values that cannot be used.
+
+    >>> FileFormat(delimiter="tab").delimiter
+    '\\t'
+    """
+
+    delimiter: str | None = option(
+        "The character between two columns, or comma, semicolon, tab, pipe, space; default: found out.", None
+    )
+    quoting: Literal["auto", "double", "none"] = option(
+        "double: double quotes enclose fields, as in CSV; none: they are characters of the text; auto: none where tabs "
+        "or pipes separate the columns, unless the file shows otherwise.",
+        AUTO,
+    )
+    encoding: str = option("The same as data.encoding.", AUTO)
+    header: bool = option(
+        "Whether the first row names the columns; without it their names are 1, 2 and so on, from left to right.", True
+    )
+    decimal: Literal["auto", ".", ","] = option(
+        "The decimal sign of a regression's labels; auto: a comma where semicolons separate the columns and every "
+        "label has one.",
+        AUTO,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what no file can have."""
+        check_fields(
+            self, lambda: [error for error in (self._delimiter_error(), encoding_error(self.encoding)) if error]
+        )
+        object.__setattr__(self, "delimiter", _NAMES.get(self.delimiter or "", self.delimiter))
+
+    def _delimiter_error(self) -> str | None:
+        mark = _NAMES.get(self.delimiter or "", self.delimiter)
+        if mark is None or (len(mark) == 1 and mark not in '"\r\n'):
+            return None
+        return f"delimiter: got {quoted(self.delimiter)}, expected one character, or one of {', '.join(_NAMES)}"
