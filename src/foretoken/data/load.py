@@ -39,7 +39,7 @@ from foretoken.data.readers.user_data import read_examples
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups
 from foretoken.data.tasks.table import find_raw, get_task, task_errors
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import Attempts, ConfigError, DataError
 
 if TYPE_CHECKING:
     import datasets
@@ -89,12 +89,17 @@ def load_data(options: DataOptions) -> Loaded:
     together: list[str] = []
     if options.folds is not None:
         corpus, together = pooled(corpus, _fold_group(options))
-    names = names_of(corpus)
-    if options.task is None:
-        warn_of_classes(corpus, names)
-    splits = _subsampled(_complete(corpus, together, options), options, corpus.grouped)
-    if corpus.problem == CLASSIFICATION:
-        refuse_labels_beyond_train(splits, names)
+    attempts, names, splits = Attempts(), list[str](), corpus.splits
+    with attempts.one():
+        names = names_of(corpus)
+        if options.task is None:
+            warn_of_classes(corpus, names)
+    with attempts.one():
+        splits = _subsampled(_complete(corpus, together, options), options, corpus.grouped)
+    if corpus.problem == CLASSIFICATION and names:
+        with attempts.one():
+            refuse_labels_beyond_train(splits, names)
+    attempts.end()
     splits = with_unique_ids(splits)
     tables = datasets.DatasetDict({split: table(corpus.problem, splits[split], names) for split in SPLITS})
     return Loaded(corpus.problem, tables, names, corpus.grouped, changed(options, columns))
@@ -142,7 +147,11 @@ def _read(options: DataOptions, columns: ColumnNames) -> Corpus:
         return _read_task(options.task, options)
     if options.train is not None:
         files = {split: getattr(options, split) for split in SPLITS}
-        splits = {split: _one_split(local_path(file), columns) for split, file in files.items() if file}
+        splits, attempts = dict[str, Sequence[Example]](), Attempts()
+        for split, file in files.items():
+            with attempts.one():
+                splits |= {split: _one_split(local_path(file), columns)} if file else {}
+        attempts.end()
         return Corpus(splits, problem=options.problem)
     assert options.path is not None
     return _read_path(options.path, options.config_name, columns)

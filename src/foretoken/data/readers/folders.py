@@ -124,7 +124,8 @@ def _by_names(root: Path, tables: Sequence[Path], *, may_pool: bool) -> dict[str
     for split, files in found.items():
         if len(files) > 1 and files != pool and not _are_shards(files):
             names = ", ".join(path.name for path in files)
-            raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name it with train=...")
+            flags = " and ".join(f"data.{name}" for name in dict.fromkeys(("train", split)))
+            raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name one with {flags}")
     return found
 
 
@@ -181,7 +182,7 @@ def _read_split_folders(root: Path, folders: Sequence[Path], encoding: str) -> d
                 "move it away"
             )
         if split in splits:
-            raise DataError(f"{folder}: a second folder for split {split!r}; keep one of them")
+            raise DataError(f"{folder}: a second folder for split {split!r}; keep one, or name one with data.{split}")
         splits[split] = read_label_folders(folder, encoding)
     return splits
 
