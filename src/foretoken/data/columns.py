@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 SAMPLE = 1000  # rows
 _OPTIONS = ("text_column", "label_column")
 _TEXTS = (
-    "text texts sentence document documents content contents body review reviews article abstract comment message "
-    "tweet post email mail question utterance headline statement"
+    "(text|sentence|document|content|review|article|abstract|comment|message|tweet|post|email|mail|question|utterance|"
+    "headline|statement)s?|body"
 )
-_LABELS = "label labels class classes category categories target sentiment tag topic intent y rating stars"
-_NUMBERS = "label labels target y score scores rating stars value grade"
+_LABELS = "(label|class|categor(y|ie)|target|sentiment|tag|topic|intent|rating|star)(e?s)?|y"
+_NUMBERS = "(label|target|score|rating|star|value|grade)s?|y"
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2}([ T].*)?)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?")
 _FAR_EAST = re.compile("[\u2e80-\uffef]")  # characters of languages without blanks between words
-Kind = Literal["empty", "lists", "objects", "dates", "numbers", "texts", "classes", "others"]
+Kind = Literal["empty", "lists", "dates", "numbers", "texts", "classes", "others"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class Look:
         said: dict[Kind, str] = {
             "empty": "empty",
             "lists": "lists",
-            "objects": "groups of keys",
             "dates": "dates",
             "numbers": f"numbers, {len(self.values)} different",
             "texts": f"texts of {self.words:.0f} words",
@@ -140,7 +139,6 @@ def _kind(filled: Sequence[object], counts: Counter[str], words: float) -> Kind:
     tests: Iterable[tuple[Kind, Callable[[], bool]]] = (
         ("empty", lambda: not filled),
         ("lists", lambda: _are(filled, lambda value: isinstance(value, list | tuple) or _is_list(str(value)))),
-        ("objects", lambda: _are(filled, lambda value: isinstance(value, Mapping))),
         ("numbers", lambda: all(number_of(value) is not None for value in counts)),
         ("dates", lambda: _are(filled, lambda value: _DATE.fullmatch(str(value).strip()) is not None)),
         ("texts", lambda: words >= 20 or (words >= 4 and len(counts) > 0.7 * len(filled))),
@@ -167,41 +165,33 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
     Raises:
         DataError: there is a doubt; the message has the options that end it, to be copied.
     """
-    columns = options.columns
-    text = None if options.is_given("text_column") else _default(columns.text, looks)
-    label = None if options.is_given("label_column") else _default(columns.label, looks)
-    missing = [name for name, column in (("text", text), ("label", label)) if column == ""]
-    columns = replace(columns, text=text or columns.text, label=label or columns.label)
-    guessed = options.problem in (CLASSIFICATION, REGRESSION) and columns.text_pair is None
-    if missing and guessed:
-        columns = _found(where, looks, columns, missing)
+    columns, names = options.columns, [look.name for look in looks]
+    text, label = (
+        [name] if options.is_given(option) or name in names else _called(looks, re.escape(name))
+        for option, name in zip(_OPTIONS, (columns.text, str(columns.label)), strict=True)
+    )
+    if options.problem in (CLASSIFICATION, REGRESSION) and options.text_pair_column is None:
+        missing = [name for name, found in (("text", text), ("label", label)) if not found]
+        free = [look for look in looks if look.name not in (*text, *label)]
+        text = text or _texts_among(free)
+        label = label or _labels_among([look for look in free if look.name not in text], options.problem)
+        if len(text) != 1 or len(label) != 1:
+            raise _doubt(where, looks, missing, {"text": _longest(looks, text), "label": min(label, default="NAME")})
+    columns = replace(columns, text=next(iter(text), columns.text), label=next(iter(label), columns.label))
     if columns != options.columns:
         _log.info("%s: text is read from column %r, the label from %r", where, columns.text, columns.label)
     return columns
 
 
-def _default(name: str | None, looks: Sequence[Look]) -> str | None:
-    """Return the column of this name, whatever its case; an empty text where there is none."""
-    names = [look.name for look in looks]
-    return name if name in names else next(iter(_named(names, (str(name),))), "")
+def _called(looks: Iterable[Look], names: str) -> list[str]:
+    """Return the columns whose names match, whatever their case."""
+    return [look.name for look in looks if re.fullmatch(names, look.name.casefold())]
 
 
-def _named(names: Iterable[str], known: Sequence[str]) -> list[str]:
-    return [name for name in names if name.strip().casefold() in known]
-
-
-def _found(where: str, looks: Sequence[Look], columns: ColumnNames, missing: Sequence[str]) -> ColumnNames:
-    taken = {*([] if "text" in missing else [columns.text]), *([] if "label" in missing else [columns.label])}
-    free = [look for look in looks if look.name not in taken]
-    texts = _texts_among(free) if "text" in missing else [columns.text]
-    rest = [look for look in free if look.name not in texts]
-    labels = _labels_among(rest, columns.problem) if "label" in missing else [str(columns.label)]
-    if len(texts) == len(labels) == 1:
-        return replace(columns, text=texts[0], label=labels[0])
-    guesses = {"text": _longest(free, texts), "label": min(labels, default="NAME")}
+def _doubt(where: str, looks: Sequence[Look], missing: Sequence[str], guesses: Mapping[str, str]) -> DataError:
     flags = " ".join(f"--data.{name}_column {shlex.quote(guesses[name])}" for name in missing)
-    described = shown([f"{look.name!r} ({look})" for look in sorted(looks, key=lambda look: look.kind == "empty")])
-    raise DataError(
+    described = shown([f"{look.name!r} ({look})" for look in looks if look.kind != "empty"])
+    return DataError(
         f"{where}: no column {' or '.join(map(repr, missing))}, and which one is meant is not certain; say it, as in "
         f"{flags}; the columns are {described}"
     )
@@ -210,7 +200,8 @@ def _found(where: str, looks: Sequence[Look], columns: ColumnNames, missing: Seq
 def _texts_among(looks: Sequence[Look]) -> list[str]:
     """Return the column of the text: the one that is called so and no other is as long, or the only one of texts."""
     texts = [look for look in looks if look.kind == "texts"]
-    named = [look for look in looks if look.kind in ("texts", "others") and _named([look.name], _TEXTS.split())]
+    likely = [look for look in looks if look.kind in ("texts", "others")]
+    named = [look for look in likely if look.name in _called(likely, _TEXTS)]
     if len(named) == 1 and all(look.words < named[0].words / 2 for look in texts if look is not named[0]):
         return [named[0].name]
     return [look.name for look in texts]
@@ -219,9 +210,9 @@ def _texts_among(looks: Sequence[Look]) -> list[str]:
 def _labels_among(looks: Sequence[Look], problem: str) -> list[str]:
     """Return the column of the label: the one that is called so, or the only one of few values; numbers come last."""
     if problem == REGRESSION:
-        return _named((look.name for look in looks if look.kind == "numbers"), _NUMBERS.split())
+        return _called((look for look in looks if look.kind == "numbers"), _NUMBERS)
     repeated = [look for look in looks if look.values and 2 <= len(look.values) <= look.values.total() / 3]
-    named = _named((look.name for look in repeated), _LABELS.split())
+    named = _called(repeated, _LABELS)
     classes = [look.name for look in looks if look.kind == "classes"]
     alone = [look.name for look in repeated if look.kind == "numbers" and _are_alone(looks, look)]
     return named or classes or alone

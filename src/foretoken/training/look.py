@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
@@ -15,9 +15,6 @@ from foretoken.options import Errors, build
 from foretoken.training.recipe.reading import add_plain_errors
 from foretoken.training.recipe.recipe import Recipe, build_recipe, read_values, source_of
 from foretoken.training.run.folder import RECORD
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 _TEXTS = ("text", "text_pair", "words", "question", "context", "supports", "source")
 _ABSENT: dict[str, Any] = {"model": "", "method": {"name": ""}}  # a look at data alone needs neither
@@ -85,49 +82,20 @@ def data_of(path: str | None, overrides: Sequence[str], *, anew: bool) -> Loaded
     return None if is_of_all_folds else loaded
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """How long the documents of a split are.
-
-    Attributes:
-        median: of them.
-        long: what nine of ten are not above.
-        longest: of all.
-        cut: how many lose their end.
-        unread: about which share of all tokens is in those ends.
-    """
-
-    median: int
-    long: int
-    longest: int
-    cut: int = 0
-    unread: float = 0.0
-
-    @classmethod
-    def of(cls, quantiles: Sequence[int], longest: int, *, cut: int = 0, most: int | None = None) -> Lengths:
-        """Return what evenly spaced quantiles, from 0 to 100 %, say."""
-        last = len(quantiles) - 1
-        beyond = sum(max(0, length - most) for length in quantiles) if most and cut else 0
-        return cls(quantiles[last // 2], quantiles[last * 9 // 10], longest, cut, beyond / max(1, sum(quantiles)))
+def lengths_in_words(data: Loaded) -> dict[str, Sequence[int]]:
+    """Return how many words the documents of every split have, the shortest first."""
+    return {
+        name: sorted(_words([row.get(column) for column in _TEXTS]) for row in split)
+        for name, split in data.splits.items()
+    }
 
 
-def lengths_in_words(data: Loaded) -> dict[str, Lengths]:
-    """Return how many words the documents of every split have."""
-    return {name: _in_words(split) for name, split in data.splits.items()}
-
-
-def _in_words(split: Dataset) -> Lengths:
-    texts = [name for name in _TEXTS if name in split.column_names]
-    lengths = sorted(sum(map(_words, values)) for values in zip(*(split[name] for name in texts), strict=True))
-    return Lengths.of(lengths, lengths[-1])
-
-
-def _words(value: str | Sequence[str] | None) -> int:
+def _words(value: str | Sequence[Any] | None) -> int:
     return len(value.split()) if isinstance(value, str) else sum(map(_words, value or ()))
 
 
-def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Lengths], int]:
-    """Return how many tokens the documents of every split have, and how many the recipe's model reads.
+def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]], int]:
+    """Return the quantiles of how many tokens the documents of every split have, and how many the model reads.
 
     Raises:
         ForetokenError: the recipe does not fit the data or the model, or the tokenizer cannot be loaded.
@@ -149,10 +117,7 @@ def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Lengths], int
     settings = EncodeSettings(tokenizer, most, token_rules(config), recipe.chunks)
     problem = problem.for_model(config, tokenizer)
     counts = {name: encoded(problem, split, settings)[1] for name, split in data.splits.items()}
-    return {
-        name: Lengths.of(found.length_quantiles, found.longest, cut=found.truncated, most=most)
-        for name, found in counts.items()
-    }, most
+    return {name: found.length_quantiles for name, found in counts.items()}, most
 
 
 def counts_of(data: Loaded) -> dict[str, Counter[str]]:

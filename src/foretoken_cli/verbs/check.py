@@ -16,7 +16,7 @@ from foretoken_cli.verbs.train import leading_words
 if TYPE_CHECKING:
     from foretoken.data.load import Loaded
     from foretoken.data.options import DataOptions
-    from foretoken.training.look import Lengths, Plan
+    from foretoken.training.look import Plan
 
 _EPILOG = """
 It takes what `foretoken train` takes, or the data alone, and exits with 2 if they cannot be trained on:
@@ -118,27 +118,24 @@ def _print_columns(options: DataOptions) -> list[str]:
     return problems
 
 
-def _print_splits(data: Loaded, lengths: Mapping[str, Lengths], most: int | None) -> None:
+def _print_splits(data: Loaded, lengths: Mapping[str, Sequence[int]], most: int | None) -> None:
     """Print how many documents and labels every split has, and how long they are."""
     from foretoken.training.look import counts_of
 
-    splits, counts, unit = list(data.splits), counts_of(data), "words" if most is None else "tokens"
+    counts, unit = counts_of(data), "words" if most is None else "tokens"
     names = [name for name, _ in counts["train"].most_common()] if counts else []
-    rarest = names[-_RAREST:] if len(names) > _MOST_CLASSES else []
-    shown = [*names[: _MOST_CLASSES - _RAREST], *rarest] if rarest else names
-    rows: list[list[object]] = [[f"- {name}", *(f"{counts[split][name]:,}" for split in splits)] for name in shown]
-    if rarest:
-        rows.insert(-_RAREST, [f"... {len(names) - len(shown)} more; the rarest:", *("" for _ in splits)])
-    for what in ("median", "long", "longest"):
-        rows.append(
-            [f"{unit}, {'90 %' if what == 'long' else what}", *(f"{getattr(lengths[name], what):,}" for name in splits)]
-        )
-    if most is not None:
-        rows.append([f"cut to {most:,} tokens", *(f"{lengths[name].cut:,}" for name in splits)])
-    table((data.problem, *splits), [["documents", *(f"{len(data.splits[name]):,}" for name in splits)], *rows])
+    shown = names if len(names) <= _MOST_CLASSES else [*names[: _MOST_CLASSES - _RAREST], *names[-_RAREST:]]
+    rows: list[list[object]] = [["documents", *map(len, data.splits.values())]]
+    rows += [[f"- {name}", *(counts[split][name] for split in data.splits)] for name in shown]
+    rows += [[f"({len(names) - len(shown)} more classes)", *("" for _ in data.splits)]] * (len(shown) < len(names))
+    for what, place in (("median", 0.5), ("90 %", 0.9), ("longest", 1.0)):
+        rows.append([f"{unit}, {what}", *(values[int(place * (len(values) - 1))] for values in lengths.values())])
+    table((data.problem, *data.splits), rows)
     say()
-    if most is not None and (cut := lengths["train"].cut):
+    long = [length for length in lengths["train"] if most is not None and length > most]
+    if most is not None and long:
+        documents, tokens = len(long) / len(lengths["train"]), sum(long) - most * len(long)
         say(
-            f"- {cut:,} training documents are longer than {most:,} tokens, and about {lengths['train'].unread:.0%} of "
-            "all tokens are not read; with `chunks: {}` in the recipe they are"
+            f"- {documents:.0%} of the training documents are longer than {most:,} tokens, and "
+            f"{tokens / sum(lengths['train']):.0%} of all tokens are beyond; a recipe with `chunks: {{}}` reads them"
         )

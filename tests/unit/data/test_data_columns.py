@@ -177,7 +177,6 @@ def test_other_kinds_of_files_have_the_same_columns(tmp_path):
         (["", None, " "], "empty"),
         ([["a"], ["a", "b"]], "lists"),
         (["['a', 'b']", "['c']"], "lists"),
-        ([{"a": 1}], "groups of keys"),
         (["2020-01-02", "2021-03-04 10:00:00"], "dates"),
         ([1, "2.5", "1e3"], "numbers, 3 different"),
         (["a b c d e", "f g h i j"], "texts of 5 words"),
