@@ -49,6 +49,10 @@ class Plan:
         alone = build(DataOptions, data, []) if isinstance(data, Mapping) else None
         return cls(source_of(path), values, None if errors else recipe, alone, errors)
 
+    def build(self) -> Recipe:
+        """Return the recipe, checked as a whole with PyTorch at hand; RecipeError where that cannot be."""
+        return build_recipe(self.values, self.source)
+
     def load_data(self) -> Loaded | None:
         """Return the data, of folds those of the first; None where the recipe does not say which.
 
@@ -107,7 +111,7 @@ def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]
     from foretoken.training.run.prepare import encoded, problem_of
     from foretoken.training.tokens.encode import EncodeSettings, token_rules
 
-    recipe = build_recipe(plan.values, plan.source)
+    recipe = plan.build()
     problem, source = problem_of(recipe, data), resolve_source(recipe.model)
     with load_errors(source, "config"):
         config = AutoConfig.from_pretrained(source)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretoken.errors import ForetokenError, lines_of
+from foretoken.errors import Attempts, ForetokenError, lines_of
 from foretoken_cli.console import described, fail, say, table
 from foretoken_cli.parser import parse_known
 from foretoken_cli.verbs.train import leading_words
@@ -34,21 +32,23 @@ class CheckCommand:
 def run(words: Sequence[str]) -> int:
     """Print what the data look like; exit code 2 if they cannot be trained on, with all that is wrong."""
     recipes, rest = leading_words(words)
-    _, overrides = parse_known(
-        CheckCommand,
-        "check",
-        rest,
-        described(__doc__),
-        usage="foretoken check [RECIPE] [--KEY VALUE ...]",
-        epilog=_EPILOG,
-    )
+    usage = "foretoken check [RECIPE] [--KEY VALUE ...]"
+    _, overrides = parse_known(CheckCommand, "check", rest, described(__doc__), usage=usage, epilog=_EPILOG)
     if len(recipes) > 1 or not (recipes or overrides):
         fail("name one recipe, or the data: foretoken check --data.path mail.csv")
         return 2
     from foretoken.training.look import Plan
 
-    plan = Plan.read(recipes[0] if recipes else None, overrides, may_be_data=True)
-    problems = _look(plan)
+    plan, attempts = Plan.read(recipes[0] if recipes else None, overrides, may_be_data=True), Attempts()
+    if plan.data is not None and plan.data.task is None:
+        with attempts.one():
+            _print_columns(plan.data)
+    if "model" in plan.values:
+        with attempts.one():
+            plan.build()
+    with attempts.one():
+        _print_data(plan)
+    problems = dict.fromkeys([*plan.errors, *(line for error in attempts.errors for line in lines_of(error))])
     if problems:
         fail("\n  ".join([f"cannot be trained: {len(problems)} problem{'s' * (len(problems) > 1)}", *problems]))
         return 2
@@ -56,66 +56,40 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def _look(plan: Plan) -> list[str]:
-    """Print what can be found out, and return what is wrong."""
+def _print_columns(options: DataOptions) -> None:
+    """Print the columns of one's own table, and which of them are read."""
+    from foretoken.data.columns import looks_of, own_columns, sample
+
+    where, rows = sample(options)
+    looks, roles = looks_of(rows), dict[str | None, str]()
+    try:
+        columns = own_columns(options)
+        roles = {columns.text: "text", columns.label: "label", columns.text_pair: "second text"}
+    finally:
+        if looks:
+            rows_of = [(repr(look.name), str(look), roles.get(look.name, "")) for look in looks[:_MOST_COLUMNS]]
+            more = [(f"... {len(looks) - _MOST_COLUMNS} more", "", "")] * (len(looks) > _MOST_COLUMNS)
+            table((f"columns of {where}", f"first {len(rows):,} rows", "read as"), [*rows_of, *more])
+            say()
+
+
+def _print_data(plan: Plan) -> None:
+    """Print splits, classes and lengths: in tokens where there is a recipe, and else in words.
+
+    Raises:
+        ForetokenError: data, recipe or model cannot be used.
+    """
     from foretoken.training.look import lengths_in_tokens, lengths_in_words
 
-    problems, data, most = list(plan.errors), None, None
-    with _notes() as notes:
-        if plan.data is not None:
-            problems += _print_columns(plan.data)
-        try:
-            data = plan.load_data()
-        except ForetokenError as error:
-            problems += lines_of(error)
-    if data is not None:
-        lengths = lengths_in_words(data)
-        if "model" in plan.values and not problems:
-            try:
-                lengths, most = lengths_in_tokens(plan, data)
-            except ForetokenError as error:
-                problems += lines_of(error)
-        _print_splits(data, lengths, most)
-    for note in dict.fromkeys(notes):
-        say(f"- {note}")
-    return list(dict.fromkeys(problems))
-
-
-@contextmanager
-def _notes() -> Iterator[list[str]]:
-    """Collect what the log says of data, in place of showing it."""
-    log, notes = logging.getLogger("foretoken.data"), list[str]()
-    handler = logging.Handler()
-    handler.emit = lambda record: notes.append(record.getMessage())  # type: ignore[method-assign]
-    log.addHandler(handler)
-    log.propagate = False
+    data = plan.load_data()
+    if data is None:
+        return
     try:
-        yield notes
-    finally:
-        log.removeHandler(handler)
-        log.propagate = True
-
-
-def _print_columns(options: DataOptions) -> list[str]:
-    """Print the columns of one's own table, and return what keeps them from being read."""
-    from foretoken.data.columns import Look, looks_of, own_columns, sample
-
-    if options.task is not None:
-        return []
-    problems, columns, looks = list[str](), options.columns, list[Look]()
-    try:
-        where, rows = sample(options)
-        looks = looks_of(rows)
-        columns = own_columns(options)
-    except ForetokenError as error:
-        problems += lines_of(error)
-    roles = {columns.text: "text", columns.label: "label", columns.text_pair: "second text"}
-    if looks:
-        rows_of = [(repr(look.name), str(look), roles.get(look.name, "")) for look in looks[:_MOST_COLUMNS]]
-        more = [(f"... {len(looks) - _MOST_COLUMNS} more", "", "")] if len(looks) > _MOST_COLUMNS else []
-        table((f"columns of {where}", f"first {len(rows):,} rows", "read as"), [*rows_of, *more])
-        say()
-    return problems
+        lengths, most = lengths_in_tokens(plan, data) if "model" in plan.values else (lengths_in_words(data), None)
+    except ForetokenError:
+        _print_splits(data, lengths_in_words(data), None)
+        raise
+    _print_splits(data, lengths, most)
 
 
 def _print_splits(data: Loaded, lengths: Mapping[str, Sequence[int]], most: int | None) -> None:
