@@ -32,7 +32,7 @@ def bytes_file(content):
     [
         pytest.param(lambda folder: folder / "no.csv", "no.csv", id="missing"),
         pytest.param(bytes_file(b""), "empty", id="empty file"),
-        pytest.param(csv_with(GOOD, ("text", "text2")), "no column 'label'", id="no certain label"),
+        pytest.param(csv_with([(text, text) for text, _ in GOOD], ("text", "b")), "--data.label_column", id="no label"),
         pytest.param(
             csv_with([(text, text) for text, _ in GOOD], ("a", "b")), "--data.text_column", id="no certain text"
         ),
