@@ -99,7 +99,7 @@ def _words(value: str | Sequence[Any] | None) -> int:
 
 
 def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]], int]:
-    """Return the quantiles of how many tokens the documents of every split have, and how many the model reads.
+    """Return the quantiles of how many tokens the documents of every split have, and how many are read; 0: all.
 
     Raises:
         ForetokenError: the recipe does not fit the data or the model, or the tokenizer cannot be loaded.
@@ -121,7 +121,7 @@ def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]
     settings = EncodeSettings(tokenizer, most, token_rules(config), recipe.chunks)
     problem = problem.for_model(config, tokenizer)
     counts = {name: encoded(problem, split, settings)[1] for name, split in data.splits.items()}
-    return {name: found.length_quantiles for name, found in counts.items()}, most
+    return {name: found.length_quantiles for name, found in counts.items()}, 0 if recipe.chunks else most
 
 
 def counts_of(data: Loaded) -> dict[str, Counter[str]]:

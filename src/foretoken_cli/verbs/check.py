@@ -79,13 +79,15 @@ def _print_data(plan: Plan) -> None:
     Raises:
         ForetokenError: data, recipe or model cannot be used.
     """
+    from foretoken.training.baseline.options import is_baseline
     from foretoken.training.look import lengths_in_tokens, lengths_in_words
 
     data = plan.load_data()
     if data is None:
         return
+    has_tokens = "model" in plan.values and not is_baseline(plan.values.get("method") or {})
     try:
-        lengths, most = lengths_in_tokens(plan, data) if "model" in plan.values else (lengths_in_words(data), None)
+        lengths, most = lengths_in_tokens(plan, data) if has_tokens else (lengths_in_words(data), None)
     except ForetokenError:
         _print_splits(data, lengths_in_words(data), None)
         raise
@@ -106,8 +108,8 @@ def _print_splits(data: Loaded, lengths: Mapping[str, Sequence[int]], most: int 
         rows.append([f"{unit}, {what}", *(values[int(place * (len(values) - 1))] for values in lengths.values())])
     table((data.problem, *data.splits), rows)
     say()
-    long = [length for length in lengths["train"] if most is not None and length > most]
-    if most is not None and long:
+    long = [length for length in lengths["train"] if most and length > most]
+    if most and long:
         documents, tokens = len(long) / len(lengths["train"]), sum(long) - most * len(long)
         say(
             f"- {documents:.0%} of the training documents are longer than {most:,} tokens, and "
