@@ -5,6 +5,7 @@ from __future__ import annotations
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": (
         "accelerate",
+        "charset_normalizer",
         "datasets",
         "filelock",
         "jinja2",

@@ -23,7 +23,7 @@ class BaselinePredictor:
 
     baseline: Tfidf
     problem: Problem
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
     scaling: Scaling | None = None
     max_length: int | None = None
     source: str = ""  # there is no pretrained model

@@ -73,7 +73,7 @@ class Predictor:
     tokenizer: PreTrainedTokenizerBase
     problem: Problem
     max_length: int
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
     chunks: ChunkOptions | None = None
     scaling: Scaling | None = None
     precision: str = "fp32"

@@ -14,13 +14,12 @@ from typing import Any
 
 from foretoken.data.documents import shown
 from foretoken.data.readers.files import text_lines
-from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.formats import SNIFFED, FileFormat
 from foretoken.data.readers.notes import note
 from foretoken.data.readers.rows import Row, check_columns, refuse_repeated
 from foretoken.errors import DataError, cut
 
 ENDINGS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-_DELIMITERS = ",;\t|"
 _UNQUOTED = "\t|"  # no quotes between these, unless a file shows them
 _SAMPLE, _SAMPLE_ROWS = 1 << 18, 50  # characters and rows that tell the delimiter
 _SHORT = 40  # characters of a label and the like
@@ -120,14 +119,14 @@ def _likely_delimiter(text: str, needed: Sequence[str], format: FileFormat, usua
         widths = {len(row) for row in rows}
         return sum(name in header for name in needed), len(widths) == 1 and widths != {1}
 
-    return max((usual, *_DELIMITERS), key=fit)
+    return max((usual, *SNIFFED), key=fit)
 
 
 def _has_quotes(source: Path | str, text: str, delimiter: str) -> bool:
     """Say whether double quotes enclose fields, and are no characters of them.
 
     Raises:
-        DataError: taken as quotes, they enclose what look like rows, or the lines of a single column.
+        DataError: taken as quotes, they enclose what look like rows, or may be so.
     """
     if '"' not in text:
         return False
@@ -140,11 +139,11 @@ def _has_quotes(source: Path | str, text: str, delimiter: str) -> bool:
     if swallowed or any(isinstance(row, csv.Error) for *_, row in quoted):
         return False
     plain = list(_records(text, delimiter, False))
-    if _width(plain) == 1 and len(quoted) < len(plain):
-        raise _ambiguous(source, *next((first, last) for first, last, _ in quoted if last > first))
-    if _misfits(plain):
+    if _misfits(plain) or _misfits(quoted):
         return _misfits(quoted) < _misfits(plain)
-    return not _misfits(quoted) and len(quoted) == len(plain) and _shows_quotes(plain)
+    if len(quoted) < len(plain):
+        raise _ambiguous(source, *next((first, last) for first, last, _ in quoted if last > first))
+    return _shows_quotes(plain)
 
 
 def _row_of_rows(text: str, delimiter: str, records: Sequence[_Record]) -> tuple[int, int] | None:

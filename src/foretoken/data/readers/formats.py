@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.errors import quoted
 from foretoken.options import check_fields, option
 
+SNIFFED = (",", ";", "\t", "|")  # delimiters that are found out
 _NAMES = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
 
 
@@ -53,3 +55,13 @@ class FileFormat:
         if mark is None or (len(mark) == 1 and mark not in '"\r\n'):
             return None
         return f"delimiter: got {quoted(self.delimiter)}, expected one character, or one of {', '.join(_NAMES)}"
+
+
+def lasting(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what holds for later files as well: what they cannot show themselves.
+
+    >>> lasting({"delimiter": ";", "header": True, "quoting": "none", "encoding": "cp1253"})
+    {'quoting': 'none'}
+    """
+    shown = {"encoding", *(["delimiter"] if values.get("header", True) and values.get("delimiter") in SNIFFED else [])}
+    return {name: value for name, value in values.items() if name not in shown and value not in (None, AUTO, True)}

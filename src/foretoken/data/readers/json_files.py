@@ -9,7 +9,7 @@ from typing import Any
 
 from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import read_text, text_lines, without_gz
-from foretoken.data.readers.rows import Row, check_columns
+from foretoken.data.readers.rows import OPTIONAL, Row, check_columns
 from foretoken.errors import DataError
 
 LINES = (".jsonl", ".ndjson")
@@ -107,34 +107,35 @@ def _items(value: list[Any] | dict[str, Any], needed: Sequence[str]) -> Iterable
     """Return the records of a JSON value with their names: a list, one object, or pandas' orients of a table."""
     if isinstance(value, list):
         return _numbered(value)
-    if all(name in value for name in needed):
-        return _columns(value, needed)
     if isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):  # split
-        return _numbered([_zipped(value["columns"], values) for values in value["data"]])
+        return _numbered(_zipped(value["columns"], values) for values in value["data"])
+    if all(name in value for name in needed) if needed else _has_columns(value):
+        return _of_columns(value, needed or list(value))
     if value and all(isinstance(item, dict) for item in value.values()):  # index
         return value.items()
     lists = [items for items in value.values() if isinstance(items, list) and items and isinstance(items[0], dict)]
     return _numbered(lists[0]) if len(lists) == 1 else [(1, value)]
 
 
-def _columns(value: dict[str, Any], needed: Sequence[str]) -> Iterable[tuple[object, object]]:
-    """Return the records of an object that has the needed columns: it is one, or has many values in each column."""
-    columns = [value[name] for name in needed]
-    if columns and all(isinstance(column, dict) for column in columns):  # columns
-        keys = dict.fromkeys(key for column in columns for key in column)
-        return [(key, {name: value[name][key] for name in needed if key in value[name]}) for key in keys]
-    if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):  # list
-        return _numbered([dict(zip(needed, values, strict=True)) for values in zip(*columns, strict=True)])
-    return [(1, value)]
+def _has_columns(value: dict[str, Any]) -> bool:
+    """Say whether the names of an object are likely those of columns with many values."""
+    first = next(iter(value.values()), None)
+    return "0" in first if isinstance(first, dict) else isinstance(first, list) and len(value) > 1
 
 
-def _numbered(items: Iterable[object]) -> list[tuple[str, object]]:
-    return [(f"item {number}", item) for number, item in enumerate(items, start=1)]
+def _of_columns(value: dict[str, Any], needed: Sequence[str]) -> Iterable[tuple[object, object]]:
+    """Return the records of an object that has the needed columns: it is one, or has many values in each of them."""
+    names = [*needed, *(name for name in OPTIONAL if name in value and name not in needed)]
+    columns = [dict(enumerate(value[name])) if isinstance(value[name], list) else value[name] for name in names]
+    if not all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
+        return [(1, value)]
+    return _numbered({name: column[key] for name, column in zip(names, columns, strict=True)} for key in columns[0])
 
 
-def _zipped(names: Sequence[object], values: object) -> object:
-    return (
-        dict(zip(map(str, names), values, strict=True))
-        if isinstance(values, list) and len(values) == len(names)
-        else values
-    )
+def _numbered(items: Iterable[object]) -> Iterable[tuple[str, object]]:
+    return ((f"item {number}", item) for number, item in enumerate(items, start=1))
+
+
+def _zipped(names: Sequence[object], values: Any) -> object:
+    fits = isinstance(values, list) and len(values) == len(names)
+    return {str(name): value for name, value in zip(names, values, strict=True)} if fits else values

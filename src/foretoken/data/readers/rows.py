@@ -199,7 +199,10 @@ def label_value(where: str, value: Any, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(f"{where}: column {column!r} holds {value!r}, expected a number, as regression predicts one")
+        hint = "; data.format.decimal: ',' reads decimal commas" if "," in str(value) else ""
+        raise DataError(
+            f"{where}: column {column!r} holds {value!r}, expected a number, as regression predicts one{hint}"
+        )
     return number
 
 

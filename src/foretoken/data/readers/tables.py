@@ -14,7 +14,7 @@ from foretoken.data.readers.parquet import parquet_rows
 from foretoken.data.readers.rows import Row, check_columns
 from foretoken.errors import DataError
 
-_FASTTEXT = "__label__"
+_FASTTEXT, _BLANKS = "__label__", " \t"
 _KEEP = "surrogateescape"  # a byte that is not in the encoding spoils a row, not the file
 _Reader = Callable[[Path, Sequence[str], FileFormat, "str | None"], Iterator[Row]]
 
@@ -76,15 +76,15 @@ def _fasttext_rows(path: Path, needed: Sequence[str], format: FileFormat, _: str
 
 
 def _fasttext_row(where: str, line: str, needed: Sequence[str]) -> Row:
-    labels, words = [], line.lstrip()
+    labels, words = [], line.lstrip(_BLANKS)
     while words.startswith(_FASTTEXT):
         label, _, words = words.partition(" ")
         labels.append(label.removeprefix(_FASTTEXT))
-        words = words.lstrip()
+        words = words.lstrip(_BLANKS)
     if len(labels) != 1:
         problem = f"has {len(labels)} labels ({', '.join(labels)}), expected one per document"
         return where, DataError(f"{where}: {problem}; remove the line, or all labels but one")
-    return where, dict(zip(needed, (words, *labels), strict=False))
+    return where, dict(zip(needed or ("text", "label"), (words, *labels), strict=False))
 
 
 READERS: dict[str, _Reader] = {

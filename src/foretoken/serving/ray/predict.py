@@ -84,7 +84,7 @@ def _results(job: RayOptions, blocks: Sequence[Block]) -> Iterator[dict[str, Any
 def _job(options: RayOptions) -> RayOptions:
     """Look at everything that takes no time to look at."""
     adapter = options.adapter.resolve()
-    columns: Mapping[str, str] = {}
+    columns: Mapping[str, Any] = {}
     if options.adapter_column is None:
         place = checked_folder(options.adapter)
         source, columns = base_model_of(place), read_card(place).columns

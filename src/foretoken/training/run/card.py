@@ -10,6 +10,7 @@ from typing import Any
 from foretoken import __version__, left
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
+from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import JsonObject, read_object
 from foretoken.metrics.scaling import Scaling
@@ -48,9 +49,11 @@ class CardRecipe:
                 raise ConfigError(f"data.{name}: got {quoted(value)}, expected a text or null")
 
     @property
-    def columns(self) -> dict[str, str]:
-        """What the recipe called its columns."""
-        return {name: value for name, value in self.data.items() if name.endswith("_column") and value}
+    def columns(self) -> dict[str, Any]:
+        """What the recipe called its columns, and what it said of its files that later ones cannot show."""
+        columns = {name: value for name, value in self.data.items() if name.endswith("_column") and value}
+        format = lasting(self.data.get("format") or {})
+        return columns | ({"format": format} if format else {})
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Card:
         )
 
     @property
-    def columns(self) -> dict[str, str]:
+    def columns(self) -> dict[str, Any]:
         """What a recipe called its columns; the second texts of a built-in task are asked for as `text_pair`."""
         return ({"text_pair_column": "text_pair"} if self.pairs else {}) | self.recipe.columns
 
