@@ -7,7 +7,8 @@ A message says what was got, what was expected, and how to mend it.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
 
@@ -66,6 +67,53 @@ class DataError(ForetokenError, ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
+
+
+class CombinedDataError(DataError):
+    """The data are not usable for several reasons, which are shown together.
+
+    Attributes:
+        errors: one line for each.
+    """
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        self.errors = tuple(errors)
+        head = f"the data have {len(self.errors):,} errors"
+        Exception.__init__(self, "\n  ".join(one_line(line) for line in (head, *self.errors[:_SCREENFUL])))
+
+
+class Attempts:
+    """What several steps refuse, so that it can be said at once.
+
+    >>> attempts = Attempts()
+    >>> with attempts.one():
+    ...     raise DataError("a.csv: no such file")
+    >>> attempts.errors
+    [DataError('a.csv: no such file')]
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[ForetokenError] = []
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Note an error of a step, so that others can be made."""
+        try:
+            yield
+        except ForetokenError as error:
+            self.errors.append(error)
+
+    def end(self) -> None:
+        """Raise what was noted, if anything was."""
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise CombinedDataError([line for error in self.errors for line in lines_of(error)])
+
+
+def lines_of(error: Exception) -> tuple[str, ...]:
+    """Return the lines of an error that may be several."""
+    return getattr(error, "errors", ()) or (str(error),)
 
 
 class MissingDataError(DataError):

@@ -160,6 +160,25 @@ def describe(wanted: Any) -> str:
     return _WORDS.get(wanted, str(wanted))
 
 
+def texts_of(cls: type[Any], prefix: str = "") -> dict[str, bool]:
+    """Return the dotted keys of a dataclass whose values are texts, and whether they are lists of them.
+
+    >>> from foretoken.training.recipe.recipe import GenerationOptions
+    >>> texts_of(GenerationOptions)
+    {'source_prefix': False, 'markers': True}
+    """
+    texts: dict[str, bool] = {}
+    for name, wanted in types_of(cls).items():
+        inner = _options_class(wanted)
+        members = get_args(wanted) if get_origin(wanted) in (Union, types.UnionType) else (wanted,)
+        items = {get_args(member)[0] for member in members if get_origin(member) in (list, tuple)}
+        if inner is not None:
+            texts |= texts_of(inner, f"{prefix}{name}.")
+        elif (items or {*members} - {type(None)}) == {str}:
+            texts[prefix + name] = bool(items)
+    return texts
+
+
 def to_dict(options: Any) -> dict[str, Any]:
     """Return an options object as plain nested data."""
     return asdict(options)

@@ -28,6 +28,7 @@ from foretoken_cli.console import (
 
 VERBS = {
     "train": "run one or more recipes",
+    "check": "look at data and recipe without training",
     "evaluate": "measure an adapter on a labelled file",
     "predict": "label texts with an adapter",
     "sweep": "run a comparison: search, choose by validation, measure the test once",

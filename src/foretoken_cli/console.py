@@ -107,8 +107,9 @@ def log_to_stderr(*, debug: bool = False) -> None:
     """Show foretoken's log as plain lines on stderr, once; its debug lines too if asked."""
     usual = logging.INFO if is_main_process() else logging.WARNING
     for logger in map(logging.getLogger, ("foretoken", "foretoken_cli")):
-        if not any(isinstance(handler, _StderrLines) for handler in logger.handlers):
-            logger.addHandler(_StderrLines())
+        for handler in [item for item in logger.handlers if isinstance(item, _StderrLines)]:
+            logger.removeHandler(handler)  # what it has said is not said again
+        logger.addHandler(_StderrLines())
         logger.setLevel(logging.DEBUG if debug else usual)
 
 
@@ -124,9 +125,20 @@ def quiet_libraries() -> None:
 
 
 class _StderrLines(logging.Handler):
-    """Write to whatever stderr is now, so that a progress bar can keep itself below the lines."""
+    """Write to whatever stderr is now, so that a progress bar can keep itself below the lines.
+
+    What the log says of data is said once, however many folds, splits or runs read them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, unless it was written and is about data."""
+        if record.name.startswith("foretoken.data.") and record.getMessage() in self.said:
+            return
+        self.said.add(record.getMessage())
         prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
         _to_stderr(f"{prefix}{record.getMessage()}")
 

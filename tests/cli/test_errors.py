@@ -32,8 +32,10 @@ def bytes_file(content):
     [
         pytest.param(lambda folder: folder / "no.csv", "no.csv", id="missing"),
         pytest.param(bytes_file(b""), "empty", id="empty file"),
-        pytest.param(csv_with(GOOD, ("body", "label")), "text", id="no text column"),
-        pytest.param(csv_with(GOOD, ("text", "class")), "label", id="no label column"),
+        pytest.param(csv_with([(text, text) for text, _ in GOOD], ("text", "b")), "--data.label_column", id="no label"),
+        pytest.param(
+            csv_with([(text, text) for text, _ in GOOD], ("a", "b")), "--data.text_column", id="no certain text"
+        ),
         pytest.param(csv_with([(text, "ham") for text, _ in GOOD]), "two", id="one class only"),
         pytest.param(csv_with([*GOOD, ("", "ham")]), "empty", id="empty document"),
         pytest.param(bytes_file(bytes(range(256)) * 20), "bad.csv", id="binary bytes"),

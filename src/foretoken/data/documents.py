@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,8 +21,12 @@ SPLIT_ALIASES = {
     "valid": "validation",
     "val": "validation",
     "dev": "validation",
+    "devel": "validation",
+    "testa": "validation",  # of CoNLL
     "test": "test",
+    "testb": "test",
 }
+_SPLIT_WORD = re.compile(f"(?<![a-z])({'|'.join(SPLIT_ALIASES)})(?![a-z])")
 _log = logging.getLogger(__name__)
 _SHOWN = 5
 _LONGEST_SHOWN = 80  # characters of an item in a message
@@ -94,6 +99,16 @@ class Corpus:
     label_names: list[str] | None = None
     problem: str = CLASSIFICATION
     grouped: bool = False
+
+
+def split_in(name: str) -> str | None:
+    """Return the one split that a word of a file's name stands for.
+
+    >>> split_in("eng.testa"), split_in("en_ewt-ud-train.iob2"), split_in("wnut17train.conll"), split_in("latest.tsv")
+    ('validation', 'train', 'train', None)
+    """
+    splits = {SPLIT_ALIASES[word] for word in _SPLIT_WORD.findall(name.lower())}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def sort_labels(labels: Iterable[str]) -> list[str]:

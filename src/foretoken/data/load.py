@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.checks import keep_labels, merge_rare, names_of, refuse_labels_beyond_train, refuse_unknown
+from foretoken.data.columns import changed, own_columns
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
 from foretoken.data.examples import OUTSIDE
 from foretoken.data.folds import fold_splits, pooled
@@ -38,7 +39,7 @@ from foretoken.data.readers.user_data import read_examples
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups
 from foretoken.data.tasks.table import find_raw, get_task, task_errors
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import Attempts, ConfigError, DataError
 
 if TYPE_CHECKING:
     import datasets
@@ -57,6 +58,7 @@ class Loaded:
         grouped: whether the rows of one ``group`` are also scored together.
         left_out: the rows that were not usable, and the documents of rare classes, for the record; see `data.bad_rows`
             and `data.min_documents`.
+        columns: those of one's own data that were found, by the names of the options.
     """
 
     problem: str
@@ -64,6 +66,7 @@ class Loaded:
     labels: list[str]
     grouped: bool = False
     left_out: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @noted_together()
@@ -82,7 +85,7 @@ def load_data(options: DataOptions) -> Loaded:
     errors = task_errors(asdict(options))
     if errors:
         raise ConfigError("; ".join(errors))
-    columns = options.columns
+    columns = own_columns(options) if options.task is None else options.columns
     corpus = keep_labels(_read(options, columns), options.labels)
     corpus, rare = merge_rare(corpus, options)
     if options.join_documents:
@@ -90,16 +93,21 @@ def load_data(options: DataOptions) -> Loaded:
     together: list[str] = []
     if options.folds is not None:
         corpus, together = pooled(corpus, _fold_group(options))
-    names = names_of(corpus)
-    if options.task is None:
-        warn_of_classes(corpus, names)
-    splits = _subsampled(_complete(corpus, together, options), options, corpus.grouped)
-    if corpus.problem == CLASSIFICATION:
-        refuse_labels_beyond_train(splits, names)
+    attempts, names, splits = Attempts(), list[str](), corpus.splits
+    with attempts.one():
+        names = names_of(corpus)
+        if options.task is None:
+            warn_of_classes(corpus, names)
+    with attempts.one():
+        splits = _subsampled(_complete(corpus, together, options), options, corpus.grouped)
+    if corpus.problem == CLASSIFICATION and names:
+        with attempts.one():
+            refuse_labels_beyond_train(splits, names)
+    attempts.end()
     splits = with_unique_ids(splits)
     tables = datasets.DatasetDict({split: table(corpus.problem, splits[split], names) for split in SPLITS})
     left_out = columns.bad_rows.summary() | ({"rare_classes": rare} if rare else {})
-    return Loaded(corpus.problem, tables, names, corpus.grouped, left_out)
+    return Loaded(corpus.problem, tables, names, corpus.grouped, left_out, changed(options, columns))
 
 
 @noted_together()
@@ -149,7 +157,11 @@ def _read(options: DataOptions, columns: ColumnNames) -> Corpus:
         return _read_task(options.task, options)
     if options.train is not None:
         files = {split: getattr(options, split) for split in SPLITS}
-        splits = {split: _one_split(local_path(file), columns) for split, file in files.items() if file}
+        splits, attempts = dict[str, Sequence[Example]](), Attempts()
+        for split, file in files.items():
+            with attempts.one():
+                splits |= {split: _one_split(local_path(file), columns)} if file else {}
+        attempts.end()
         return Corpus(splits, problem=options.problem)
     assert options.path is not None
     return _read_path(options.path, options.config_name, columns)

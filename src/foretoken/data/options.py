@@ -18,7 +18,7 @@ from foretoken.data.problems import (
 )
 from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.data.readers.formats import FileFormat
-from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames
+from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames, is_column_number
 from foretoken.errors import did_you_mean, quoted
 from foretoken.options import check_fields, option
 
@@ -55,9 +55,13 @@ class DataOptions:
     problem: str = option(
         f"What is to be learned from your own data: {', '.join(PROBLEMS)}. Tasks know theirs.", CLASSIFICATION
     )
-    text_column: str = option("The column that holds the text; for generation, the source.", "text")
+    text_column: str = option(
+        "The column that holds the text; for generation, the source; where words are tagged, its number.", "text"
+    )
     text_pair_column: str | None = option("The column that holds the second text, where there are pairs of them.", None)
-    label_column: str = option("The column that holds the label; for generation, the target.", "label")
+    label_column: str = option(
+        "The column that holds the label; for generation, the target; where words are tagged, its number.", "label"
+    )
     encoding: str = option(
         "The encoding of text files, e.g. cp1252; auto: UTF-8, or what a byte order mark or the bytes show, which the "
         "log says.",
@@ -205,8 +209,15 @@ def _unused(options: DataOptions) -> list[str]:
 
 def _unused_by_problem(options: DataOptions) -> list[str]:
     problems = []
-    if options.problem in (TOKEN_CLASSIFICATION, CANDIDATES, QUESTION_ANSWERING):
-        columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
+    columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
+    if options.problem == TOKEN_CLASSIFICATION:
+        problems = [
+            f"{name}: got {quoted(column)}, expected the number of a column, from 1, as files of words and tags have "
+            "no header"
+            for name in columns
+            if not is_column_number(column := getattr(options, name))
+        ]
+    if options.problem in (CANDIDATES, QUESTION_ANSWERING):
         problems = [
             f"{name} has no use with problem {quoted(options.problem)}, whose columns have names of their own"
             for name in columns

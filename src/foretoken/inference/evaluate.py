@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from foretoken.data.load import load_data
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, atomic_file
 from foretoken.inference.any_predictor import AnyPredictor, load_predictor, predict_table
@@ -18,7 +19,6 @@ from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
 from foretoken.training.run.folder import PREDICTIONS, held
 from foretoken.training.run.model_card import write_model_card
-from foretoken.training.run.prepare import read_data
 from foretoken.training.run.results import Prediction, measures, prediction_of
 from foretoken.training.tokens.encode import describe
 
@@ -68,7 +68,7 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
         raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
     if "test" in record:
         return record
-    test = read_data(recipe.data)[0].splits["test"]
+    test = load_data(recipe.data).splits["test"]
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
     predictor = load_predictor(recipe.run_folder, precision=as_begun(recipe, record["recipe"]).training.precision)
     options = recipe.training

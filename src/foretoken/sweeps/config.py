@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from foretoken.errors import ConfigError, RecipeError, quoted
-from foretoken.options import Errors, Values, build, option
+from foretoken.options import Errors, Values, build, option, texts_of
 from foretoken.outputs import check_name, plain_name
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
+from foretoken.training.recipe.recipe import Recipe
 
 MOST_RUNS = 100_000
 MOST_TRIALS = 10_000
@@ -97,17 +98,22 @@ def read_sweep_config(
     path: str | Path, overrides: Sequence[str], errors: Errors, *, output: str | None = None
 ) -> tuple[SweepConfig | None, dict[str, Any]]:
     """Return the options of a sweep file, and its base recipe as plain values; problems of both go to `errors`."""
-    values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path))
+    values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path), _dotted_texts())
     found = build(SweepConfig, values, errors)
     if found is None:
         found = build(SweepConfig, _without_wrong_keys(values, errors), [])  # the rest of the file may have errors too
     base = _base_recipe(values.get("recipe"), Path(path).parent, errors)
-    chosen = parse_overrides(overrides)
+    chosen = parse_overrides(overrides, texts_of(Recipe))
     errors.extend(_override_errors(chosen, values))
     if found is not None and output is not None:
         found = replace(found, output=output)
     add_plain_errors(values, errors)
     return found, apply_overrides(base, chosen)
+
+
+def _dotted_texts() -> list[str]:
+    """Return the keys of texts in groups: only in lists of the comparison or search do keys of a file have dots."""
+    return [key for key in texts_of(Recipe) if "." in key]
 
 
 def _without_wrong_keys(values: Values, errors: Errors) -> Values:

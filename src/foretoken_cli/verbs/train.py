@@ -42,7 +42,7 @@ class TrainCommand:
 
 def run(words: Sequence[str]) -> int:
     """Train; exit code 2 if any recipe failed."""
-    recipes, rest = _leading_words(words)
+    recipes, rest = leading_words(words)
     options, overrides = parse_known(
         TrainCommand,
         "train",
@@ -92,8 +92,10 @@ def _run_all(
 
 
 def _run_one(path: str | None, overrides: Sequence[str], options: TrainCommand) -> list[tuple[str, Values]]:
+    from foretoken.training.look import data_of
     from foretoken.training.recipe.recipe import load_recipe
 
+    data = data_of(path, overrides, anew=options.restart)  # before PyTorch is imported: what is wrong is said soon
     recipe = load_recipe(path, overrides)
     if recipe.data.folds is not None and recipe.data.fold is None:
         from foretoken.training.run.folds import pooled_files, train_folds
@@ -102,7 +104,13 @@ def _run_one(path: str | None, overrides: Sequence[str], options: TrainCommand) 
         return [(str(pooled_files(recipe)[0]), values)]
     from foretoken.training.run.train import train
 
-    record = train(recipe, restart=options.restart, accept_changed=options.accept_changed, find_rate=options.find_rate)
+    record = train(
+        recipe,
+        restart=options.restart,
+        accept_changed=options.accept_changed,
+        find_rate=options.find_rate,
+        data=data,
+    )
     return [(str(recipe.run_folder), record)]
 
 
@@ -175,7 +183,7 @@ def _row(record: Values, what: str, measured: Values, names: Sequence[str]) -> l
     ]
 
 
-def _leading_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def leading_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the recipes from what follows the first option."""
     count = next((index for index, word in enumerate(words) if word.startswith("-")), len(words))
     return list(words[:count]), list(words[count:])

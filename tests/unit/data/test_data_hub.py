@@ -82,8 +82,11 @@ def test_a_hub_data_set_is_read_by_its_columns_and_config(hub):
     options = DataOptions(path="owner/name", config_name="small", text_column="body", label_column="y")
     assert sum(map(len, load(options).values())) == 40
     assert asked == [("owner/name", "small")]
-    with pytest.raises(DataError, match=r"'owner/name' \[train\]: no column 'text'; the columns are body, y"):
-        load(DataOptions(path="owner/name"))
+    with pytest.raises(DataError, match=r"'owner/name' \[train\]: no column 'txt'; the columns are body, y"):
+        load(DataOptions(path="owner/name", text_column="txt"))
+    assert {split: rows.to_list() for split, rows in load(DataOptions(path="owner/name")).items()} == {
+        split: rows.to_list() for split, rows in load(options).items()
+    }
 
 
 def test_an_error_of_the_library_becomes_a_data_error(hub):

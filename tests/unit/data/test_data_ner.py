@@ -12,9 +12,9 @@ from foretoken.data.checks import tag_names
 from foretoken.data.examples import TaggedExample
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.conll import join, read_tagged, to_iob2
+from foretoken.data.readers.conll import join, read_tagged, read_words, to_iob2
 from foretoken.data.tasks.table import TASKS
-from foretoken.errors import DataError
+from foretoken.errors import ConfigError, DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 IOB1 = """-DOCSTART- -X- -X- O
@@ -239,3 +239,73 @@ def test_a_malformed_line_of_ontonotes_is_named(tmp_path, old, new, line, messag
         load_data(ontonotes(tmp_path, CONLL2012.replace(old, new, 1)))
     assert f"gold_conll:{line}: " in str(caught.value)
     assert message in str(caught.value)
+
+
+def sentences_of(count, *, tags="B-PER O", start=0):
+    return (
+        "\n\n".join(f"Ada{i} {tags}\nwrote{i} {'O ' * len(tags.split())}".rstrip() for i in range(start, start + count))
+        + "\n"
+    )
+
+
+def own(path, **options):
+    return load_data(DataOptions(path=str(path), problem="token-classification", **options))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("eng.train", "eng.testa", "eng.testb"),
+        ("en_ewt-ud-train.iob2", "en_ewt-ud-dev.iob2", "en_ewt-ud-test.iob2"),
+        ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"),
+        ("train.tsv", "devel.tsv", "test.tsv"),
+    ],
+)
+def test_a_word_of_a_files_name_may_be_its_split(tmp_path, names):
+    for number, name in enumerate(names):
+        file(tmp_path, sentences_of(3 + number, tags="B-PER", start=10 * number), name)
+    file(tmp_path, "See the paper.\n", "README")
+    assert {split: len(rows) for split, rows in own(tmp_path).splits.items()} == {
+        "train": 3,
+        "validation": 4,
+        "test": 5,
+    }
+
+
+def test_a_file_per_book_is_one_pool_and_no_split_parts_a_book(tmp_path):
+    for book in range(12):
+        file(tmp_path, sentences_of(5, tags="B-PER", start=10 * book), f"{book}_the_last_train.tsv")
+    file(tmp_path, "See the paper.\n", "README.md")
+    splits = own(tmp_path).splits
+    books = {split: {int(row["words"][0][3:]) // 10 for row in rows} for split, rows in splits.items()}
+    assert sum(map(len, splits.values())) == 60
+    assert sum(map(len, books.values())) == 12
+    assert all(books.values())
+
+
+def test_tags_are_read_from_the_column_that_holds_entities(tmp_path):
+    one = own(file(tmp_path, sentences_of(20, tags="B-FAC O _ O")))
+    assert (one.labels, one.columns) == (["O", "B-FAC", "I-FAC"], {"label_column": "2"})
+    assert own(file(tmp_path, sentences_of(20, tags="NNP B-NP B-PER"))).labels == ["O", "B-PER", "I-PER"]
+    two = file(tmp_path, sentences_of(20, tags="B-FAC B-PER O"))
+    with pytest.raises(DataError, match=r"entities are in the columns 2 \(FAC\), 3 \(PER\); .*--data\.label_column 2"):
+        own(two)
+    assert own(two, label_column="3").labels == ["O", "B-PER", "I-PER"]
+    nested = file(tmp_path, sentences_of(20, tags="B-FAC O") + "\n" + sentences_of(20, tags="B-PER B-FAC", start=30))
+    with pytest.raises(DataError, match=r"column.* 2 \(FAC, PER\) beside the last one"):
+        own(nested)
+    with pytest.raises(DataError, match="train has no entities"):
+        own(file(tmp_path, sentences_of(20, tags="O O")))
+    with pytest.raises(ConfigError, match="label_column: got 'tag', expected the number of a column"):
+        own(two, label_column="tag")
+
+
+def test_numbers_of_words_and_comments_are_not_read(tmp_path):
+    sentence = "# sent_id = s{0}\n# text = Ada wrote O\n1\tAda{0}\tB-PER\t-\n2\twrote\tO\t-\n"
+    path = file(tmp_path, "\n".join(sentence.format(i) for i in range(20)))
+    data = own(path)
+    assert data.splits["test"][0]["words"][1] == "wrote"
+    assert data.columns == {"label_column": "3"}
+    assert [item.words for item in read_tagged(path, word_column=0, tag_column=2)] == [("1", "2")] * 20
+    assert read_words(path)[3].words == ("Ada3", "wrote")
+    assert read_words(file(tmp_path, "#\nAda\n\n# O\n"))[0].words == ("#", "Ada")

@@ -1,5 +1,7 @@
 """The sweep file: read whole, refused with all its errors, expanded to variants and runs."""
 
+import json
+
 import pytest
 
 from foretoken.errors import RecipeError
@@ -32,6 +34,17 @@ def test_what_is_compared_may_be_given_names(write):
     named = {"low rank": {"name": "lora", "r": 2}, "lower": {"name": "lora", "r": 1}}
     first, second = load_plan(write(compare={"method": named})).variants
     assert (first.name, second.name, first.values["method"]["r"]) == ("low_rank", "lower", 2)
+
+
+def test_values_of_a_text_are_texts_whatever_they_look_like(tmp_path):
+    columns = {"recipe": {"model": "minilm", "method": "lora", "data": {"path": "a.csv"}}, "search": {"space": {}}}
+    (tmp_path / "s.yaml").write_text(
+        f"{json.dumps(columns)[:-1]}, compare: {{data.text_column: [0, '#1', 010, yes]}}}}"
+    )
+    plan = load_plan(tmp_path / "s.yaml", ["--data.label_column", "1e3"])
+    data = [plan.recipe(variant, {}, 0).data for variant in plan.variants]
+    assert [item.text_column for item in data] == ["0", "#1", "010", "yes"]
+    assert {item.label_column for item in data} == {"1e3"}
 
 
 def test_seeds_may_differ_between_variants(write):

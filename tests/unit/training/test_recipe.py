@@ -5,7 +5,8 @@ import pytest
 from foretoken import METHODS, StackConfig, learning_rate, make_config
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.methods import HEAD_RATE, NETWORK_RATE, TAGGING_HEAD_RATE
-from foretoken.options import to_dict
+from foretoken.options import texts_of, to_dict
+from foretoken.training.recipe.reading import parse_overrides
 from foretoken.training.recipe.recipe import (
     HeadOptions,
     Recipe,
@@ -41,6 +42,23 @@ def test_the_smallest_recipe_has_defaults_for_the_rest():
     assert recipe.training == TrainingOptions(metric="f1_macro", learning_rate=3e-3, head_learning_rate=1e-3)
     assert recipe.name == "pydocs-lora-seed0"
     assert recipe.run_folder == Path("runs/pydocs-lora-seed0")
+
+
+TEXTS = texts_of(Recipe)
+
+
+@pytest.mark.parametrize("text", ["#1 String", "0", "010", "yes", "1e-3", "a: b", "[x", "- a", "!tag", "*a", "{a: b}"])
+def test_a_text_on_the_command_line_is_what_stands_there(recipe_file, text):
+    for key in [key for key, is_list in TEXTS.items() if not is_list]:
+        assert parse_overrides([f"--{key}={text}"], TEXTS) == {key: text}
+    recipe = load_recipe(recipe_file("model: m\ndata: {path: a.csv}\nmethod: lora\n"), ["--data.text_column", text])
+    assert recipe.data.text_column == text
+
+
+def test_texts_on_the_command_line_may_be_null_quoted_or_in_lists():
+    words = ["--name=null", "--protocol", "'a ''b'''", '--data.path="a\\tb"', "--data.labels", "[1, 010, yes, 'x']"]
+    given = {"name": None, "protocol": "a 'b'", "data.path": "a\tb", "data.labels": ["1", "010", "yes", "x"]}
+    assert parse_overrides(words, TEXTS) == given
 
 
 @pytest.mark.parametrize(

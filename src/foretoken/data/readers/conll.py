@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,14 @@ _TAG = re.compile(r"O|[BI]-\S+")
 
 
 @dataclass(frozen=True)
+class _Block:
+    """The lines of a sentence, each with its number."""
+
+    lines: Sequence[tuple[int, list[str]]]
+    document: str | None
+
+
+@dataclass(frozen=True)
 class _Sentence:
     """The words of a sentence with their tags as they are in the file; ``lines`` has the line of each word."""
 
@@ -33,7 +42,7 @@ def read_tagged(
     path: str | Path,
     *,
     lenient: bool = False,
-    word_column: int = 0,
+    word_column: int | None = None,
     tag_column: int = -1,
     encoding: str = UTF_8,
 ) -> list[TaggedExample]:
@@ -41,7 +50,8 @@ def read_tagged(
 
     One word per line, its tag in the last column, columns separated by tabs or blanks; a blank line, also one of
     blanks and tabs, ends a sentence. A line ``-DOCSTART-`` or ``#doc <id>`` begins a document, which becomes the
-    ``group`` of its sentences.
+    ``group`` of its sentences. Comments (``# text = ...``) stand before a sentence. The words are in the first column,
+    or the second where the first one numbers them, unless ``word_column``, from 0, says where.
 
     The tags keep to IOB1 or to IOB2. ``lenient`` takes a mixture: every ``B-``, and every ``I-`` that does not continue
     an entity of its type, begins one.
@@ -55,14 +65,48 @@ def read_tagged(
     ('B-PER', 'I-PER', 'O')
     """
     path = local_path(path)
-    read = partial(_word_and_tag, word_column=word_column, tag_column=tag_column)
-    sentences = _read_sentences(path, encoding, read, "has no sentences; expected one word and its tag per line")
+    blocks = _blocks(path, encoding, "has no sentences; expected one word and its tag per line")
+    read = partial(_word_and_tag, word_column=_words_at(blocks, word_column), tag_column=tag_column)
+    sentences = [_sentence(path, block, read) for block in blocks]
     if not lenient:
         _refuse_mixture(path, sentences)
     return [
         TaggedExample(str(number), item.words, tuple(to_iob2(item.tags)), f"{path}:{item.lines[0]}", item.document)
         for number, item in enumerate(sentences)
     ]
+
+
+def tag_columns(paths: Iterable[Path], encoding: str = UTF_8) -> dict[int, Counter[str]]:
+    r"""Return the columns behind the first, from 1, whose every value is a tag: how often each type begins an entity.
+
+    The last column is there as -1 too, as lines may differ in their number of columns.
+
+    >>> file = getfixture("tmp_path") / "mine.txt"
+    >>> _ = file.write_text("Ada B-PER _ O\nLovelace I-PER _ O\n")
+    >>> tag_columns([file])
+    {2: Counter({'PER': 1}), 4: Counter(), -1: Counter()}
+    """
+    types: dict[int, Counter[str]] | None = None
+    for block in (block for path in paths for block in _blocks(path, encoding, "has no sentences")):
+        before: dict[int, str] = {}
+        for _, fields in block.lines:
+            tags = {number: tag for number, tag in _numbered(fields) if _TAG.fullmatch(tag)}
+            types = {number: types[number] if types else Counter() for number in (types or tags) if number in tags}
+            for number in types:
+                _count(types[number], before.get(number, OUTSIDE), tags[number])
+            before = tags
+    return types or {}
+
+
+def _numbered(fields: Sequence[str]) -> Iterator[tuple[int, str]]:
+    yield from enumerate(fields[1:], start=2)
+    if len(fields) > 1:
+        yield -1, fields[-1]
+
+
+def _count(types: Counter[str], before: str, tag: str) -> None:
+    if tag.startswith("B-") or _starts_without_b(before, tag):
+        types[tag[2:]] += 1
 
 
 def join(sentences: Iterable[TaggedExample]) -> list[TaggedExample]:
@@ -84,39 +128,55 @@ def _joined(members: Sequence[TaggedExample]) -> TaggedExample:
     return TaggedExample(first.id, words, tags, first.where, first.group, first.part)
 
 
-def read_words(path: Path, encoding: str = UTF_8) -> list[TaggedExample]:
-    """Return sentences of one word per line, with a blank line between them; whatever follows a word is not read.
+def read_words(path: Path, encoding: str = UTF_8, *, word_column: int | None = None) -> list[TaggedExample]:
+    """Return sentences of one word per line, with a blank line between them; what else is in a line is not read.
 
     Raises:
         DataError: a word is empty, or there are none; the message names file and line.
     """
-    expected = "no words; expected one word per line, and a blank line after each sentence"
-    sentences = _read_sentences(path, encoding, lambda where, fields: (_word(where, fields, 0), OUTSIDE), expected)
+    blocks = _blocks(path, encoding, "no words; expected one word per line, and a blank line after each sentence")
+    column = _words_at(blocks, word_column)
+    sentences = [
+        _sentence(path, block, lambda where, fields: (_word(where, fields, column), OUTSIDE)) for block in blocks
+    ]
     return [TaggedExample(str(n), item.words, item.tags, f"{path}:{item.lines[0]}") for n, item in enumerate(sentences)]
 
 
-def _read_sentences(
-    path: Path, encoding: str, read: Callable[[str, Sequence[str]], tuple[str, str]], expected: str
-) -> list[_Sentence]:
-    sentences: list[_Sentence] = []
+def _blocks(path: Path, encoding: str, expected: str) -> list[_Block]:
+    """Return the lines of every sentence, as fields with their numbers."""
+    blocks: list[_Block] = []
     document, documents = None, 0
-    words: list[tuple[int, str, str]] = []
-    for number, line in enumerate(text_lines(read_text(path, encoding)), start=1):
+    lines: list[tuple[int, list[str]]] = []
+    for number, line in enumerate([*text_lines(read_text(path, encoding)), ""], start=1):
         fields = _fields(line)
         begins = _begins_document(fields)
-        if words and (begins or not fields):
-            sentences.append(_sentence(words, document))
-            words = []
+        if lines and (begins or not fields):
+            blocks.append(_Block(lines, document))
+            lines = []
         if begins:
             documents += 1
             document = fields[1] if fields[0] == _DOC and len(fields) > 1 else str(documents)
-        elif fields:
-            words.append((number, *read(f"{path}:{number}", fields)))
-    if words:
-        sentences.append(_sentence(words, document))
-    if not sentences:
+        elif fields and (lines or not _is_comment(line, fields)):
+            lines.append((number, fields))
+    if not blocks:
         raise DataError(f"{path}: {expected}")
-    return sentences
+    return blocks
+
+
+def _words_at(blocks: Sequence[_Block], wanted: int | None) -> int:
+    """Return the column of the words, from 0: behind their numbers, as in Universal Dependencies, or else the first."""
+    if wanted is not None:
+        return wanted
+    return int(all(_numbers(block) for block in blocks))
+
+
+def _numbers(block: _Block) -> bool:
+    """Say whether the first column counts the words of a sentence, from 0 or 1, ranges (``1-2``) aside."""
+    first = [fields[0] for _, fields in block.lines if len(fields) > 1 and not _TAG.fullmatch(fields[1])]
+    counted = [int(name) for name in first if re.fullmatch("[0-9]{1,9}", name)]
+    others = [name for name in first if not re.fullmatch("[0-9]+([-.][0-9]+)?", name)]
+    is_whole = len(first) == len(block.lines) and not others
+    return is_whole and bool(counted) and counted == [*range(counted[0], counted[0] + len(counted))] and counted[0] < 2
 
 
 def to_iob2(tags: Iterable[str]) -> list[str]:
@@ -160,7 +220,16 @@ def _begins_document(fields: Sequence[str]) -> bool:
     return fields[0] == _DOCSTART or (fields[0] == _DOC and not _TAG.fullmatch(fields[-1]))
 
 
+def _is_comment(line: str, fields: Sequence[str]) -> bool:
+    # '#' with a tag is a word
+    return line.startswith("# ") and (fields[2:3] == ["="] or not _TAG.fullmatch(fields[-1]))
+
+
 def _word(where: str, fields: Sequence[str], word_column: int) -> str:
+    if len(fields) <= word_column:
+        raise DataError(
+            f"{where}: the line has {len(fields)} columns, and words are read from column {word_column + 1}"
+        )
     word = fields[word_column]
     if not word.strip():
         raise DataError(f"{where}: the word is empty; remove the line, or leave it wholly blank to end the sentence")
@@ -183,9 +252,9 @@ def _word_and_tag(where: str, fields: Sequence[str], word_column: int, tag_colum
     return word, tag
 
 
-def _sentence(words: Sequence[tuple[int, str, str]], document: str | None) -> _Sentence:
-    lines, texts, tags = zip(*words, strict=True)
-    return _Sentence(texts, tags, lines, document)
+def _sentence(path: Path, block: _Block, read: Callable[[str, Sequence[str]], tuple[str, str]]) -> _Sentence:
+    words, tags = zip(*(read(f"{path}:{number}", fields) for number, fields in block.lines), strict=True)
+    return _Sentence(words, tags, tuple(number for number, _ in block.lines), block.document)
 
 
 def _places(sentences: Sequence[_Sentence], test: Callable[[str, str], bool]) -> Iterator[tuple[int, str]]:

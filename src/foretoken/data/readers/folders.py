@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, shown
+from foretoken.data.documents import SPLIT_ALIASES, Corpus, Document, Example, shown, split_in
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import entries, is_folder, read_text, without_gz
 from foretoken.data.readers.hub import read_saved
@@ -37,9 +38,10 @@ def read_folder(root: Path, columns: ColumnNames) -> Corpus:
     """
     if is_saved_dataset(root):
         return read_saved(root, columns)
-    files = _data_files(root, file_suffixes(columns.problem))
+    files, unread = _data_files(root, file_suffixes(columns.problem))
+    _warn_of_unread(root, unread, "its name is no split")
     if files:
-        splits = {split: _read_shards(paths, columns) for split, paths in files.items()}
+        splits = {split: _read_files(paths, columns) for split, paths in files.items()}
         return Corpus(splits, problem=columns.problem)
     if columns.problem != CLASSIFICATION:
         raise DataError(
@@ -83,32 +85,75 @@ def _read_texts(files: Sequence[Mapping[str, Any]], columns: ColumnNames, said_o
     return read_each(((str(file["path"]), file) for file in files), read, columns, said_of_none)
 
 
-def _data_files(root: Path, suffixes: Sequence[str] | None) -> dict[str, list[Path]]:
-    """Return the data files of a folder by split; a single file of any name is ``train``."""
+def training_files(root: Path, problem: str) -> list[Path]:
+    """Return the files of a folder that its training documents are read from; none of folders of texts."""
+    return _data_files(root, file_suffixes(problem))[0].get("train", [])
+
+
+def _data_files(root: Path, suffixes: Sequence[str] | None) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Return the data files of a folder by split, and those of none; a single file of any name is ``train``.
+
+    Where no file's whole name is a split, a word of it may be (``eng.train``). Files of words and tags whose names say
+    nothing of splits, such as one per book, are ``train`` together.
+    """
     paths = [path for path in entries(root) if not is_folder(path) and not path.name.startswith(".")]
     tables = [path for path in paths if suffixes is None or without_gz(path).suffix.lower() in suffixes]
-    found: dict[str, list[Path]] = {}
-    for path in tables:
-        split = SPLIT_ALIASES.get(_SHARD.sub("", without_gz(path).stem).lower())
-        if split is not None:
-            found.setdefault(split, []).append(path)
-    if not found and len(tables) == 1:
-        return {"train": tables}
+    found = _by_names(root, tables, may_pool=suffixes is None)
     if tables and "train" not in found:
         names = ", ".join(path.name for path in tables)
         endings = ", ".join(suffixes or ("any ending",))
         raise DataError(f"{root}: no file is named train ({endings}) among {names}; rename one")
+    return found, [path for path in tables if path not in {*chain(*found.values())}]
+
+
+def _by_names(root: Path, tables: Sequence[Path], *, may_pool: bool) -> dict[str, list[Path]]:
+    found = _by_split(tables, lambda path: SPLIT_ALIASES.get(_SHARD.sub("", without_gz(path).stem).lower()))
+    pool: list[Path] = []
+    if not found and len(tables) == 1:
+        return {"train": [*tables]}
+    if not found:
+        found = _by_split(tables, lambda path: split_in(_SHARD.sub("", path.name)))
+        pool = _pool(tables) if may_pool and not found.keys() - {"train"} else []
+        found = {"train": pool} if pool else found
     for split, files in found.items():
-        if len(files) > 1 and not all(_SHARD.search(without_gz(path).stem) for path in files):
+        if len(files) > 1 and files != pool and not _are_shards(files):
             names = ", ".join(path.name for path in files)
-            raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name it with train=...")
-    _warn_of_unread(root, [path for path in tables if path not in {*chain(*found.values())}], "its name is no split")
+            flags = " and ".join(f"data.{name}" for name in dict.fromkeys(("train", split)))
+            raise DataError(f"{root}: several files for split {split!r}: {names}; keep one, or name one with {flags}")
     return found
 
 
-def _read_shards(paths: Sequence[Path], columns: ColumnNames) -> Sequence[Example]:
-    shards = [read_examples(path, columns) for path in paths]
-    return shards[0] if len(shards) == 1 else _join(shards)
+def _by_split(paths: Sequence[Path], split_of: Callable[[Path], str | None]) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for path in paths:
+        if (split := split_of(path)) is not None:
+            found.setdefault(split, []).append(path)
+    return found
+
+
+def _pool(paths: Sequence[Path]) -> list[Path]:
+    """Return the files with the one ending that several of them have."""
+    counts = Counter(path.suffix.lower() for path in paths)
+    several = [suffix for suffix, count in counts.items() if count > 1]
+    return [path for path in paths if path.suffix.lower() in several] if len(several) == 1 else []
+
+
+def _are_shards(paths: Sequence[Path]) -> bool:
+    return all(_SHARD.search(without_gz(path).stem) for path in paths)
+
+
+def _read_files(paths: Sequence[Path], columns: ColumnNames) -> Sequence[Example]:
+    if len(paths) == 1:
+        return read_examples(paths[0], columns)
+    if _are_shards(paths):
+        return _join([read_examples(path, columns) for path in paths])
+    _log.info("%s: %d files are read as one, and no split parts a file", paths[0].parent, len(paths))
+    return [_of_file(path, example) for path in paths for example in read_examples(path, columns)]
+
+
+def _of_file(path: Path, example: Any) -> Any:
+    group = path.name if example.group is None else f"{path.name}/{example.group}"
+    return replace(example, id=f"{path.stem}/{example.id}", group=group)
 
 
 def _join(shards: Sequence[Sequence[Any]]) -> Sequence[Example]:
@@ -131,7 +176,7 @@ def _read_split_folders(root: Path, folders: Sequence[Path], columns: ColumnName
                 "move it away"
             )
         if split in splits:
-            raise DataError(f"{folder}: a second folder for split {split!r}; keep one of them")
+            raise DataError(f"{folder}: a second folder for split {split!r}; keep one, or name one with data.{split}")
         splits[split] = read_label_folders(folder, columns)
     return splits
 

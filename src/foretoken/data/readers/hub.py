@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
 from foretoken.data.problems import CLASSIFICATION
@@ -58,13 +58,32 @@ def read_hub(name: str, config_name: str | None, columns: ColumnNames) -> Corpus
 
 def read_saved(root: Path, columns: ColumnNames) -> Corpus:
     """Return the labelled examples of a folder written by ``save_to_disk``."""
+    return _corpus(str(root), _saved(root), columns)
+
+
+def first_rows(source: Path | str, config_name: str | None, count: int) -> list[Mapping[str, Any]]:
+    """Return rows of the train split of a hub data set, or of a folder written by ``save_to_disk``."""
+    tables = _saved(source) if isinstance(source, Path) else _loaded(source, config_name)
+    table = next((table for name, table in tables.items() if SPLIT_ALIASES.get(name.lower()) == "train"), None)
+    if table is None:
+        return []
+    names = {
+        column: dict(enumerate(getattr(feature, "names", None) or [])) for column, feature in table.features.items()
+    }
+    rows = table.select(range(min(count, len(table))))
+    return [
+        {name: names[name].get(value, value) if names[name] else value for name, value in row.items()} for row in rows
+    ]
+
+
+def _saved(root: Path) -> dict[str, datasets.Dataset]:
     import datasets
 
     with refuse_damage(f"{root}: the saved data set cannot be read"):
         tables = _tables(datasets.load_from_disk(str(root)))
         for table in tables.values():
             table.data.table.validate(full=True)  # arrow reads what an offset points to, wherever that is
-        return _corpus(str(root), tables, columns)
+        return tables
 
 
 def hub_rows(

@@ -17,7 +17,7 @@ _MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, o
 
 
 def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
-    """Return the rows of a parquet file, each with the needed columns; class numbers become names.
+    """Return the rows of a parquet file, each with the needed columns, or all; class numbers become names.
 
     Raises:
         DataError: the file is damaged, lacks a column, or unpacks to more than any table of texts.
@@ -35,7 +35,7 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     refuse_repeated(str(path), schema.names, needed)
     refuse_claim(str(path), claimed)
     classes = _class_names(schema.metadata or {})
-    kept = [name for name in schema.names if name in {*needed, *OPTIONAL}]
+    kept = [name for name in schema.names if not needed or name in {*needed, *OPTIONAL}]
     number = 0
     for values in _records(file, kept, path, len(content)):
         number += 1

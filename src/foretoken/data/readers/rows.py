@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -106,6 +107,11 @@ class ColumnNames:
             return [*CANDIDATE_COLUMNS, *([] if self.label is None else [ANSWER])]
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
         return [name for name in (self.text, self.label, self.text_pair, choices) if name is not None]
+
+
+def is_column_number(name: str) -> bool:
+    """Say whether a column is named by its number, from 1, as in files of words and tags, which have no header."""
+    return re.fullmatch("[1-9][0-9]{0,3}", name) is not None
 
 
 def check_columns(where: str, columns: Collection[str], needed: Sequence[str]) -> None:

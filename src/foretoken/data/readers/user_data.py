@@ -28,6 +28,7 @@ from foretoken.data.readers.rows import (
     Row,
     documents_from_rows,
     filled,
+    is_column_number,
     read_each,
     row_id,
     text_value,
@@ -60,8 +61,11 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         DataError: the file, a row or a value is not usable; the message names file and line.
     """
     if columns.problem == TOKEN_CLASSIFICATION:
-        encoding = columns.format.encoding
-        return read_words(path, encoding) if columns.label is None else read_tagged(path, encoding=encoding)
+        words, tags = _place(columns.text), _place(columns.label)
+        if columns.label is None:
+            return read_words(path, columns.format.encoding, word_column=words)
+        tag_column = -1 if tags is None else tags
+        return read_tagged(path, word_column=words, tag_column=tag_column, encoding=columns.format.encoding)
     if columns.problem == QUESTION_ANSWERING:
         return read_questions(path, columns)
     if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
@@ -71,6 +75,11 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
             return examples_from_rows(path, [(str(path), row)], columns)
     number = columns.label if columns.problem == REGRESSION else None
     return examples_from_rows(path, read_rows(path, columns.needed, format=columns.format, number=number), columns)
+
+
+def _place(column: str | None) -> int | None:
+    """Return the place, from 0, of a column that is named by its number from 1; None for other names."""
+    return int(column) - 1 if column is not None and is_column_number(column) else None
 
 
 def file_suffixes(problem: str) -> tuple[str, ...] | None:

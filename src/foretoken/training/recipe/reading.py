@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,16 @@ from foretoken.options import Errors, Values, is_usable
 from foretoken.training.recipe.yaml_text import DEEPEST, LONGEST, parse_yaml
 
 _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # tabs and new lines may separate columns
+_YAML_TEXT = re.compile(r"""~|null|Null|NULL||"([^"\\]|\\.)*"|'([^']|'')*'""")  # null, or a text in quotes
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes, on Linux
 _PATHS = ("model", "output", "data.path", "data.train", "data.validation", "data.test")
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a recipe file; a missing, unreadable or empty file is a RecipeError."""
+def read_yaml(path: Path, texts: Collection[str] = ()) -> dict[str, Any]:
+    """Read a recipe file; a missing, unreadable or empty file is a RecipeError. See `parse_yaml` for `texts`."""
     try:
         with path.open(encoding="utf-8") as file:
-            values = parse_yaml(file.read(LONGEST + 1))
+            values = parse_yaml(file.read(LONGEST + 1), texts)
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such recipe file") from None
     except (OSError, ValueError) as error:  # also of a path with a NUL, and of bytes that are no UTF-8
@@ -35,11 +36,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML.
+def parse_overrides(arguments: Sequence[str], texts: Mapping[str, bool]) -> dict[str, Any]:
+    """Read ``--a.b value`` and ``--a.b=value`` pairs; values are YAML but for texts, which are what stands there.
 
-    >>> parse_overrides(["--training.learning_rate", "1e-3", "--data.max_train=5"])
-    {'training.learning_rate': 0.001, 'data.max_train': 5}
+    Args:
+        arguments: the words of the command line.
+        texts: the keys whose values are texts, and whether they are lists of them (:func:`foretoken.options.texts_of`).
+
+    >>> parse_overrides(["--training.learning_rate", "1e-3", "--data.path=#1.csv"], {"data.path": False})
+    {'training.learning_rate': 0.001, 'data.path': '#1.csv'}
     """
     found: dict[str, Any] = {}
     waiting = list(arguments)
@@ -50,7 +55,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
         key, equals, text = word[2:].partition("=")
         if not equals and (not waiting or waiting[0].startswith("--")):
             raise RecipeError(f"--{key}: needs a value, for example --{key} 3 or --{key}=3")
-        found[key] = _value(key, text if equals else waiting.pop(0))
+        found[key] = _value(key, text if equals else waiting.pop(0), texts)
     return found
 
 
@@ -93,9 +98,11 @@ def _set(values: object, path: Sequence[str], value: object) -> dict[str, Any]:
     return group
 
 
-def _value(key: str, text: str) -> object:
+def _value(key: str, text: str, texts: Mapping[str, bool]) -> object:
+    if texts.get(key) is False and not _YAML_TEXT.fullmatch(text):
+        return text
     try:
-        return parse_yaml(text)
+        return parse_yaml(text, of_text=key in texts)
     except yaml.YAMLError as error:
         raise RecipeError(f"--{key}: {quoted(text)} is not valid YAML: {_one_line(error)}") from error
 

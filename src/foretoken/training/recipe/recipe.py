@@ -19,7 +19,7 @@ from foretoken.limits import (
     MOST_THREADS,
     MOST_TOKENS,
 )
-from foretoken.options import Errors, Values, build, flatten, is_number, option, to_dict
+from foretoken.options import Errors, Values, build, flatten, is_number, option, texts_of, to_dict
 from foretoken.outputs import check_name, plain_name
 from foretoken.training.baseline.options import is_baseline, tfidf_errors
 from foretoken.training.recipe.reading import add_plain_errors, apply_overrides, parse_overrides, read_yaml
@@ -280,9 +280,18 @@ class Recipe:
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe file, apply ``--key value`` overrides, and check it all; without a file, they are all there is."""
-    chosen = parse_overrides(overrides)
-    read = {} if path is None else read_yaml(Path(path))
-    return build_recipe(apply_overrides(read, chosen), source="recipe of the flags" if path is None else str(path))
+    return build_recipe(read_values(path, overrides), source=source_of(path))
+
+
+def read_values(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a recipe file with ``--key value`` overrides as plain values; without a file, they are all there is."""
+    chosen = parse_overrides(overrides, texts_of(Recipe))
+    return with_method_group(apply_overrides({} if path is None else read_yaml(Path(path)), chosen))
+
+
+def source_of(path: str | Path | None) -> str:
+    """Return what the errors of a recipe call it."""
+    return "recipe of the flags" if path is None else str(path)
 
 
 def build_recipe(values: Values, source: str = "recipe") -> Recipe:

@@ -8,7 +8,7 @@ half a kilobyte.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 import yaml
@@ -30,19 +30,21 @@ _SCALARS: tuple[tuple[str, Callable[[str], object]], ...] = (
 )
 
 
-def parse_yaml(text: str) -> Any:
-    """Return the values of a YAML text.
+def parse_yaml(text: str, texts: Collection[str] = (), *, of_text: bool = False) -> Any:
+    """Return the values of a YAML text; scalars below a key of ``texts``, or all if ``of_text``, are texts or null.
 
     Raises:
         yaml.YAMLError: it is not YAML, or stands for more than the limits above.
 
     >>> parse_yaml("{a: 010, b: 0x10, c: 1e-3, d: yes, e: 10:30, 8: 2024-01-01}")
     {'a': 10, 'b': 16, 'c': 0.001, 'd': 'yes', 'e': '10:30', '8': '2024-01-01'}
+    >>> parse_yaml("{data.text_column: [010, yes, null], seed: 010}", {"data.text_column"})
+    {'data.text_column': ['010', 'yes', None], 'seed': 10}
     """
     if len(text) > LONGEST:
         raise yaml.YAMLError(f"it is longer than {LONGEST:,} characters")
     try:
-        value = _Reader(text).document()
+        value = _Reader(text, texts, of_text).document()
     except (ValueError, OverflowError) as error:  # PyYAML's own, of escapes and directives with absurd numbers
         raise yaml.YAMLError(str(error)) from error
     _checked(value)
@@ -52,8 +54,9 @@ def parse_yaml(text: str) -> Any:
 class _Reader:
     """Makes values of PyYAML's events."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, texts: Collection[str], of_text: bool) -> None:
         self.events: Any = yaml.parse(text, Loader=yaml.SafeLoader)
+        self.texts, self.of_text = texts, of_text
         self.anchors: dict[str, Any] = {}  # values that are complete
 
     def document(self) -> Any:
@@ -82,7 +85,7 @@ class _Reader:
 
     def content(self, event: Any, depth: int) -> Any:
         if isinstance(event, yaml.ScalarEvent):
-            return _scalar(event)
+            return _scalar(event, of_text=self.of_text)
         if isinstance(event, yaml.MappingStartEvent):
             return self.group(depth)
         values = []
@@ -97,7 +100,9 @@ class _Reader:
                 _refuse("a key is a list, a group or an alias; expected a text", key)
             if key.value in values:
                 _refuse(f"key {quoted(key.value)} is given twice", key)
+            outer, self.of_text = self.of_text, self.of_text or key.value in self.texts
             values[key.value] = self.value(next(self.events), depth + 1)
+            self.of_text = outer
         merged = values.pop("<<", {})
         return {**merged, **values} if isinstance(merged, dict) else {**values, "<<": merged}
 
@@ -115,10 +120,10 @@ def _checked(value: Any, depth: int = 1, size: int = 0) -> int:
     return size
 
 
-def _scalar(event: Any) -> object:
-    """Return what a scalar is: quoted or with a tag, a text; else what it looks like."""
+def _scalar(event: Any, *, of_text: bool) -> object:
+    """Return what a scalar is: quoted or with a tag, a text; else what it looks like, of a text null alone."""
     text = event.value
-    convert = next((of for looks, of in _SCALARS if re.fullmatch(looks, text)), str)
+    convert = next((of for looks, of in _SCALARS[: 1 if of_text else None] if re.fullmatch(looks, text)), str)
     if convert is str or event.tag or not event.implicit[0]:
         return text
     if len(text) > _MOST_DIGITS:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from foretoken.data.load import Loaded, load_data
 from foretoken.files import JsonObject
 from foretoken.processes import is_main_process
 from foretoken.training.baseline.options import tfidf_options
@@ -16,8 +17,9 @@ from foretoken.training.model.load import ParameterCount
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import card_values
+from foretoken.training.run.fingerprint import of_data
 from foretoken.training.run.folder import PREDICTIONS, SAVED
-from foretoken.training.run.prepare import problem_of, read_data
+from foretoken.training.run.prepare import problem_of
 from foretoken.training.run.record import RunRecord
 from foretoken.training.run.results import (
     Prediction,
@@ -36,14 +38,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def train_baseline(recipe: Recipe, measured: Sequence[str]) -> JsonObject:
+def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None = None) -> JsonObject:
     """Fit the baseline, measure it on these splits and return the record of the run.
 
     Raises:
         ForetokenError: the data cannot be used, or something cannot be written.
     """
     options, memory = tfidf_options(recipe.method), PeakMemory()
-    data, fingerprint = read_data(recipe.data)
+    data = data or load_data(recipe.data)
     problem = problem_of(recipe, data)
     check_problem(problem)
     lengths = {name: word_counts(texts_of(split)) for name, split in data.splits.items()}
@@ -65,13 +67,13 @@ def train_baseline(recipe: Recipe, measured: Sequence[str]) -> JsonObject:
             max_length=None,
             documents={name: asdict(counts) for name, counts in documents.items()},
             parameters=asdict(count) | {"trainable": count.trainable, "percent": count.percent},
-            fingerprint=fingerprint,
+            fingerprint=of_data(data.splits),
             **data.left_out,
         )
         predictions = {name: predicted(model, problem, data.splits[name], lengths[name]) for name in measured}
         scaling = scaling_of(recipe.calibration, predictions["validation"])
         if is_main_process():
-            card = card_values(problem, recipe, scaling, max_length=None, base_model=None)
+            card = card_values(problem, recipe, scaling, max_length=None, base_model=None, columns=data.columns)
             with saved(record.folder / SAVED[1], card) as folder:
                 model.save(folder)
             write_predictions(record.folder / PREDICTIONS, predictions)

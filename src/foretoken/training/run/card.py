@@ -102,9 +102,16 @@ class Card:
 
 
 def card_values(
-    problem: Problem, recipe: Recipe, scaling: Scaling | None, *, max_length: int | None, base_model: str | None
+    problem: Problem,
+    recipe: Recipe,
+    scaling: Scaling | None,
+    *,
+    max_length: int | None,
+    base_model: str | None,
+    columns: Mapping[str, str],
 ) -> JsonObject:
-    """Return what the card of a trained model says."""
+    """Return what the card of a trained model says; ``columns`` are those that were found in the data."""
+    recipe = replace(recipe, data=replace(recipe.data, **columns))  # type: ignore[arg-type]
     values = {
         "foretoken": __version__,
         "problem": problem.name,

@@ -16,7 +16,6 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from foretoken.data.load import Loaded, load_data
-from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, GENERATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
@@ -54,6 +53,7 @@ class Prepared:
     max_length: int
     base_model: str
     fingerprint: Mapping[str, str]
+    columns: Mapping[str, str]  # that were found, by the recipe's keys
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
     left_out: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,10 +63,11 @@ class Prepared:
         return head_options(getattr(self.model.config, HEAD_KEY, None))
 
 
-def prepare(recipe: Recipe) -> Prepared:
+def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     """Load and tokenise the data, load the model and attach the method, all from the recipe's seed."""
     use_threads(recipe.training.num_threads)
-    data, fingerprint = read_data(recipe.data)
+    data = data or load_data(recipe.data)
+    fingerprint = of_data(data.splits)
     problem = problem_of(recipe, data)
     source = base_model_folder(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
@@ -91,9 +92,9 @@ def prepare(recipe: Recipe) -> Prepared:
     _say(recipe, adapted, problem)
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
-    return Prepared(
-        adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint, precision, data.left_out
-    )
+    texts = tables, truncations, max_length
+    rest = data.columns, precision, data.left_out
+    return Prepared(adapted, tokenizer, problem, *texts, source, fingerprint, *rest)
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
@@ -154,17 +155,6 @@ def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
         raise ConfigError(
             f"training.gradient_checkpointing: transformers has none for {model.config.model_type}; set it to false"
         )
-
-
-def read_data(options: DataOptions) -> tuple[Loaded, dict[str, str]]:
-    """Return the data of a run and their fingerprint.
-
-    Raises:
-        DataError: the data are not usable.
-        ConfigError: an option does not fit the data.
-    """
-    data = load_data(options)
-    return data, of_data(data.splits)
 
 
 def _tokenised(

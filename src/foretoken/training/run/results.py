@@ -154,7 +154,12 @@ def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> 
 def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> None:
     """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`."""
     card = card_values(
-        prepared.problem, recipe, scaling, max_length=prepared.max_length, base_model=prepared.base_model
+        prepared.problem,
+        recipe,
+        scaling,
+        max_length=prepared.max_length,
+        base_model=prepared.base_model,
+        columns=prepared.columns,
     )
     folder = record.folder / SAVED[not isinstance(prepared.model, PeftModel)]
     with saved(folder, card) as temporary, quiet_transformers(), rows_alone(prepared.model):

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback, TrainerState
 
+from foretoken.data.load import Loaded
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, check_writable
 from foretoken.metrics.scaling import Scaling
@@ -77,6 +78,7 @@ def train(
     find_rate: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     measure_test: bool = True,
+    data: Loaded | None = None,
 ) -> JsonObject:
     """Run a recipe and return its record; a killed run goes on, a finished one is not repeated.
 
@@ -86,6 +88,7 @@ def train(
         accept_changed: go on though data, model or versions are not those that the run began with.
         find_rate: search for the learning rate first, in place of the recipe's.
         callbacks: told of every step and evaluation.
+        data: what :func:`foretoken.data.load.load_data` made of the recipe's data, where that was called already.
         measure_test: without it the test split is not looked at; see :func:`foretoken.inference.evaluate.measure_test`.
 
     Raises:
@@ -110,8 +113,8 @@ def train(
             _remove_checkpoints(recipe)
             return state.record
         if is_baseline(recipe.method):
-            return train_baseline(recipe, measured)
-        recipe, prepared = _prepared(recipe, state, accept_changed=accept_changed)
+            return train_baseline(recipe, measured, data)
+        recipe, prepared = _prepared(recipe, state, data, accept_changed=accept_changed)
         search = _search_of(recipe, prepared, state, find_rate=find_rate)
         checkpoint = state.checkpoint if isinstance(state, Resume) else None
         return _train(recipe, prepared, checkpoint, search, callbacks, measured)
@@ -142,11 +145,13 @@ def check_processes(options: TrainingOptions, *, processes: int, gpus: int) -> N
             raise ConfigError(f"training.{problem}")
 
 
-def _prepared(recipe: Recipe, state: Fresh | Resume, *, accept_changed: bool) -> tuple[Recipe, Prepared]:
+def _prepared(
+    recipe: Recipe, state: Fresh | Resume, data: Loaded | None, *, accept_changed: bool
+) -> tuple[Recipe, Prepared]:
     """Return the recipe with what it left open, and what a run needs; one that goes on, as it began."""
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
-    prepared = prepare(recipe)
+    prepared = prepare(recipe, data)
     recipe = replace(recipe, head=prepared.head)
     if prepared.precision is not None:
         recipe = with_training(recipe, precision=prepared.precision.precision)

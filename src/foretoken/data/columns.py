@@ -1,0 +1,254 @@
+"""The columns of one's own data: those of the options, or else those that names or contents leave no doubt about."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from foretoken.data.documents import number_of, shown
+from foretoken.data.options import DataOptions
+from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.readers.conll import tag_columns
+from foretoken.data.readers.files import is_folder, is_there, local_path
+from foretoken.data.readers.folders import is_saved_dataset, training_files
+from foretoken.data.readers.hub import first_rows, hub_name
+from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.tables import read_rows
+from foretoken.errors import DataError
+
+_log = logging.getLogger(__name__)
+SAMPLE = 1000  # rows
+_OPTIONS = ("text_column", "label_column")
+_TEXTS = (
+    "(text|sentence|document|content|review|article|abstract|comment|message|tweet|post|email|mail|question|utterance|"
+    "headline|statement)s?|body"
+)
+_LABELS = "(label|class|categor(y|ie)|target|sentiment|tag|topic|intent|rating|star)(e?s)?|y"
+_NUMBERS = "(label|target|score|rating|star|value|grade)s?|y"
+_DATE = re.compile(r"\d{4}[-/.]\d{1,2}([-/.]\d{1,2}([ T].*)?)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}( .*)?")
+_FAR_EAST = re.compile("[\u2e80-\uffef]")  # characters of languages without blanks between words
+Kind = Literal["empty", "lists", "dates", "numbers", "texts", "classes", "others"]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the values of a column look like.
+
+    Attributes:
+        name: the column's.
+        kind: of what most values are.
+        values: how many rows have which value.
+        words: words in a value, on average.
+    """
+
+    name: str
+    kind: Kind
+    values: Counter[str]
+    words: float
+
+    def __str__(self) -> str:
+        """Say it in a few words."""
+        common = ", ".join(f"{value!r} {count}" for value, count in self.values.most_common(3))
+        said: dict[Kind, str] = {
+            "empty": "empty",
+            "lists": "lists",
+            "dates": "dates",
+            "numbers": f"numbers, {len(self.values)} different",
+            "texts": f"texts of {self.words:.0f} words",
+            "classes": f"{len(self.values)} values: {common}",
+            "others": f"{len(self.values)} different values of {self.words:.0f} words",
+        }
+        return said[self.kind]
+
+
+def own_columns(options: DataOptions) -> ColumnNames:
+    """Return the columns of one's own data: those of the options, or those of the training data that leave no doubt.
+
+    Raises:
+        DataError: there is a doubt; the message has the options that end it, to be copied.
+    """
+    if options.problem == TOKEN_CLASSIFICATION:
+        files = _files(options)
+        return find_tags(str(files[0]), files, options) if files else options.columns
+    if options.columns.needed[:1] != [options.text_column] or all(map(options.is_given, _OPTIONS)):
+        return options.columns  # those of the problem, or of the options
+    where, rows = sample(options)
+    return find_columns(where, looks_of(rows), options) if rows else options.columns
+
+
+def changed(options: DataOptions, columns: ColumnNames) -> dict[str, str]:
+    """Return the options whose columns were found, with these."""
+    given = dict(zip(_OPTIONS, (columns.text, str(columns.label)), strict=True))
+    return {name: column for name, column in given.items() if column != getattr(options, name)}
+
+
+def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
+    """Return what the columns of rows look like."""
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    return [look_at(name, [row.get(name) for row in rows]) for name in names]
+
+
+def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
+    """Return where the training rows of one's own tables are, and the first of them; none of folders of texts."""
+    table, files = _through_datasets(options), _files(options)
+    if table is not None:
+        return str(table), first_rows(table, options.config_name, SAMPLE)
+    rows = read_rows(files[0], [], format=options.columns.format) if files else iter(())
+    first = [values for _, values in islice(rows, SAMPLE) if not isinstance(values, DataError)]
+    return str(files[0] if files else options.path), first
+
+
+def _through_datasets(options: DataOptions) -> Path | str | None:
+    """Return the name on the hub, or the folder written by ``save_to_disk``, that has the training rows."""
+    source = str(options.train or options.path)
+    path = local_path(source)
+    if is_folder(path):
+        return path if is_saved_dataset(path) else None
+    return None if options.train is not None or is_there(path) else hub_name(source)
+
+
+def _files(options: DataOptions) -> list[Path]:
+    path = local_path(str(options.train or options.path))
+    if not is_folder(path):
+        return [] if _through_datasets(options) else [path]
+    is_of_labels = options.train is not None and options.problem == CLASSIFICATION
+    return [] if is_of_labels or _through_datasets(options) else training_files(path, options.problem)
+
+
+def look_at(name: str, values: Sequence[object]) -> Look:
+    """Return what the values of a column look like; ids are among the numbers or the others.
+
+    >>> str(look_at("kind", ["ham", "spam", "ham", "ham", "ham", "spam"]))
+    "2 values: 'ham' 4, 'spam' 2"
+    """
+    filled = [value for value in values if value is not None and str(value).strip()]
+    counts = Counter(str(value).strip() for value in filled)
+    words = fmean(map(_words, counts)) if counts else 0.0
+    return Look(name, _kind(filled, counts, words), counts, words)
+
+
+def _kind(filled: Sequence[object], counts: Counter[str], words: float) -> Kind:
+    tests: Iterable[tuple[Kind, Callable[[], bool]]] = (
+        ("empty", lambda: not filled),
+        ("lists", lambda: _are(filled, lambda value: isinstance(value, list | tuple) or _is_list(str(value)))),
+        ("numbers", lambda: all(number_of(value) is not None for value in counts)),
+        ("dates", lambda: _are(filled, lambda value: _DATE.fullmatch(str(value).strip()) is not None)),
+        ("texts", lambda: words >= 20 or (words >= 4 and len(counts) > 0.7 * len(filled))),
+        ("classes", lambda: words < 8 and 2 <= len(counts) <= len(filled) / 3),
+    )
+    return next((kind for kind, holds in tests if holds()), "others")
+
+
+def _are(values: Sequence[object], test: Callable[[object], bool]) -> bool:
+    return sum(map(test, values)) > len(values) / 2
+
+
+def _is_list(text: str) -> bool:
+    return text.strip().startswith(("['", '["')) and text.strip().endswith("]")
+
+
+def _words(text: str) -> float:
+    return max(len(text.split()), len(_FAR_EAST.findall(text)) / 2)
+
+
+def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> ColumnNames:
+    """Return the columns of a table: those of the options, or those that leave no doubt where their defaults are not.
+
+    Raises:
+        DataError: there is a doubt; the message has the options that end it, to be copied.
+    """
+    columns, names = options.columns, [look.name for look in looks]
+    text, label = (
+        [name] if options.is_given(option) or name in names else _called(looks, re.escape(name))
+        for option, name in zip(_OPTIONS, (columns.text, str(columns.label)), strict=True)
+    )
+    if options.problem in (CLASSIFICATION, REGRESSION) and options.text_pair_column is None:
+        missing = [name for name, found in (("text", text), ("label", label)) if not found]
+        free = [look for look in looks if look.name not in (*text, *label)]
+        text = text or _texts_among(free)
+        label = label or _labels_among([look for look in free if look.name not in text], options.problem)
+        if len(text) != 1 or len(label) != 1:
+            raise _doubt(where, looks, missing, {"text": _longest(looks, text), "label": min(label, default="NAME")})
+    columns = replace(columns, text=next(iter(text), columns.text), label=next(iter(label), columns.label))
+    if columns != options.columns:
+        _log.info("%s: text is read from column %r, the label from %r", where, columns.text, columns.label)
+    return columns
+
+
+def _called(looks: Iterable[Look], names: str) -> list[str]:
+    """Return the columns whose names match, whatever their case."""
+    return [look.name for look in looks if re.fullmatch(names, look.name.casefold())]
+
+
+def _doubt(where: str, looks: Sequence[Look], missing: Sequence[str], guesses: Mapping[str, str]) -> DataError:
+    flags = " ".join(f"--data.{name}_column {shlex.quote(guesses[name])}" for name in missing)
+    described = shown([f"{look.name!r} ({look})" for look in looks if look.kind != "empty"])
+    return DataError(
+        f"{where}: no column {' or '.join(map(repr, missing))}, and which one is meant is not certain; say it, as in "
+        f"{flags}; the columns are {described}"
+    )
+
+
+def _texts_among(looks: Sequence[Look]) -> list[str]:
+    """Return the column of the text: the one that is called so and no other is as long, or the only one of texts."""
+    texts = [look for look in looks if look.kind == "texts"]
+    likely = [look for look in looks if look.kind in ("texts", "others")]
+    named = [look for look in likely if look.name in _called(likely, _TEXTS)]
+    if len(named) == 1 and all(look.words < named[0].words / 2 for look in texts if look is not named[0]):
+        return [named[0].name]
+    return [look.name for look in texts]
+
+
+def _labels_among(looks: Sequence[Look], problem: str) -> list[str]:
+    """Return the column of the label: the one that is called so, or the only one of few values; numbers come last."""
+    if problem == REGRESSION:
+        return _called((look for look in looks if look.kind == "numbers"), _NUMBERS)
+    repeated = [look for look in looks if look.values and 2 <= len(look.values) <= look.values.total() / 3]
+    named = _called(repeated, _LABELS)
+    classes = [look.name for look in looks if look.kind == "classes"]
+    alone = [look.name for look in repeated if look.kind == "numbers" and _are_alone(looks, look)]
+    return named or classes or alone
+
+
+def _are_alone(looks: Sequence[Look], numbers: Look) -> bool:
+    others = [look for look in looks if look.kind != "empty" and look is not numbers]
+    return len(numbers.values) <= 20 and all(len(look.values) == look.values.total() for look in others)
+
+
+def _longest(looks: Sequence[Look], names: Sequence[str]) -> str:
+    return max(((look.words, look.name) for look in looks if look.name in names), default=(0, "NAME"))[1]
+
+
+def find_tags(where: str, files: Sequence[Path], options: DataOptions) -> ColumnNames:
+    """Return the columns of files of words and tags: the tags are in the last one that holds entities.
+
+    Raises:
+        DataError: several columns may be meant; the message has the option that says which.
+    """
+    columns = options.columns
+    if options.is_given("label_column"):
+        return columns
+    types = tag_columns(files, columns.format.encoding)
+    last = types.pop(-1, Counter[str]())
+    others = {number: kinds for number, kinds in types.items() if kinds and kinds != last}
+    nested = {number: kinds for number, kinds in others.items() if last and last.keys() <= kinds.keys()}
+    candidates = nested or ({} if last else others)
+    if len(candidates) > 1 or nested:
+        described = shown([f"{number} ({', '.join(sorted(kinds)[:5])})" for number, kinds in candidates.items()])
+        beside = " beside the last one" if nested else ""
+        raise DataError(
+            f"{where}: entities are in the columns {described}{beside}; say which one holds the tags, as in "
+            f"--data.label_column {next(iter(candidates))}"
+        )
+    for number in candidates:
+        _log.info("%s: tags are read from column %d; the last one has no entities", where, number)
+        return replace(columns, label=str(number))
+    return columns

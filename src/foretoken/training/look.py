@@ -1,0 +1,147 @@
+"""A look at recipe and data before a model is loaded: what is wrong with them is said at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foretoken.data.load import Loaded, load_data
+from foretoken.data.options import DataOptions
+from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
+from foretoken.errors import CombinedDataError, ForetokenError, RecipeError, lines_of
+from foretoken.options import Errors, build
+from foretoken.training.recipe.reading import add_plain_errors
+from foretoken.training.recipe.recipe import Recipe, build_recipe, read_values, source_of
+from foretoken.training.run.folder import RECORD
+
+_TEXTS = ("text", "text_pair", "words", "question", "context", "supports", "source")
+_SHOWN = 5  # bad rows
+_ABSENT: dict[str, Any] = {"model": "", "method": {"name": ""}}  # a look at data alone needs neither
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe as it stands, with what can be said against it without PyTorch.
+
+    Attributes:
+        source: what its errors call it.
+        values: of all its keys.
+        recipe: it, if nothing can be said.
+        data: its data, if nothing can be said against those.
+        errors: one line for each.
+    """
+
+    source: str
+    values: Mapping[str, Any]
+    recipe: Recipe | None
+    data: DataOptions | None
+    errors: Sequence[str]
+
+    @classmethod
+    def read(cls, path: str | None, overrides: Sequence[str], *, may_be_data: bool = False) -> Plan:
+        """Read a recipe file and the flags, which may name the data alone if ``may_be_data``."""
+        values, errors = read_values(path, overrides), Errors()
+        absent = _ABSENT if may_be_data and not values.keys() & _ABSENT.keys() else {}
+        recipe = build(Recipe, {**absent, **values}, errors)
+        add_plain_errors(values, errors)
+        data = values.get("data")
+        alone = build(DataOptions, data, []) if isinstance(data, Mapping) else None
+        return cls(source_of(path), values, None if errors else recipe, alone, errors)
+
+    def build(self) -> Recipe:
+        """Return the recipe, checked as a whole with PyTorch at hand; RecipeError where that cannot be."""
+        return build_recipe(self.values, self.source)
+
+    def load_data(self, **changes: Any) -> Loaded | None:
+        """Return the data with these changes of options, of folds those of the first; None where none are named.
+
+        Raises:
+            RecipeError: recipe and data have several errors.
+            ForetokenError: the data have one.
+        """
+        if self.data is None:
+            return None
+        every = self.data.folds is not None and self.data.fold is None
+        try:
+            return load_data(replace(self.data, **changes, **({"fold": 0} if every else {})))
+        except ForetokenError as error:
+            if not self.errors:
+                raise
+            raise RecipeError.of(self.source, [*self.errors, *lines_of(error)]) from None
+
+
+def data_of(path: str | None, overrides: Sequence[str], *, anew: bool) -> Loaded | None:
+    """Return the data that a run of a recipe begins with; None where they are not known, or the run has begun already.
+
+    Raises:
+        ForetokenError: recipe and data cannot be used; what is wrong with both is in one message.
+    """
+    plan = Plan.read(path, overrides)
+    named = plan.recipe if plan.recipe is not None and "name" in plan.recipe.method else None
+    if named is not None and not anew and (named.run_folder / RECORD).exists():
+        return None
+    loaded = plan.load_data()
+    is_of_all_folds = plan.data is not None and plan.data.folds is not None and plan.data.fold is None
+    return None if is_of_all_folds else loaded
+
+
+def lengths_in_words(data: Loaded) -> dict[str, Sequence[int]]:
+    """Return how many words the documents of every split have, the shortest first."""
+    return {
+        name: sorted(_words([row.get(column) for column in _TEXTS]) for row in split)
+        for name, split in data.splits.items()
+    }
+
+
+def _words(value: str | Sequence[Any] | None) -> int:
+    return len(value.split()) if isinstance(value, str) else sum(map(_words, value or ()))
+
+
+def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]], int]:
+    """Return the quantiles of how many tokens the documents of every split have, and how many are read; 0: all.
+
+    Raises:
+        ForetokenError: the recipe does not fit the data or the model, or the tokenizer cannot be loaded.
+    """
+    from transformers import AutoConfig
+
+    from foretoken.lengthening import resolve_source
+    from foretoken.training.model.load import load_errors, load_tokenizer
+    from foretoken.training.run.prepare import encoded, problem_of
+    from foretoken.training.tokens.encode import EncodeSettings, token_rules
+
+    recipe = plan.build()
+    problem, source = problem_of(recipe, data), resolve_source(recipe.model)
+    with load_errors(source, "config"):
+        config = AutoConfig.from_pretrained(source)
+    tokenizer = load_tokenizer(source, config)
+    longest = recipe.lengthen.max_length if recipe.lengthen else None
+    most = longest or problem.max_length(recipe.max_length, config, tokenizer)
+    settings = EncodeSettings(tokenizer, most, token_rules(config), recipe.chunks)
+    problem = problem.for_model(config, tokenizer)
+    counts = {name: encoded(problem, split, settings)[1] for name, split in data.splits.items()}
+    return {name: found.length_quantiles for name, found in counts.items()}, 0 if recipe.chunks else most
+
+
+def counts_of(data: Loaded) -> dict[str, Counter[str]]:
+    """Return how often every class, or type of entity, occurs in each split; nothing for other problems."""
+    if data.problem == CLASSIFICATION:
+        return {name: Counter(data.labels[number] for number in split["label"]) for name, split in data.splits.items()}
+    if data.problem != TOKEN_CLASSIFICATION:
+        return {}
+    begin = {number: tag[2:] for number, tag in enumerate(data.labels) if tag.startswith("B-")}
+    return {
+        name: Counter(begin[number] for tags in split["labels"] for number in tags if number in begin)
+        for name, split in data.splits.items()
+    }
+
+
+def refuse_bad_rows(data: Loaded) -> None:
+    """Raise a DataError that names the first rows that were left out, where that was not asked for."""
+    left_out = data.left_out.get("bad_rows")
+    if left_out:
+        reasons = [row["reason"] for row in left_out["rows"][:_SHOWN]]
+        count = f"{left_out['count']:,} of {left_out['of']:,} rows are not usable; data.bad_rows: drop leaves them out"
+        raise CombinedDataError([*reasons, count])
