@@ -20,7 +20,7 @@ from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, GENERATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
-from foretoken.lengthening import resolve_source
+from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
@@ -90,7 +90,9 @@ def prepare(recipe: Recipe) -> Prepared:
     _say(recipe, adapted, problem)
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
-    return Prepared(adapted, tokenizer, problem, tables, truncations, max_length, source, fingerprint, precision)
+    return Prepared(
+        adapted, tokenizer, problem, tables, truncations, max_length, public_name(source), fingerprint, precision
+    )
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
