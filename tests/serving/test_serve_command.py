@@ -1,5 +1,6 @@
 """`foretoken serve` as a user starts and stops it."""
 
+import json
 import os
 import shutil
 import signal
@@ -46,6 +47,11 @@ def test_it_starts_with_one_command_serves_a_folder_of_adapters_and_drains(adapt
         (["{model}"], "holds no adapter_config.json"),
         (["{linked}"], "is a link"),
         (["{damaged}", "--port", "0"], "corrupt"),
+        (["model={spam}", "--port", "0"], "the name 'model' is that of the model itself"),
+        (
+            ["{other}", "--port", "0"],
+            "differs from it in encoder; serve it with the model that it was trained on (--mo",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(adapters, tmp_path, capsys, monkeypatch, words, message):
@@ -54,8 +60,11 @@ def test_mistakes_are_one_line_and_exit_code_2(adapters, tmp_path, capsys, monke
     linked, damaged = shutil.copytree(named["spam"], "linked"), shutil.copytree(named["spam"], "damaged")
     (Path(linked) / "foretoken.json").unlink()
     (Path(linked) / "foretoken.json").symlink_to(named["spam"] / "foretoken.json")
+    other = shutil.copytree(named["spam"], "other")
+    card = json.loads((named["spam"] / "foretoken.json").read_text())
+    (Path(other) / "foretoken.json").write_text(json.dumps(card | {"fingerprint": {"model.encoder": "0f"}}))
     (Path(damaged) / "adapter_model.safetensors").write_bytes(b"x" * 50)
-    places = {"spam": named["spam"], "model": model, "linked": linked, "damaged": damaged}
+    places = {"spam": named["spam"], "model": model, "linked": linked, "damaged": damaged, "other": other}
     assert main(["serve", *(word.format(**places) for word in words)]) == 2
     printed = capsys.readouterr()
     errors = [line for line in printed.err.splitlines() if "error: " in line]

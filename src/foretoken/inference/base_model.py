@@ -11,7 +11,7 @@ from peft import PeftConfig
 from foretoken.errors import AdapterError, BackboneError, ConfigError, quoted
 from foretoken.files import read_object
 from foretoken.lengthening import public_name, resolve_source
-from foretoken.training.model.load import reason
+from foretoken.training.model.load import load_config, load_errors, reason
 from foretoken.training.run.card import Card, CardRecipe, read_card
 from foretoken.training.run.fingerprint import refuse_another_base
 from foretoken.tuner.checkpoints.files import CONFIG
@@ -28,7 +28,7 @@ def base_model_of(folder: Path, named: str | None = None) -> str:
         named: what takes the place of what the folder says.
 
     Raises:
-        AdapterError: the adapter's files are damaged, or the model is not there.
+        AdapterError: the adapter's files are damaged, or the model is neither there nor on the hub.
         ConfigError: the model that is named is not there.
     """
     if named is not None:
@@ -38,8 +38,12 @@ def base_model_of(folder: Path, named: str | None = None) -> str:
         raise AdapterError(f"{folder / CONFIG}: {_FIELD} is empty; name the model with --base-model")
     is_gone = Path(base).is_absolute() and not Path(base).is_dir()
     try:
-        return resolve_source(recipe.model if is_gone and recipe.model and not recipe.lengthen else base)
-    except ConfigError as error:
+        source = resolve_source(recipe.model if is_gone and recipe.model and not recipe.lengthen else base)
+        if not Path(source).is_dir():
+            with load_errors(source, "model"):
+                load_config(source)
+        return source
+    except (ConfigError, BackboneError) as error:
         raise AdapterError(f"{folder / CONFIG}: {_FIELD} is {quoted(base)}: {error}{_remade(recipe, base)}") from error
 
 
@@ -78,19 +82,6 @@ def check_base(
     named = read_object(folder / CONFIG).get(_FIELD)
     what = f"{folder} was trained on {named}; the base model here, {public_name(source)}, differs from it"
     refuse_another_base(what, card.fingerprint, now, remedy=remedy, accept=accept_changed)
-
-
-@contextmanager
-def base_errors(folder: Path, source: str, named: str | None) -> Iterator[None]:
-    """Say which file names a base model that cannot be loaded, and how to name another."""
-    try:
-        yield
-    except BackboneError as error:
-        if named is not None or Path(source).is_dir():
-            raise
-        raise BackboneError(
-            f"{folder / CONFIG}: {_FIELD} is {quoted(source)}: {error}; --base-model names another"
-        ) from error
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
 from foretoken.files import refuse_pickles
-from foretoken.inference.base_model import adapter_errors, base_errors, base_model_of, check_base, read_adapter_config
+from foretoken.inference.base_model import adapter_errors, base_model_of, check_base, read_adapter_config
 from foretoken.inference.hub import fetched, is_hub_name
 from foretoken.inference.int8 import hold_in_int8
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
@@ -230,9 +230,8 @@ def _load_adapter(
         raise AdapterError(f"{folder} makes vectors of texts, and predicts nothing; use foretoken.embed")
     head = card.recipe.head or head_options(getattr(config, "head", None))
     with_new_head = shared.with_new_head if shared else partial(load_with_new_head, source)
-    with base_errors(folder, source, shared.source if shared else base_model):
-        base, random = with_new_head(problem, head=head)
-        tokenizer = None if shared or _has_tokenizer(folder) else load_tokenizer(source, base.config)
+    base, random = with_new_head(problem, head=head)
+    tokenizer = None if shared or _has_tokenizer(folder) else load_tokenizer(source, base.config)
     if shared is None and card.fingerprint:
         check_base(folder, card, of_model(base, tokenizer), source=source, accept_changed=accept_changed)
     _check_task(folder, config, "SEQ_CLS" if problem is None else problem.task_type_of(base.config))

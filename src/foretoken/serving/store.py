@@ -142,7 +142,7 @@ class Store:
     def _check_base(self, folder: Path, *, by_name: bool, accept_changed: bool) -> None:
         """Refuse an adapter of another model; by the names of the two where its card does not say what it was."""
         card, named = read_card(folder), read_object(folder / CONFIG).get("base_model_name_or_path")
-        remedy = f"this server has {self.base_name}: start one of the adapter's model"
+        remedy = "serve it with the model that it was trained on"
         if card.fingerprint:
             check_base(
                 folder,
@@ -150,10 +150,10 @@ class Store:
                 self.base.fingerprint,
                 source=self.base.source,
                 accept_changed=accept_changed,
-                remedy=remedy if by_name else f"{remedy}, or accept this one with --accept-changed",
+                remedy=remedy if by_name else f"{remedy} (--model), or accept this one with --accept-changed",
             )
         elif by_name and isinstance(named, str) and short_name(named) != self.base_name:
-            raise AdapterError(f"{folder} was trained on {named}; {remedy}")
+            raise AdapterError(f"{folder} was trained on {named}, and this server has {self.base_name}; {remedy}")
 
     def _admit(self, adapter: Adapter) -> None:
         with self._lock:

