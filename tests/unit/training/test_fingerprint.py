@@ -2,7 +2,7 @@
 
 import json
 import random
-import shutil
+from contextlib import suppress
 
 import pytest
 import torch
@@ -47,25 +47,20 @@ def test_what_is_new_for_a_problem_is_not_of_the_model(family, tmp_path):
     for problem in PROBLEMS:
         if family in tiny.DECODERS and problem.name == "question-answering":
             continue  # transformers calls the body otherwise there, and finds nothing of it in the file
-        try:
-            first, second = (of_model(loaded(tmp_path, problem, seed)) for seed in (0, 1))
-        except ForetokenError:  # the family has no such head
-            continue
-        assert first == second
-        assert len(first) > 1
-        assert not [part for part, digest in first.items() if parts.setdefault(part, digest) != digest]
-    assert parts
+        with suppress(ForetokenError):  # the family has no such head
+            for seed in (0, 1):
+                found = of_model(loaded(tmp_path, problem, seed))
+                assert found.items() <= (found | parts).items()
+                parts |= found
+    assert len(parts) > 1
 
 
-@pytest.mark.parametrize("form", ["moved", "sharded", "bare", "float64"])
+@pytest.mark.parametrize("form", ["sharded", "bare", "float64"])
 def test_the_same_numbers_are_the_same_model(base, tmp_path, form):
-    if form == "moved":
-        shutil.copytree(base, tmp_path / "model")
-    else:
-        model = AutoModel.from_pretrained(base) if form == "bare" else loaded(base)
-        model = model.double() if form == "float64" else model
-        model.save_pretrained(tmp_path / "model", max_shard_size="4KB" if form == "sharded" else "5GB")
-        assert form != "sharded" or len(list((tmp_path / "model").glob("*.safetensors"))) > 2
+    model = AutoModel.from_pretrained(base) if form == "bare" else loaded(base)
+    model = model.double() if form == "float64" else model
+    model.save_pretrained(tmp_path / "model", max_shard_size="4KB" if form == "sharded" else "5GB")
+    assert (len(list((tmp_path / "model").glob("*.safetensors"))) > 2) == (form == "sharded")
     assert of_model(loaded(tmp_path / "model")) == of_model(loaded(base))
 
 

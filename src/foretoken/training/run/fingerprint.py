@@ -36,7 +36,7 @@ def of_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None =
     They are of the numbers, whatever files they came from and in which type these hold them. Heads are left out, and
     the pooler, which some heads have and others do not; the map to the words of a language model is not.
     """
-    body: PreTrainedModel = model.base_model
+    body: Any = model.base_model
     tensors, words = dict(body.named_parameters()), model.get_output_embeddings()
     if words is not None and all(words.weight is not tensor for tensor in tensors.values()):
         tensors |= {f"words.{name}": tensor for name, tensor in words.named_parameters()}
@@ -124,7 +124,7 @@ def _checksum(x: Tensor) -> int:
     x = x.detach()
     if type(x.data) is not Tensor or x.is_meta:  # quantised weights have types of their own
         return 0
-    return zlib.crc32(x.cpu().float().contiguous().numpy())
+    return zlib.crc32(x.cpu().float().contiguous().numpy().data)
 
 
 def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
