@@ -50,7 +50,7 @@ def test_it_starts_with_one_command_serves_a_folder_of_adapters_and_drains(adapt
         (["model={spam}", "--port", "0"], "the name 'model' is that of the model itself"),
         (
             ["{other}", "--port", "0"],
-            "differs from it in encoder; serve it with the model that it was trained on (--mo",
+            "differs from it in encoder; name the place of that with --base-model (of `foretok",
         ),
     ],
 )

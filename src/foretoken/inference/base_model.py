@@ -17,7 +17,8 @@ from foretoken.training.run.fingerprint import refuse_another_base
 from foretoken.tuner.checkpoints.files import CONFIG
 
 _FIELD = "base_model_name_or_path"
-_REMEDY = "take the model that it was trained on (--base-model), or accept this one with --accept-changed"
+_PLACE = "--base-model (of `foretoken serve`: --model)"
+_REMEDY = f"name the place of that with {_PLACE}, or accept this one with --accept-changed"
 
 
 def base_model_of(folder: Path, named: str | None = None) -> str:
@@ -64,7 +65,7 @@ def read_adapter_config(folder: Path) -> PeftConfig:
 
 
 def check_base(
-    folder: Path, card: Card, now: Mapping[str, str], *, source: str, accept_changed: bool, remedy: str = _REMEDY
+    folder: Path, card: Card, now: Mapping[str, str], *, source: str, accept_changed: bool, remedy: str | None = None
 ) -> None:
     """Compare an adapter's base model with the one that it was trained on.
 
@@ -81,7 +82,7 @@ def check_base(
     """
     named = read_object(folder / CONFIG).get(_FIELD)
     what = f"{folder} was trained on {named}; the base model here, {public_name(source)}, differs from it"
-    refuse_another_base(what, card.fingerprint, now, remedy=remedy, accept=accept_changed)
+    refuse_another_base(what, card.fingerprint, now, remedy=remedy or _REMEDY, accept=accept_changed)
 
 
 @contextmanager
@@ -97,7 +98,7 @@ def adapter_errors(folder: Path) -> Iterator[None]:
 
 def _remade(recipe: CardRecipe, base: str) -> str:
     """Return the remedies for a base model that is not there."""
-    options, named = recipe.lengthen, "; name its place with --base-model (of `foretoken serve`: --model)"
+    options, named = recipe.lengthen, f"; name its place with {_PLACE}"
     if not options:
         return named
     lengths = f"--max-length {options.max_length} --attention-window {options.attention_window}"

@@ -150,7 +150,7 @@ class Store:
                 self.base.fingerprint,
                 source=self.base.source,
                 accept_changed=accept_changed,
-                remedy=remedy if by_name else f"{remedy} (--model), or accept this one with --accept-changed",
+                remedy=remedy if by_name else None,
             )
         elif by_name and isinstance(named, str) and short_name(named) != self.base_name:
             raise AdapterError(f"{folder} was trained on {named}, and this server has {self.base_name}; {remedy}")

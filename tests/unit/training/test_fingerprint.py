@@ -16,7 +16,7 @@ from foretoken.training.run.fingerprint import of_model
 
 from support import tiny
 from support.saved import tokenizer_of
-from support.tiny_run import make_tokenizer, save_tiny_model
+from support.tiny_run import save_tiny_model
 
 PROBLEMS = [
     make_problem("classification", ["ham", "spam", "news"]),
@@ -97,14 +97,23 @@ def test_layers_that_change_places_are_another_model(base):
     assert of_model(model)["model.encoder"] != of_model(loaded(base))["model.encoder"]
 
 
-def test_a_tokenizer_that_splits_otherwise_is_another_and_a_call_does_not_change_it(base, tmp_path):
+RULES = {
+    "numbers": lambda rules: rules["model"]["vocab"].update(word1=5, word2=4),
+    "case": lambda rules: rules.update(normalizer={"type": "Lowercase"}),
+    "punctuation": lambda rules: rules.update(pre_tokenizer={"type": "WhitespaceSplit"}),
+    "special tokens": lambda rules: rules["post_processor"].update(single=[{"Sequence": {"id": "A", "type_id": 0}}]),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_tokenizer_that_splits_otherwise_is_another_and_a_call_does_not_change_it(base, rule):
     model, tokenizer = loaded(base), AutoTokenizer.from_pretrained(base)
     before = of_model(model, tokenizer)
     tokenizer(["word1 word2", "word3"], padding=True, truncation=True, max_length=3)
     assert of_model(model, tokenizer) == before
-    rules = json.loads(make_tokenizer().backend_tokenizer.to_str())
-    vocabulary = rules["model"]["vocab"]
-    vocabulary["word1"], vocabulary["word2"] = vocabulary["word2"], vocabulary["word1"]
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    assert (rules["model"]["vocab"]["word1"], rules["model"]["vocab"]["word2"]) != (5, 4)
+    RULES[rule](rules)
     tokenizer._tokenizer = Tokenizer.from_str(json.dumps(rules))
     after = of_model(model, tokenizer)
     assert [key for key in before if before[key] != after[key]] == ["tokenizer"]

@@ -29,7 +29,7 @@ from foretoken.serving.store import Store
 from foretoken.serving.tasks import Classify, Document, Prediction
 
 ID = "id"
-ONLY = "adapter"  # what the store calls the adapter where there is one alone
+ONLY = "only-adapter"  # what the store calls the adapter where there is one alone
 _MANY = 10**9
 _MEMORY = 2 * 10**9  # bytes of adapters that stay loaded
 _ANSWERS = {

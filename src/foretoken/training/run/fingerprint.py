@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _WEIGHTS, _TOKENIZER = "model.", "tokenizer"  # how the keys of a model begin, and that of its tokenizer
-_CALLS = ("truncation", "padding")  # what a tokenizer's file says of its last call
+_WORDS = 1000  # of a vocabulary that a tokenizer is tried on
 _ROWS = 1000  # that are read at once
 
 
@@ -47,7 +47,18 @@ def of_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None =
             digest = parts.setdefault(_WEIGHTS + part, hashlib.sha256())
             digest.update(f"{name} {tuple(tensor.shape)} {_checksum(tensor)}".encode())
     found = {part: _short(digest.hexdigest()) for part, digest in parts.items()}
-    return found if tokenizer is None else found | {_TOKENIZER: _of_tokenizer(tokenizer)}
+    return found if tokenizer is None else found | of_tokenizer(tokenizer)
+
+
+def of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Return a digest of how a tokenizer splits: of its vocabulary, and what it makes of words in it.
+
+    Its file would be another with every version of the library that writes it.
+    """
+    vocabulary = tokenizer.get_vocab()
+    words = sorted(vocabulary)[:: len(vocabulary) // _WORDS + 1]
+    splits = tokenizer([f"{word} {word.title()} {word}{word}'s, \u00e9\n\t12." for word in words])["input_ids"]
+    return {_TOKENIZER: _short(hashlib.sha256(json.dumps([vocabulary, splits], sort_keys=True).encode()).hexdigest())}
 
 
 def of_base(fingerprint: Mapping[str, str]) -> dict[str, str]:
@@ -125,13 +136,6 @@ def _checksum(x: Tensor) -> int:
     if type(x.data) is not Tensor or x.is_meta:  # quantised weights have types of their own
         return 0
     return zlib.crc32(x.cpu().float().contiguous().numpy().data)
-
-
-def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    rules = {"vocab": tokenizer.get_vocab()} if backend is None else json.loads(backend.to_str())
-    text = json.dumps({key: value for key, value in rules.items() if key not in _CALLS}, sort_keys=True)
-    return _short(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
 
 
 def _short(digest: str) -> str:
