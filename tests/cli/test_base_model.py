@@ -95,6 +95,16 @@ def test_a_base_model_that_has_moved_is_said_with_the_file_that_names_it(adapter
     assert cli("predict", adapter, "lunch", "--base-model", shutil.copytree(tiny.model, tmp_path / "moved")).code == 0
 
 
+def test_a_start_from_an_adapter_of_another_model_is_said(tiny, cli, tmp_path):
+    method, few = {"name": "prefix-tuning", "num_virtual_tokens": 2}, {"training": {"max_steps": 1}}
+    assert cli("train", tiny.recipe(tmp_path / "a.yaml", method=method, name="a", **few)).code == 0
+    first = tmp_path / "runs" / "a" / "adapter"
+    words = ["train", tiny.recipe(tmp_path / "b.yaml", method=method | {"prefix_init_adapter": str(first)}, **few)]
+    assert "prefix_init_adapter" not in cli(*words, "--name", "b").err
+    edit(first / "foretoken.json", fingerprint={"model.encoder": "0f"})
+    assert f"prefix_init_adapter: {first} was trained on a model that differs in enc" in cli(*words, "--name", "c").err
+
+
 def test_only_adapters_have_a_base_model(tiny, refused):
     assert "which --base-model is for" in refused("predict", tiny.model, "lunch", "--base-model", tiny.model)
 

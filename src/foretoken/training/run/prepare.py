@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ from foretoken.training.model.load import base_model_folder, count_parameters, h
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe
-from foretoken.training.run.fingerprint import of_data, of_model
+from foretoken.training.run.card import read_card
+from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
@@ -80,6 +82,7 @@ def prepare(recipe: Recipe) -> Prepared:
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
     fingerprint |= of_model(model, tokenizer)  # before the one is adapted and the other used
+    _compare_start(recipe, fingerprint)
     max_length = problem.max_length(recipe.max_length, model.config, tokenizer)
     problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
@@ -146,6 +149,14 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         )
     if recipe.calibration is not None and not problem.has_probabilities:
         raise ConfigError(f"calibration is for classification, got data for {problem.name}; leave it out")
+
+
+def _compare_start(recipe: Recipe, fingerprint: Mapping[str, str]) -> None:
+    """Say where the adapter that a prefix starts from was trained on another model; a start may be."""
+    start = recipe.method.get("prefix_init_adapter")
+    if isinstance(start, str) and Path(start).is_dir():
+        what = f"method.prefix_init_adapter: {start} was trained on a model that differs"
+        refuse_another_base(what, read_card(Path(start)).fingerprint, fingerprint, remedy="", accept=True)
 
 
 def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
