@@ -33,29 +33,18 @@ def adapter(finished, tmp_path):
     return folder
 
 
-VERBS = {
-    "predict": lambda data, out: ["predict", "{adapter}", "lunch"],
-    "evaluate": lambda data, out: ["evaluate", "{adapter}", data],
-    "export": lambda data, out: ["export", "{adapter}", "--to", "torch", "--output", out],
-    "fuse": lambda data, out: ["fuse", "{adapter}", out],
-}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_another_base_model_is_refused_or_accepted_in_every_verb(
-    verb, finished, shuffled, tiny, cli, refused, umask, tmp_path
-):
+@pytest.mark.parametrize(
+    "words", ["predict RUN lunch", "evaluate RUN DATA", "export RUN --to torch --output OUT", "fuse RUN OUT"]
+)
+def test_another_base_model_is_refused_or_accepted_in_every_verb(words, finished, shuffled, tiny, cli, umask, tmp_path):
     umask(0o027)
-    words = [str(word).format(adapter=finished) for word in VERBS[verb](tiny.data, tmp_path / "out")]
-    message = refused(*words, "--base-model", shuffled)
-    assert (
-        f"was trained on {tiny.model}; the base model here, {shuffled}, differs from it in embeddings, enc" in message
-    )
-    assert "--accept-changed" in message
-    assert not (tmp_path / "out").exists()
-    result = cli(*words, "--base-model", shuffled, "--accept-changed")
-    assert "differs from it in embeddings, encoder; loaded nevertheless" in result.err
-    assert result.code == 0 or "nothing to fold" in result.err  # LoRA has nothing to fuse
+    places = {"RUN": finished, "DATA": tiny.data, "OUT": tmp_path / "out"}
+    words = [*(places.get(word, word) for word in words.split()), "--base-model", shuffled]
+    result, accepted = cli(*words), cli(*words, "--accept-changed")
+    said = f"was trained on {tiny.model}; the base model here, {shuffled}, differs from it in embeddings, encoder; "
+    assert (result.code, said in result.err, "--accept-changed" in result.err) == (2, True, True)
+    assert said + "loaded nevertheless" in accepted.err
+    assert accepted.code == 0 or "nothing to fold" in accepted.err  # LoRA has nothing to fuse
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").glob("*")} <= {0o640}
 
 
@@ -71,15 +60,13 @@ def test_weights_that_change_in_place_are_refused(finished, adapter, shuffled, t
     edit(adapter / "foretoken.json", fingerprint={})  # as earlier versions wrote it
     old = cli("predict", adapter, "lunch")
     assert "differs" not in old.err
-    assert json.loads(old.out) != json.loads(before)
+    assert old.out != before
+    assert old.code == 0
 
 
 def test_another_tokenizer_is_refused_unless_the_adapter_has_its_own(adapter, tiny, cli, refused, tmp_path):
     model = shutil.copytree(tiny.model, tmp_path / "model")
-    rules = json.loads((model / "tokenizer.json").read_text())
-    words = rules["model"]["vocab"]
-    words["word1"], words["prize"] = words["prize"], words["word1"]
-    (model / "tokenizer.json").write_text(json.dumps(rules))
+    edit(model / "tokenizer.json", normalizer={"type": "Replace", "pattern": {"String": "prize"}, "content": "word1"})
     expected = cli("predict", adapter, "prize").out
     assert cli("predict", adapter, "prize", "--base-model", model).out == expected
     for file in adapter.glob("tokenizer*"):
@@ -101,8 +88,8 @@ def test_a_start_from_an_adapter_of_another_model_is_said(tiny, cli, tmp_path):
     method, few = {"name": "prefix-tuning", "num_virtual_tokens": 2}, {"training": {"max_steps": 1}}
     assert cli("train", tiny.recipe(tmp_path / "a.yaml", method=method, name="a", **few)).code == 0
     first = tmp_path / "runs" / "a" / "adapter"
-    start = {"prefix_init_adapter": str(first)}
-    words = ["train", tiny.recipe(tmp_path / "b.yaml", method=method | {"prefix_init": "adapter"} | start, **few)]
+    method |= {"prefix_init": "adapter", "prefix_init_adapter": str(first)}
+    words = ["train", tiny.recipe(tmp_path / "b.yaml", method=method, **few)]
     assert "prefix_init_adapter" not in cli(*words, "--name", "b").err
     edit(first / "foretoken.json", fingerprint={"model.encoder": "0f"})
     assert f"prefix_init_adapter: {first} was trained on a model that differs in enc" in cli(*words, "--name", "c").err
@@ -134,9 +121,8 @@ def test_a_run_of_the_demo_model_can_be_read_and_found_elsewhere(tiny, cli, umas
 def test_a_folder_of_the_hubs_cache_has_the_hubs_name_where_that_leads_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     cached = tmp_path / "models--somebody--bert" / "snapshots"
-    for revision in ("abc", "old"):
-        (cached / revision).mkdir(parents=True)
-    (cached.parent / "refs").mkdir()
+    for made in (cached / "abc", cached / "old", cached.parent / "refs"):
+        made.mkdir(parents=True)
     (cached.parent / "refs" / "main").write_text("abc")
     assert public_name(cached / "abc") == "somebody/bert"
     assert short_name(cached / "abc") == "bert"
