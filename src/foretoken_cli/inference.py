@@ -25,7 +25,17 @@ _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32, the froz
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceOptions:
+class BaseModelOptions:
+    """The arguments of every verb that loads an adapter."""
+
+    base_model: str | None = option(
+        "folder or hub name of an adapter's base model (default: as the adapter says)", None
+    )
+    accept_changed: bool = option("load an adapter though its base model is not the one it was trained on", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(BaseModelOptions):
     """The arguments of both verbs; their defaults are those of a recipe."""
 
     folder: str = option("run folder, adapter folder or model folder, or its name on the hub")
@@ -74,7 +84,9 @@ class InferenceOptions:
         if self.attention_engine is not None:
             for error in engine_errors(self.attention_engine, key="--attention-engine"):
                 raise ConfigError(error)
-        predictor = load_predictor(Path(self.folder), precision=self.precision)
+        predictor = load_predictor(
+            self.folder, precision=self.precision, base_model=self.base_model, accept_changed=self.accept_changed
+        )
         use_attention(self.attention_engine, self.packing)
         if isinstance(predictor, Predictor):
             log.info("computing in %s", _PRECISIONS[predictor.precision])

@@ -98,16 +98,6 @@ def test_a_folder_that_holds_no_adapter_says_what_is_there(refused, tmp_path):
     assert "is not there" in refused("predict", tmp_path / "nowhere", "lunch")
 
 
-def test_an_adapter_whose_base_model_is_gone_names_it(finished, refused, tmp_path):
-    broken = tmp_path / "broken"
-    shutil.copytree(finished / "adapter", broken)
-    for name in ("adapter_config.json", "foretoken.json"):
-        values = json.loads((broken / name).read_text())
-        text = json.dumps(values).replace(values.get("base_model_name_or_path") or values["base_model"], "/gone/model")
-        (broken / name).write_text(text)
-    assert "/gone/model" in refused("predict", broken, "lunch")
-
-
 def test_evaluate_refuses_labels_that_the_adapter_does_not_know(finished, refused, tmp_path):
     data = write_csv(tmp_path / "x.csv", [("lunch", "ham"), ("prize", "eggs")])
     message = refused("evaluate", finished, data)

@@ -235,7 +235,7 @@ def test_another_model_or_version_than_before_the_kill_is_said(killed, go_on, tm
     ended = go_on()
     assert ended.code == 2
     said = [line.strip().partition(":")[0] for line in ended.error[1:]]
-    assert said == ["model", "torch"]
+    assert said == ["model.embeddings", "torch"]
     assert go_on("--accept-changed").code == 0
 
 

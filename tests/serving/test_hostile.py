@@ -270,6 +270,35 @@ def test_an_adapter_is_loaded_replaced_and_deleted(hostile, adapters):
     assert not list(hostile.service.uploads.iterdir())
 
 
+def test_an_upload_of_another_model_or_of_the_models_own_name_is_refused(hostile, adapters, tmp_path):
+    """By what its card says of the weights, wherever they lay; by the model's name where it says nothing."""
+    spam, base = adapters[1]["spam"], hostile.service.engine.store.base
+    config, card = (json.loads((spam / name).read_text()) for name in ("adapter_config.json", "foretoken.json"))
+
+    def upload(fingerprint, named, name="brief"):
+        changed = {"adapter_config": config | {"base_model_name_or_path": named}, "foretoken": card | fingerprint}
+        content = archive(spam, **{key: json.dumps(values).encode() for key, values in changed.items()})
+        return hostile.post(f"/v1/adapters/{name}", content=content, headers={"authorization": "Bearer sesame"})
+
+    same, here = {"fingerprint": base.fingerprint}, str(adapters[0])
+    assert upload(same, "somebody/bert").status_code == 201
+    assert upload({}, "/elsewhere/model").status_code == 201
+    refusals = {
+        "brief was trained on somebody/bert, and this server has model": ({}, "somebody/bert"),
+        "'model' is that of the model itself": (same, here, "model"),
+    }
+    for part in ("decoder", "encoder", "tokenizer"):
+        other = same["fingerprint"] | {part if part == "tokenizer" else f"model.{part}": "0f"}
+        said = f"brief was trained on {here}; the base model here, {base.source}, differs from it in {part}; serve it"
+        refusals[said] = ({"fingerprint": other}, here)
+    for said, given in refusals.items():
+        answer = upload(*given)
+        assert (answer.status_code, said in answer.json()["error"]["message"]) == (422, True), answer.text
+    assert hostile.delete("/v1/adapters/brief", headers={"authorization": "Bearer sesame"}).status_code == 200
+    assert not list(hostile.service.uploads.iterdir())
+    is_fine(hostile)
+
+
 def archive(folder, **changes):
     """Return a folder's files as a zip archive, some of them changed, or left out."""
     written = io.BytesIO()

@@ -12,6 +12,7 @@ import pytest
 
 from foretoken_cli import main
 
+from support.faults.finished import edit
 from support.served import SRC, started
 
 
@@ -46,6 +47,8 @@ def test_it_starts_with_one_command_serves_a_folder_of_adapters_and_drains(adapt
         (["{model}"], "holds no adapter_config.json"),
         (["{linked}"], "is a link"),
         (["{damaged}", "--port", "0"], "corrupt"),
+        (["model={spam}", "--port", "0"], "the name 'model' is that of the model itself"),
+        (["{other}", "--port", "0"], "differs from it in encoder; name the place of that with --base-model (of `foret"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(adapters, tmp_path, capsys, monkeypatch, words, message):
@@ -54,8 +57,10 @@ def test_mistakes_are_one_line_and_exit_code_2(adapters, tmp_path, capsys, monke
     linked, damaged = shutil.copytree(named["spam"], "linked"), shutil.copytree(named["spam"], "damaged")
     (Path(linked) / "foretoken.json").unlink()
     (Path(linked) / "foretoken.json").symlink_to(named["spam"] / "foretoken.json")
+    other = shutil.copytree(named["spam"], "other")
+    edit(Path(other) / "foretoken.json", fingerprint={"model.encoder": "0f"})
     (Path(damaged) / "adapter_model.safetensors").write_bytes(b"x" * 50)
-    places = {"spam": named["spam"], "model": model, "linked": linked, "damaged": damaged}
+    places = {"spam": named["spam"], "model": model, "linked": linked, "damaged": damaged, "other": other}
     assert main(["serve", *(word.format(**places) for word in words)]) == 2
     printed = capsys.readouterr()
     errors = [line for line in printed.err.splitlines() if "error: " in line]

@@ -21,6 +21,7 @@ from foretoken.files import (
     write_json,
     write_text,
 )
+from foretoken.training.run.checkpoints import seal
 
 
 @pytest.fixture
@@ -30,6 +31,25 @@ def small_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_files_and_folders_are_as_the_umask_says(tmp_path, umask, mask):
+    """safetensors, among others, writes for the owner alone."""
+    umask(mask)
+    tensors = {"a": torch.zeros(3)}
+    with atomic_file(tmp_path / "runs" / "one.safetensors") as temporary:
+        save_file(tensors, temporary)
+    with atomic_directory(tmp_path / "runs" / "model") as temporary:
+        (temporary / "deep").mkdir()
+        for name in ("deep/a.safetensors", "b.safetensors"):
+            save_file(tensors, temporary / name)
+    checkpoint = tmp_path / "runs" / "checkpoint-2"
+    checkpoint.mkdir()
+    save_file(tensors, checkpoint / "model.safetensors")
+    seal(checkpoint)
+    for path in (tmp_path / "runs").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~mask, path
 
 
 def names(folder):

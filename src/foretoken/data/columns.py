@@ -101,7 +101,8 @@ def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
     table, files = _through_datasets(options), _files(options)
     if table is not None:
         return str(table), first_rows(table, options.config_name, SAMPLE)
-    rows = read_rows(files[0], [], format=options.columns.format) if files else iter(())
+    is_table = files and options.problem != TOKEN_CLASSIFICATION
+    rows = read_rows(files[0], [], format=options.columns.format) if is_table else iter(())
     first = [values for _, values in islice(rows, SAMPLE) if not isinstance(values, DataError)]
     return str(files[0] if files else options.path), first
 
@@ -172,6 +173,8 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
     )
     if options.problem in (CLASSIFICATION, REGRESSION) and options.text_pair_column is None:
         missing = [name for name, found in (("text", text), ("label", label)) if not found]
+        if len(missing) == len(_OPTIONS):
+            _refuse_data_as_header(where, looks)
         free = [look for look in looks if look.name not in (*text, *label)]
         text = text or _texts_among(free)
         label = label or _labels_among([look for look in free if look.name not in text], options.problem)
@@ -181,6 +184,18 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
     if columns != options.columns:
         _log.info("%s: text is read from column %r, the label from %r", where, columns.text, columns.label)
     return columns
+
+
+def _refuse_data_as_header(where: str, looks: Sequence[Look]) -> None:
+    """Raise a DataError for names of columns that are values, as those of a file without a header are."""
+    texts = [number for number, look in enumerate(looks, 1) if look.kind == "texts"]
+    is_class = any(look.name in look.values for look in looks if look.kind in ("classes", "numbers"))
+    if is_class or any(_words(looks[number - 1].name) >= 4 for number in texts):
+        raise DataError(
+            f"{where}: no columns 'text' and 'label', and the first row looks like data; for a file without names of "
+            f"columns set --data.format.header false --data.text_column {min(texts, default=1)} --data.label_column N, "
+            "which count columns from 1"
+        )
 
 
 def _called(looks: Iterable[Look], names: str) -> list[str]:

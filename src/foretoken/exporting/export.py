@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from foretoken.errors import ConfigError
 from foretoken.exporting.onnx_file import check_installed
 from foretoken.exporting.shared import export_shared
-from foretoken.exporting.single import FILES, Target, export_one
+from foretoken.exporting.single import FILES, Target, export_one, load_for_export
 from foretoken.files import PathLike, atomic_directory
 from foretoken.outputs import check_new_folder
 
@@ -24,6 +25,8 @@ def export(
     to: Target = "onnx",
     shared: bool = False,
     int8: bool = False,
+    base_model: str | None = None,
+    accept_changed: bool = False,
 ) -> float:
     """Write a trained model as a folder that runs without foretoken, peft and transformers.
 
@@ -36,6 +39,8 @@ def export(
         to: ``onnx`` for onnxruntime, ``torch`` for PyTorch alone.
         shared: write one graph of the backbone and one small file for each adapter; ONNX only.
         int8: keep the weights of matrix products in 8 bits; ONNX only.
+        base_model: where the pretrained model of an adapter is, in place of what its folder says.
+        accept_changed: export an adapter though its pretrained model is not the one that it was trained on.
 
     Returns:
         How far the outputs are at most from the model's, on documents of other sizes than the graph was made from.
@@ -55,8 +60,12 @@ def export(
     sources = [Path(item) for item in ([source] if isinstance(source, str | os.PathLike) else source)]
     check_options(sources, to, shared=shared, int8=int8)
     check_new_folder(folder)
+    load = partial(load_for_export, base_model=base_model, accept_changed=accept_changed)
     with atomic_directory(folder) as temporary:
-        difference = export_shared(sources, temporary) if shared else export_one(sources[0], temporary, to, int8=int8)
+        if shared:
+            difference = export_shared(sources, temporary, load)
+        else:
+            difference = export_one(load(sources[0]), temporary, to, int8=int8)
     log.info("%s: outputs at most %.1e from the model's", folder, difference)
     return difference
 

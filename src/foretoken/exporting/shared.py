@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from foretoken.exporting.onnx_file import (
     write_adapter,
     write_onnx,
 )
-from foretoken.exporting.single import load_for_export
 from foretoken.files import JsonObject, make_folder, write_json
 from foretoken.inference.predictor import Predictor
 from foretoken.outputs import check_name, plain_name
@@ -37,8 +36,13 @@ from foretoken.outputs import check_name, plain_name
 ADAPTERS, SUFFIX, MODEL = "adapters", ".onnx_adapter", "model.onnx"
 
 
-def export_shared(sources: Sequence[Path], folder: Path) -> float:
+def export_shared(sources: Sequence[Path], folder: Path, load: Callable[[Path], Predictor]) -> float:
     """Write the graph, whose own adapter is the first one, and a file for every adapter.
+
+    Args:
+        sources: where the adapters are.
+        folder: is there.
+        load: loads one of them.
 
     Returns:
         How far the outputs of an adapter are at most from its model's.
@@ -48,13 +52,13 @@ def export_shared(sources: Sequence[Path], folder: Path) -> float:
         BackboneError: as in :func:`foretoken.exporting.single.export_one`.
     """
     names = adapter_names(sources)
-    first = load_for_export(sources[0])
+    first = load(sources[0])
     graph = make_graph(first)
     example, *others = samples(first)
     make_folder(folder / ADAPTERS)
     answers, expected = dict[str, JsonObject](), dict[str, list[Inputs]]()
     for name, source in zip(names, sources, strict=True):
-        predictor = first if source is sources[0] else load_for_export(source)
+        predictor = first if source is sources[0] else load(source)
         own = graph if predictor is first else make_graph(predictor)
         check_alike(source, predictor, own, first, graph)
         write_adapter(folder / ADAPTERS / f"{name}{SUFFIX}", adapter_tensors(own))

@@ -21,14 +21,14 @@ FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _PROBLEMS = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION)
 
 
-def load_for_export(source: Path) -> Predictor:
+def load_for_export(source: Path, *, base_model: str | None = None, accept_changed: bool = False) -> Predictor:
     """Load what is to be exported, on the processor.
 
     Raises:
         AdapterError: there is nothing that can be loaded.
         BackboneError: it is of a kind that is not exported.
     """
-    predictor = load_for_inference(source)
+    predictor = load_for_inference(source, base_model=base_model, accept_changed=accept_changed)
     name, is_pair = predictor.problem.name, predictor.model.config.is_encoder_decoder
     if name not in _PROBLEMS or is_pair:
         raise BackboneError(
@@ -39,14 +39,12 @@ def load_for_export(source: Path) -> Predictor:
     return predictor
 
 
-def export_one(source: Path, folder: Path, to: Target, *, int8: bool) -> float:
+def export_one(predictor: Predictor, folder: Path, to: Target, *, int8: bool) -> float:
     """Write everything into a folder that is there, and return how far the outputs are from the model's.
 
     Raises:
-        AdapterError: there is nothing that can be loaded.
         BackboneError: there is no such graph of the model.
     """
-    predictor = load_for_export(source)
     write_tokenizer(predictor, folder / TOKENIZER)
     difference = write_graph(predictor, folder / FILES[to], to, int8=int8)
     more = {"opset": OPSET} if to == "onnx" else {}

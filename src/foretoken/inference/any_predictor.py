@@ -50,15 +50,21 @@ class BaselinePredictor:
 AnyPredictor: TypeAlias = Predictor | BaselinePredictor
 
 
-def load_predictor(folder: str | Path, *, precision: str = "fp32") -> AnyPredictor:
+def load_predictor(
+    folder: str | Path, *, precision: str = "fp32", base_model: str | None = None, accept_changed: bool = False
+) -> AnyPredictor:
     """Load an adapter folder, a run folder, a model folder, a baseline's, or any of them from the hub by its name.
+
+    What may be said beside the folder is as in :func:`~foretoken.inference.predictor.load_for_inference`.
 
     Raises:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
         BackboneError: the adapter's base model cannot be loaded.
     """
     place = adapter_folder(Path(folder))
-    return _load_baseline(place) if (place / VOCABULARY).is_file() else load_for_inference(place, precision=precision)
+    if (place / VOCABULARY).is_file() and base_model is None:
+        return _load_baseline(place)
+    return load_for_inference(place, precision=precision, base_model=base_model, accept_changed=accept_changed)
 
 
 def predict_table(

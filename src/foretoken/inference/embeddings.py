@@ -17,18 +17,14 @@ from torch import Tensor, nn
 from foretoken.backbones.pooling import sentence_vectors
 from foretoken.errors import BackboneError, DataError, quoted
 from foretoken.files import PathLike, read_object
-from foretoken.inference.predictor import (
-    HEADLESS,
-    adapter_folder,
-    base_model_of,
-    load_for_inference,
-    refuse_unusable_texts,
-)
+from foretoken.inference.base_model import base_model_of, check_base
+from foretoken.inference.predictor import HEADLESS, adapter_folder, load_for_inference, refuse_unusable_texts
 from foretoken.inference.saved_weights import adapter_file, check_adapter
 from foretoken.quiet import quiet_transformers
 from foretoken.sentence_encoders import SentenceEncoder, is_sentence_encoder
 from foretoken.training.model.load import load_errors, load_tokenizer, load_weights
-from foretoken.training.run.card import CARD
+from foretoken.training.run.card import CARD, read_card
+from foretoken.training.run.fingerprint import of_model
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, describe, model_max_length, token_rules
 from foretoken.training.tokens.texts import encode_texts
@@ -60,7 +56,14 @@ class Reader:
 
 
 @torch.inference_mode()
-def embed(source: PathLike, texts: Sequence[str], *, batch_size: int = 16) -> NDArray[np.float32]:
+def embed(
+    source: PathLike,
+    texts: Sequence[str],
+    *,
+    batch_size: int = 16,
+    base_model: str | None = None,
+    accept_changed: bool = False,
+) -> NDArray[np.float32]:
     """Return the vectors (n, D) of texts, each of length 1.
 
     They are the means of the tokens' last hidden states, or what the folder of a sentence encoder has in their place.
@@ -70,6 +73,8 @@ def embed(source: PathLike, texts: Sequence[str], *, batch_size: int = 16) -> ND
         source: a run, adapter or model folder, or its name on the hub: of an encoder, with a head or without.
         texts: what is embedded.
         batch_size: texts per forward pass.
+        base_model: where the pretrained model of an adapter is, in place of what its folder says.
+        accept_changed: load an adapter though its pretrained model is not the one that it was trained on.
 
     Raises:
         AdapterError: the folder holds none of them, or its files are damaged.
@@ -84,7 +89,7 @@ def embed(source: PathLike, texts: Sequence[str], *, batch_size: int = 16) -> ND
     if isinstance(texts, str) or not len(texts):
         raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
     refuse_unusable_texts(texts)
-    reader = load_reader(source)
+    reader = load_reader(source, base_model=base_model, accept_changed=accept_changed)
     columns, truncation = encode_texts(list(texts), None, reader.settings)
     log.info(describe(truncation, reader.settings.max_length))
     rows = columns.get("sequences") or [[{"input_ids": ids}] for ids in columns["input_ids"]]
@@ -94,19 +99,23 @@ def embed(source: PathLike, texts: Sequence[str], *, batch_size: int = 16) -> ND
     return torch.stack([found[place] for place in range(len(rows))]).cpu().numpy()
 
 
-def load_reader(source: PathLike) -> Reader:
+def load_reader(source: PathLike, *, base_model: str | None = None, accept_changed: bool = False) -> Reader:
     """Return what reads texts in a run, adapter or model folder: without the head, where it has one."""
     folder = adapter_folder(Path(source))
     is_adapter = (folder / "adapter_config.json").is_file()
     task_type = read_object(folder / "adapter_config.json").get("task_type") if is_adapter else None
     has_card = (folder / CARD).is_file() and not is_sentence_encoder(folder)
     if task_type != HEADLESS if is_adapter else has_card:
-        predictor = load_for_inference(folder)
+        predictor = load_for_inference(folder, base_model=base_model, accept_changed=accept_changed)
         return Reader(_one_stack(predictor.model), predictor.settings)
-    base = base_model_of(folder) if is_adapter else str(folder)
+    base = base_model_of(folder, base_model) if is_adapter else str(folder)
     with load_errors(base, "model"), quiet_transformers():
         model: Any = load_weights(base, HEADLESS)
     if is_adapter:
+        card = read_card(folder)
+        check_base(
+            folder, card, of_model(model) if card.fingerprint else {}, source=base, accept_changed=accept_changed
+        )
         with load_errors(str(folder), "adapter"):
             model = PeftModel.from_pretrained(model, str(folder))
             check_adapter(model, adapter_file(folder), random=())

@@ -53,6 +53,7 @@ def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> JsonObject:
     Raises:
         ConfigError: there is no finished run of this recipe.
         RecipeError: the test split is another one than when the run began, and that is not accepted.
+        AdapterError: so is the pretrained model.
         RunBusyError: another process works on the run.
     """
     recipe = checked(recipe)
@@ -70,7 +71,8 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
         return record
     test = load_data(recipe.data).splits["test"]
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
-    predictor = load_predictor(recipe.run_folder, precision=as_begun(recipe, record["recipe"]).training.precision)
+    precision = as_begun(recipe, record["recipe"]).training.precision
+    predictor = load_predictor(recipe.run_folder, precision=precision, accept_changed=accept_changed)
     options = recipe.training
     outcome = predicted(
         predictor,

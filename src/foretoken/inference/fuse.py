@@ -13,11 +13,12 @@ from foretoken.files import atomic_directory
 from foretoken.inference.predictor import adapter_folder, load_for_inference
 from foretoken.outputs import check_new_folder
 from foretoken.sentence_encoders import POOLING
-from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.tuner.fuse import fuse
 
 
-def fuse_folder(source: Path, output: Path, *, dtype: torch.dtype) -> None:
+def fuse_folder(
+    source: Path, output: Path, *, dtype: torch.dtype, base_model: str | None = None, accept_changed: bool = False
+) -> None:
     """Fuse the adapter of a run or an adapter folder into a new folder, which ``predict`` and peft read alike.
 
     Raises:
@@ -25,7 +26,7 @@ def fuse_folder(source: Path, output: Path, *, dtype: torch.dtype) -> None:
         SaveError: ``output`` exists, or cannot be written.
     """
     check_new_folder(output)
-    model = load_for_inference(source).model
+    model = load_for_inference(source, base_model=base_model, accept_changed=accept_changed).model
     if not isinstance(model, PeftModel):
         raise AdapterError(f"{source} holds a whole model, not an adapter; there is nothing to fuse")
     with atomic_directory(output) as temporary:
@@ -36,5 +37,4 @@ def fuse_folder(source: Path, output: Path, *, dtype: torch.dtype) -> None:
                 place.parent.mkdir(exist_ok=True)
                 copyfile(file, place)
         fuse(model, temporary, dtype=dtype)
-        with rows_alone(model):
-            model.save_pretrained(str(temporary))
+        model.save_pretrained(str(temporary), save_embedding_layers=False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,8 @@ from foretoken.data.plain_table import PlainTable, Table
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
-from foretoken.files import read_object, refuse_pickles
+from foretoken.files import refuse_pickles
+from foretoken.inference.base_model import adapter_errors, base_model_of, check_base, read_adapter_config
 from foretoken.inference.hub import fetched, is_hub_name
 from foretoken.inference.int8 import hold_in_int8
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
@@ -40,13 +40,13 @@ from foretoken.training.model.load import (
     load_weights,
     load_with_new_head,
     put_head,
-    reason,
 )
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.problems.base import Inputs
 from foretoken.training.recipe.recipe import AUTO, ChunkOptions
-from foretoken.training.run.card import CARD, Card, CardRecipe, read_card
+from foretoken.training.run.card import CARD, Card, read_card
+from foretoken.training.run.fingerprint import of_model
 from foretoken.training.run.folder import RECORD, SAVED
 from foretoken.training.run.record import read_record
 from foretoken.training.tokens.batches import by_length
@@ -99,7 +99,14 @@ class Predictor:
         return EncodeSettings(self.tokenizer, self.max_length, token_rules(config), self.chunks)
 
 
-def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: SharedBase | None = None) -> Predictor:
+def load_for_inference(
+    folder: str | Path,
+    *,
+    precision: str = "fp32",
+    base: SharedBase | None = None,
+    base_model: str | None = None,
+    accept_changed: bool = False,
+) -> Predictor:
     """Load an adapter folder, a run folder or a model folder.
 
     Args:
@@ -108,13 +115,15 @@ def load_for_inference(folder: str | Path, *, precision: str = "fp32", base: Sha
             linear maps of the layers in 8 bits, the rest as in fp32; ``auto``: bf16 where that is faster, else fp32.
         base: the pretrained model, for an adapter that shares it with others; what the folder says of it is not read.
             Its precision is the model's.
+        base_model: where the pretrained model of an adapter is, in place of what its folder says.
+        accept_changed: load an adapter though its pretrained model is not the one that it was trained on.
 
     Raises:
         AdapterError: the folder holds none of them, or a file in it is missing, corrupt or of another model.
         BackboneError: the adapter's base model cannot be loaded.
         ConfigError: int8 cannot be computed here.
     """
-    predictor = _load(Path(folder), base)
+    predictor = _load(Path(folder), base, base_model, accept_changed=accept_changed)
     if base is not None:
         base.lower(predictor.model)
         return replace(predictor, precision=base.precision)
@@ -211,15 +220,16 @@ def _batches(lengths: Sequence[int], batch_size: int, tokens_per_batch: int | No
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def _load(folder: Path, base: SharedBase | None) -> Predictor:
+def _load(folder: Path, base: SharedBase | None, base_model: str | None, *, accept_changed: bool) -> Predictor:
     place = adapter_folder(folder)
     for item in place.iterdir():
         if item.suffix in (".json", ".safetensors") and not item.is_file():
             raise AdapterError(f"{item} is not a file; copy or save {place.name} again")
     if (place / "adapter_config.json").is_file():
-        return _load_adapter(place, base)
-    if base is not None:
-        raise AdapterError(f"{folder} {_contents(place)}; expected an adapter, with adapter_config.json")
+        return _load_adapter(place, base, base_model, accept_changed=accept_changed)
+    if base is not None or base_model is not None:
+        why = "" if base_model is None else ", which --base-model is for"
+        raise AdapterError(f"{folder} {_contents(place)}; expected an adapter, with adapter_config.json{why}")
     if (place / "config.json").is_file():
         return _load_model(place)
     if (place / VOCABULARY).is_file():
@@ -228,22 +238,27 @@ def _load(folder: Path, base: SharedBase | None) -> Predictor:
     raise AdapterError(f"{folder} {_contents(place)}; {EXPECTED}")
 
 
-def _load_adapter(folder: Path, shared: SharedBase | None) -> Predictor:
+def _load_adapter(
+    folder: Path, shared: SharedBase | None, base_model: str | None, *, accept_changed: bool
+) -> Predictor:
     weights = adapter_file(folder)
-    card, config = read_card(folder), _read_config(folder)
-    source = shared.source if shared else _base_model(config, card, folder)
+    card, config = read_card(folder), read_adapter_config(folder)
+    source = shared.source if shared else base_model_of(folder, base_model)
     problem = card.make_problem()
     if problem is None and config.task_type == HEADLESS:
         raise AdapterError(f"{folder} makes vectors of texts, and predicts nothing; use foretoken.embed")
     head = card.recipe.head or head_options(getattr(config, "head", None))
     with_new_head = shared.with_new_head if shared else partial(load_with_new_head, source)
     base, random = with_new_head(problem, head=head)
+    tokenizer = None if shared or _has_tokenizer(folder) else load_tokenizer(source, base.config)
+    if shared is None and card.fingerprint:
+        check_base(folder, card, of_model(base, tokenizer), source=source, accept_changed=accept_changed)
     _check_task(folder, config, "SEQ_CLS" if problem is None else problem.task_type_of(base.config))
     if has_trained_rows(config) and shared:
         raise AdapterError(f"{folder}: it trains embeddings of new tokens, which adapters of a shared model cannot")
     if has_trained_rows(config) and _has_tokenizer(folder):
         match_vocabulary(base, load_tokenizer(str(folder)))
-    with warnings.catch_warnings(), _adapter_errors(folder):
+    with warnings.catch_warnings(), adapter_errors(folder):
         warnings.simplefilter("ignore")  # what peft warns of, missing tensors above all, is refused below
         if not isinstance(config, ForetokenConfig):
             check_lora(config, base)
@@ -251,15 +266,14 @@ def _load_adapter(folder: Path, shared: SharedBase | None) -> Predictor:
         check_adapter(model, weights, random=random)
     if shared is not None:
         return _ready(model, shared.tokenizer, card, problem)
-    tokenizer = load_tokenizer(str(folder) if _has_tokenizer(folder) else source, base.config)
-    return _ready(model, tokenizer, card, problem)
+    return _ready(model, tokenizer or load_tokenizer(str(folder), base.config), card, problem)
 
 
 def _load_model(folder: Path) -> Predictor:
     files = model_files(folder)
     card = read_card(folder)
     problem = card.make_problem()
-    with quiet_transformers(), _adapter_errors(folder):
+    with quiet_transformers(), adapter_errors(folder):
         config = load_config(folder)
         task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)
         model, info = load_weights(folder, task_type, config=config, use_safetensors=True, output_loading_info=True)
@@ -342,63 +356,11 @@ def adapter_folder(folder: Path) -> Path:
     )
 
 
-def base_model_of(folder: Path) -> str:
-    """Return where the base model of an adapter loads from.
-
-    Raises:
-        AdapterError: the adapter's files are damaged, or it is not there.
-    """
-    return _base_model(_read_config(folder), read_card(folder), folder)
-
-
 def _contents(folder: Path) -> str:
     names = sorted(item.name for item in folder.iterdir())
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     return f"holds {shown}" if names else "is empty"
 
 
-def _read_config(folder: Path) -> PeftConfig:
-    fields = read_object(folder / "adapter_config.json")
-    for name in ("peft_type", "base_model_name_or_path"):
-        if not isinstance(fields.get(name), str):
-            raise AdapterError(
-                f"{folder}: {name} is {quoted(fields.get(name))} in adapter_config.json, expected a text; save it again"
-            )
-    with _adapter_errors(folder):
-        return PeftConfig.from_pretrained(str(folder))
-
-
-def _base_model(config: PeftConfig, card: Card, folder: Path) -> str:
-    """Return where the base model loads from; `minilm` is looked up anew where its folder has moved."""
-    base = config.base_model_name_or_path
-    recipe = card.recipe
-    if base and Path(base).is_absolute() and not Path(base).is_dir():
-        if recipe.model and not recipe.lengthen:
-            return resolve_source(recipe.model)
-        raise AdapterError(f"{folder}: its base model {base} is not there; {_remedy(recipe, base)}")
-    if not base:
-        raise AdapterError(f"{folder}: adapter_config.json names no base model")
-    return base
-
-
-def _remedy(recipe: CardRecipe, base: str) -> str:
-    options = recipe.lengthen
-    if not options:
-        return "put it back, or correct base_model_name_or_path in adapter_config.json"
-    lengths = f"--max-length {options.max_length} --attention-window {options.attention_window}"
-    return f"make it again with `foretoken lengthen {recipe.model} {base} {lengths}`"
-
-
 def _has_tokenizer(folder: Path) -> bool:
     return (folder / "tokenizer_config.json").is_file()
-
-
-@contextmanager
-def _adapter_errors(folder: Path) -> Iterator[None]:
-    """Turn whatever is raised for a folder into one AdapterError: damaged files bring about errors of every kind."""
-    try:
-        yield
-    except AdapterError as error:
-        raise error if str(folder) in str(error) else AdapterError(f"{folder}: {error}") from error
-    except Exception as error:
-        raise AdapterError(f"{folder}: cannot be loaded: {reason(error)}") from error

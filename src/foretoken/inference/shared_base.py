@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from contextlib import AbstractContextManager
+from functools import cached_property
 from itertools import chain
 from threading import RLock
 
@@ -18,6 +19,7 @@ from foretoken.machine.precision import BF16, FP32, accelerator, fastest_precisi
 from foretoken.training.model.load import load_config, load_errors, load_tokenizer, load_with_new_head, put_head
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import AUTO, HeadOptions
+from foretoken.training.run.fingerprint import of_model, of_tokenizer
 
 log = logging.getLogger(__name__)
 INT8 = "int8"
@@ -49,6 +51,7 @@ class SharedBase:
         with load_errors(source, "model"):
             self.config: PretrainedConfig = load_config(self.source)
         self.tokenizer: PreTrainedTokenizerBase = load_tokenizer(self.source, self.config)
+        self._of_tokenizer = of_tokenizer(self.tokenizer)  # before several threads use it
         self._made: dict[tuple[object, ...], tuple[PreTrainedModel, list[str]]] = {}
         self._first: PreTrainedModel | None = None
         self._maps: dict[tuple[int, int], Int8Linear] = {}
@@ -76,6 +79,11 @@ class SharedBase:
                 return copied, list(random)
             info = {"missing_keys": random, "unexpected_keys": [], "mismatched_keys": []}
             return copied, sorted(put_head(copied, head, info, ())["missing_keys"])
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """What :func:`~foretoken.training.run.fingerprint.of_model` says of the model."""
+        return of_model(self.with_new_head(None)[0]) | self._of_tokenizer
 
     def lower(self, model: nn.Module) -> None:
         """Hold the shared tensors of a model in the precision; adapters and heads of its own stay as they are.

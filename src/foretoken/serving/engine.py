@@ -190,9 +190,15 @@ class Engine:
             self._changed.notify_all()
         return future
 
-    def add(self, name: str, folder: Path, *, owned: bool = False) -> Adapter:
+    def add(self, name: str, folder: Path, *, owned: bool = False, accept_changed: bool = False) -> Adapter:
         """Load an adapter while others are answered: the calling thread reads it. See :meth:`Store.add`."""
-        return self.store.add(name, folder, owned=owned, run=lambda function: self.call(function).result())
+        return self.store.add(
+            name,
+            folder,
+            owned=owned,
+            accept_changed=accept_changed,
+            run=lambda function: self.call(function).result(),
+        )
 
     @property
     def rows_waiting(self) -> int:

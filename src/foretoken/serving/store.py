@@ -14,13 +14,16 @@ from threading import Lock
 from typing import Any
 
 from foretoken.errors import AdapterError, ForetokenError, did_you_mean, quoted
+from foretoken.files import read_object
 from foretoken.files import remove as remove_files
+from foretoken.inference.base_model import check_base
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.serving.adapters import Adapter, frozen_model, read_adapter
 from foretoken.serving.bank import BASE, Add, MixedBank
 from foretoken.serving.errors import NoSuchAdapterError, NotReadyError
-from foretoken.serving.folders import check_name, checked_folder
+from foretoken.serving.folders import CONFIG, check_name, checked_folder
+from foretoken.training.run.card import read_card
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +104,7 @@ class Store:
         folder: Path,
         *,
         owned: bool = False,
+        accept_changed: bool = False,
         run: Callable[[Callable[[], Any]], Any] = lambda function: function(),
     ) -> Adapter:
         """Load an adapter, in the place of one of the same name; where that fails nothing changes.
@@ -108,14 +112,18 @@ class Store:
         Args:
             name: what clients will call it.
             folder: an adapter folder or a run folder.
-            owned: remove the folder when the adapter is removed.
+            owned: it is a stranger's; remove the folder when the adapter is removed.
+            accept_changed: load it though the model is not the one that it was trained on.
             run: runs what the bank's thread has to do; reading is done by the thread that calls.
 
         Raises:
             AdapterError: the name or the folder is not usable.
         """
         check_name(name)
+        if name == self.base_name:
+            raise AdapterError(f"the name {quoted(name)} is that of the model itself; call the adapter something else")
         place = checked_folder(folder)
+        self._check_base(place, by_name=owned, accept_changed=accept_changed)
         key = f"{name}@{next(self._numbers)}"
         try:
             take_up = self.bank.read(place)
@@ -130,6 +138,22 @@ class Store:
         run(lambda: self._admit(adapter))
         log.info("adapter %s loaded: %s, %d bytes", name, adapter.task, adapter.info.bytes)
         return adapter
+
+    def _check_base(self, folder: Path, *, by_name: bool, accept_changed: bool) -> None:
+        """Refuse an adapter of another model; by the names of the two where its card does not say what it was."""
+        card, named = read_card(folder), read_object(folder / CONFIG).get("base_model_name_or_path")
+        remedy = "serve it with the model that it was trained on"
+        if card.fingerprint:
+            check_base(
+                folder,
+                card,
+                self.base.fingerprint,
+                source=self.base.source,
+                accept_changed=accept_changed,
+                remedy=remedy if by_name else None,
+            )
+        elif by_name and isinstance(named, str) and short_name(named) != self.base_name:
+            raise AdapterError(f"{folder} was trained on {named}, and this server has {self.base_name}; {remedy}")
 
     def _admit(self, adapter: Adapter) -> None:
         with self._lock:

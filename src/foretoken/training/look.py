@@ -65,7 +65,7 @@ class Plan:
             return None
         every = self.data.folds is not None and self.data.fold is None
         try:
-            return load_data(replace(self.data, **changes, **({"fold": 0} if every else {})))
+            return load_data(replace(self.data, **changes, fold=0 if every else self.data.fold))
         except ForetokenError as error:
             if not self.errors:
                 raise

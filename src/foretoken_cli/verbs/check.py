@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretoken.errors import Attempts, ForetokenError, lines_of
+from foretoken.errors import Attempts, ForetokenError, cut, lines_of
 from foretoken_cli.console import described, fail, say, table
 from foretoken_cli.parser import parse_known
 from foretoken_cli.verbs.train import leading_words
@@ -48,6 +48,9 @@ def run(words: Sequence[str]) -> int:
             plan.build()
     with attempts.one():
         _print_data(plan)
+    if attempts.errors and plan.data is not None:
+        with attempts.one():
+            plan.load_data()  # with its rows that cannot be used
     problems = dict.fromkeys([*plan.errors, *(line for error in attempts.errors for line in lines_of(error))])
     if problems:
         fail("\n  ".join([f"cannot be trained: {len(problems)} problem{'s' * (len(problems) > 1)}", *problems]))
@@ -67,7 +70,9 @@ def _print_columns(options: DataOptions) -> None:
         roles = {columns.text: "text", columns.label: "label", columns.text_pair: "second text"}
     finally:
         if looks:
-            rows_of = [(repr(look.name), str(look), roles.get(look.name, "")) for look in looks[:_MOST_COLUMNS]]
+            rows_of = [
+                (cut(repr(look.name), 40), str(look), roles.get(look.name, "")) for look in looks[:_MOST_COLUMNS]
+            ]
             more = [(f"... {len(looks) - _MOST_COLUMNS} more", "", "")] * (len(looks) > _MOST_COLUMNS)
             table((f"columns of {where}", f"first {len(rows):,} rows", "read as"), [*rows_of, *more])
             say()

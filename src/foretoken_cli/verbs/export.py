@@ -9,11 +9,12 @@ from typing import Literal
 
 from foretoken.options import option
 from foretoken_cli.console import described, say
+from foretoken_cli.inference import BaseModelOptions
 from foretoken_cli.parser import parse
 
 
 @dataclass(frozen=True)
-class ExportCommand:
+class ExportCommand(BaseModelOptions):
     """The command line of `foretoken export`."""
 
     source: list[Path] = option("a run, adapter or model folder; with --shared one or more")
@@ -30,6 +31,14 @@ def run(words: Sequence[str]) -> int:
     output = options.output or Path(f"{options.source[0].resolve().name}-{options.to}")
     from foretoken.exporting.export import export
 
-    export(options.source, output, to=options.to, shared=options.shared, int8=options.int8)
+    export(
+        options.source,
+        output,
+        to=options.to,
+        shared=options.shared,
+        int8=options.int8,
+        base_model=options.base_model,
+        accept_changed=options.accept_changed,
+    )
     say(output)
     return 0

@@ -9,11 +9,12 @@ from typing import Literal
 
 from foretoken.options import option
 from foretoken_cli.console import described, say
+from foretoken_cli.inference import BaseModelOptions
 from foretoken_cli.parser import parse
 
 
 @dataclass(frozen=True)
-class FuseCommand:
+class FuseCommand(BaseModelOptions):
     """The command line of `foretoken fuse`."""
 
     source: Path = option("a run folder or an adapter folder")
@@ -29,6 +30,12 @@ def run(words: Sequence[str]) -> int:
 
     from foretoken.inference.fuse import fuse_folder
 
-    fuse_folder(options.source, options.output, dtype=getattr(torch, options.dtype))
+    fuse_folder(
+        options.source,
+        options.output,
+        dtype=getattr(torch, options.dtype),
+        base_model=options.base_model,
+        accept_changed=options.accept_changed,
+    )
     say(options.output)
     return 0

@@ -101,6 +101,8 @@ def _run_with_ray(options: PredictCommand) -> int:
             tokens_per_batch=options.tokens_per_batch or 8192,
             precision=options.precision,
             overwrite=options.overwrite,
+            base_model=options.base_model,
+            accept_changed=options.accept_changed,
         )
     )
     log.info("%d rows in %s; %d of them were there already", done.rows, options.output, done.kept)

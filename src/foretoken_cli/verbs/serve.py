@@ -26,6 +26,9 @@ class ServeCommand:
     )
     adapters: Path | None = option("folder whose subfolders are adapters, which are loaded at the start", None)
     model: str | None = option("the pretrained model (default: the one that the first adapter names)", None)
+    accept_changed: bool = option(
+        "load adapters at the start though the model is not the one they were trained on", False
+    )
     host: str = option("address to listen at", "127.0.0.1")
     port: int = option("port to listen at; 0 for any that is free", 8000, at_least=0, at_most=65535)
     api_key: str | None = option("key that clients must send (default: $FORETOKEN_API_KEY, or none)", None)
@@ -75,6 +78,7 @@ def run(words: Sequence[str]) -> int:
     settings = ServerSettings(
         sources=_sources(options.folders or []),
         model=options.model,
+        accept_changed=options.accept_changed,
         adapters=options.adapters,
         memory=options.memory * _MEGABYTE,
         adapter_dtype=options.adapter_dtype,

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from foretoken.errors import ConfigError, ForetokenError, one_line
-from foretoken.inference.predictor import base_model_of
+from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
@@ -62,17 +62,17 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
     base = SharedBase(source, settings.precision)
     store = Store(base, MixedBank(base, settings.adapter_dtype), memory=settings.memory)
     for name, folder in settings.sources.items():
-        store.add(name, folder)
+        store.add(name, folder, accept_changed=settings.accept_changed)
     for folder in [] if settings.adapters is None else sorted(settings.adapters.iterdir()):
         if folder.is_dir() and not folder.name.startswith(".") and folder.name not in settings.sources:
-            _add(store, folder)
+            _add(store, folder, accept_changed=settings.accept_changed)
     return Engine(store, limits=settings.limits, observer=metrics).start()
 
 
-def _add(store: Store, folder: Path) -> None:
+def _add(store: Store, folder: Path, *, accept_changed: bool) -> None:
     """Load an adapter that nobody has named: where it cannot be, the others are served."""
     try:
-        store.add(folder.name, folder)
+        store.add(folder.name, folder, accept_changed=accept_changed)
     except ForetokenError as error:
         log.warning("adapter %s is not loaded: %s", folder.name, one_line(str(error)))
 

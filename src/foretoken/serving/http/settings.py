@@ -16,6 +16,7 @@ class ServerSettings:
     Attributes:
         sources: adapters by name, and the folder of each.
         model: the pretrained model; None for the one that the first adapter names.
+        accept_changed: load adapters at the start though the model is not the one that they were trained on.
         adapters: a folder whose subfolders are adapters.
         memory: bytes of adapters that stay loaded.
         adapter_dtype: in which their parameters are kept; None for the model's type.
@@ -36,6 +37,7 @@ class ServerSettings:
 
     sources: dict[str, Path]
     model: str | None = None
+    accept_changed: bool = False
     adapters: Path | None = None
     memory: int = 2 * 10**9
     adapter_dtype: str | None = None

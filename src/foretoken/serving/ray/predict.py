@@ -10,7 +10,8 @@ from typing import Any
 
 from foretoken.errors import AdapterError, ConfigError, DataError, ForetokenError, one_line
 from foretoken.files import JsonObject
-from foretoken.inference.predictor import adapter_folder, base_model_of
+from foretoken.inference.base_model import base_model_of
+from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.folders import checked_folder
 from foretoken.serving.ray.blocks import Block, check_whole, cut_into_blocks, missing_blocks, parquet_files
@@ -87,9 +88,9 @@ def _job(options: RayOptions) -> RayOptions:
     columns: Mapping[str, Any] = {}
     if options.adapter_column is None:
         place = checked_folder(options.adapter)
-        source, columns = base_model_of(place), read_card(place).columns
+        source, columns = base_model_of(place, options.base_model), read_card(place).columns
     else:
-        source = _first_model(adapter)
+        source = options.base_model or _first_model(adapter)
     base = SharedBase(source, options.precision)
     return replace(
         options,
@@ -138,5 +139,6 @@ def _plan(job: RayOptions, files: Sequence[Path]) -> JsonObject:
         "rows_per_block": job.rows_per_block,
         "precision": job.precision,
     }
+    about |= {} if job.base_model is None else {"base_model": job.model}
     found = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     return about | {"files": found}

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from foretoken.errors import AdapterError, ForetokenError, one_line
 from foretoken.files import atomic_file
-from foretoken.inference.predictor import adapter_folder, base_model_of
+from foretoken.inference.base_model import base_model_of
+from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
@@ -28,7 +29,7 @@ from foretoken.serving.store import Store
 from foretoken.serving.tasks import Classify, Document, Prediction
 
 ID = "id"
-ONLY = "adapter"  # what the store calls the adapter where there is one alone
+ONLY = "only-adapter"  # what the store calls the adapter where there is one alone
 _MANY = 10**9
 _MEMORY = 2 * 10**9  # bytes of adapters that stay loaded
 _ANSWERS = {
@@ -60,6 +61,8 @@ class RayOptions:
         tokens_per_batch: of a forward pass.
         precision: of the pretrained model: ``fp32``, ``bf16``, ``int8`` or ``auto``, which is measured once.
         overwrite: remove results that are there.
+        base_model: the pretrained model, in place of what the adapters say.
+        accept_changed: load adapters though the model is not the one that they were trained on.
         model: the pretrained model; found out.
         has_ids: whether the input has a column ``id``; found out.
     """
@@ -75,6 +78,8 @@ class RayOptions:
     tokens_per_batch: int = 8192
     precision: str = "fp32"
     overwrite: bool = False
+    base_model: str | None = None
+    accept_changed: bool = False
     model: str = ""
     has_ids: bool = False
 
@@ -131,7 +136,7 @@ class Worker:
         base = SharedBase(self.job.model, self.job.precision)
         store = Store(base, MixedBank(base), memory=_MEMORY)
         if self.job.adapter_column is None:
-            store.add(ONLY, self.job.adapter)
+            store.add(ONLY, self.job.adapter, accept_changed=self.job.accept_changed)
         limits = Limits(  # nobody waits for an answer
             tokens_per_batch=self.job.tokens_per_batch,
             rows_waiting=_MANY,
@@ -166,10 +171,10 @@ class Worker:
         if name not in store.names:
             try:
                 folder = self.job.adapter / check_name(name)
-                source = base_model_of(adapter_folder(folder))
+                source = base_model_of(adapter_folder(folder), self.job.base_model)
                 if short_name(source) != short_name(self.job.model):
                     raise AdapterError(f"{folder} is an adapter of {source}, and not of {self.job.model}")
-                self.engine.add(name, folder)
+                self.engine.add(name, folder, accept_changed=self.job.accept_changed)
             except ForetokenError as error:
                 self._unusable[name] = one_line(str(error))
                 raise

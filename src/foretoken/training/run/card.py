@@ -66,6 +66,7 @@ class Card:
     no_answer: bool = option("whether questions may have no answer in their context", False)
     max_length: int | None = option("tokens per document", None, at_least=1, at_most=2**31)
     scaling: Scaling | None = option("of the probabilities", None)
+    fingerprint: Mapping[str, Any] = option("digests of the base model of an adapter", factory=dict)
     recipe: CardRecipe = option("the recipe of the run", factory=CardRecipe)
 
     def __post_init__(self) -> None:
@@ -109,6 +110,7 @@ def card_values(
     max_length: int | None,
     base_model: str | None,
     columns: Mapping[str, str],
+    fingerprint: Mapping[str, str] | None = None,
 ) -> JsonObject:
     """Return what the card of a trained model says; ``columns`` are those that were found in the data."""
     recipe = replace(recipe, data=replace(recipe.data, **columns))  # type: ignore[arg-type]
@@ -119,6 +121,7 @@ def card_values(
         "pairs": problem.pairs,
         "max_length": max_length,
         "base_model": base_model,
+        "fingerprint": fingerprint or {},
         "recipe": to_dict(recipe),
     }
     if isinstance(problem, QuestionAnswering):

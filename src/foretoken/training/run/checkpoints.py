@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from foretoken.errors import SaveError
-from foretoken.files import JsonObject, file_digest, readable_object, remove, write_json
+from foretoken.files import JsonObject, file_digest, open_to_readers, readable_object, remove, write_json
 
 log = logging.getLogger(__name__)
 STATE = "trainer_state.json"
@@ -27,6 +27,7 @@ _UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, KeyError, pickle.Unp
 
 def seal(checkpoint: Path) -> None:
     """Write the checksums of a checkpoint's files, which makes it whole."""
+    open_to_readers(checkpoint)
     # what a killed process left half-written has a hidden name
     files = (path for path in checkpoint.rglob("[!.]*") if path.is_file() and path.name != CHECKSUMS)
     write_json(checkpoint / CHECKSUMS, {path.relative_to(checkpoint).as_posix(): _sha256(path) for path in files})

@@ -1,25 +1,27 @@
-"""What a run was begun with, in a few characters each, so that it does not go on with other data or another model."""
+"""What a run was begun with, in a few characters each: neither it nor its adapter goes on with something else."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from foretoken.errors import RecipeError
+from foretoken.errors import AdapterError, RecipeError
+from foretoken.tuner import head_names
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 log = logging.getLogger(__name__)
-_READ = 2**16  # numbers of a weight that are read: its every part changes when a model is trained further
+_WEIGHTS, _TOKENIZER = "model.", "tokenizer"  # how the keys of a model begin, and that of its tokenizer
+_WORDS = 1000  # of a vocabulary that a tokenizer is tried on
 _ROWS = 1000  # that are read at once
 
 
@@ -28,13 +30,63 @@ def of_data(splits: Mapping[str, Dataset]) -> dict[str, str]:
     return {f"data.{name}": f"{len(split)} rows, {_of_rows(split)}" for name, split in splits.items()}
 
 
-def of_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Return digests of a model's weights, evenly spread ones of the larger, and of how its tokenizer splits."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(_some_bytes(tensor))
-    return {"model": _short(digest.hexdigest()), "tokenizer": _of_tokenizer(tokenizer)}
+def of_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> dict[str, str]:
+    """Return digests of a pretrained model's weights, one for each of its parts, and of how its tokenizer splits.
+
+    They are of the numbers, whatever files they came from and in which type these hold them. Heads are left out, and
+    the pooler, which some heads have and others do not; the map to the words of a language model is not.
+    """
+    body: Any = model.base_model
+    tensors, words = dict(body.named_parameters()), model.get_output_embeddings()
+    if words is not None and all(words.weight is not tensor for tensor in tensors.values()):
+        tensors |= {f"words.{name}": tensor for name, tensor in words.named_parameters()}
+    left_out, parts = {"pooler", *head_names(model)}, dict[str, Any]()
+    for name, tensor in sorted(tensors.items()):
+        part = name.partition(".")[0]
+        if part not in left_out:
+            digest = parts.setdefault(_WEIGHTS + part, hashlib.sha256())
+            digest.update(f"{name} {tuple(tensor.shape)} {_checksum(tensor)}".encode())
+    found = {part: _short(digest.hexdigest()) for part, digest in parts.items()}
+    return found if tokenizer is None else found | of_tokenizer(tokenizer)
+
+
+def of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Return a digest of how a tokenizer splits: of its vocabulary, and what it makes of words in it.
+
+    Its file would be another with every version of the library that writes it.
+    """
+    vocabulary = tokenizer.get_vocab()
+    words = sorted(vocabulary)[:: len(vocabulary) // _WORDS + 1]
+    splits = tokenizer([f"{word} {word.title()} {word}{word}'s, \u00e9\n\t12." for word in words])["input_ids"]
+    return {_TOKENIZER: _short(hashlib.sha256(json.dumps([vocabulary, splits], sort_keys=True).encode()).hexdigest())}
+
+
+def of_base(fingerprint: Mapping[str, str]) -> dict[str, str]:
+    """Return what a run's fingerprint says of the pretrained model."""
+    return {key: value for key, value in fingerprint.items() if key.startswith((_WEIGHTS, _TOKENIZER))}
+
+
+def refuse_another_base(
+    what: str, before: Mapping[str, object], now: Mapping[str, str], *, remedy: str, accept: bool
+) -> None:
+    """Refuse an adapter on another model than it was trained on, or say it where that is accepted.
+
+    Args:
+        what: the adapter, and the two models.
+        before: the fingerprint in its card; empty in cards of earlier versions, and then there is nothing to compare.
+        now: that of the model; without a tokenizer where the adapter has its own.
+        remedy: what to do about it.
+        accept: load it nevertheless.
+
+    Raises:
+        AdapterError: it is another model.
+    """
+    known = before.keys() - ({_TOKENIZER} - now.keys())
+    others = sorted(key.removeprefix(_WEIGHTS) for key in known if before[key] != now.get(key))
+    if others and not accept:
+        raise AdapterError(f"{what} in {', '.join(others)}; {remedy}")
+    if others:
+        log.warning("%s in %s; loaded nevertheless", what, ", ".join(others))
 
 
 def refuse_changes(folder: Path, before: Mapping[str, object] | None, now: Mapping[str, str], *, accept: bool) -> None:
@@ -79,18 +131,11 @@ def _of_rows(split: Dataset) -> str:
     return _short(digest.hexdigest())
 
 
-def _some_bytes(x: Tensor) -> bytes:
-    if type(x) is not Tensor or x.is_meta or not x.numel():  # quantised weights have types of their own
-        return b""
-    flat = x.detach().flatten()
-    some = flat[:: max(1, len(flat) // _READ)].cpu().contiguous()
-    return some.view(torch.uint8).numpy().tobytes()
-
-
-def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    text = json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else backend.to_str()
-    return _short(hashlib.sha256(text.encode()).hexdigest())
+def _checksum(x: Tensor) -> int:
+    x = x.detach()
+    if type(x.data) is not Tensor or x.is_meta:  # quantised weights have types of their own
+        return 0
+    return zlib.crc32(x.cpu().float().contiguous().numpy().data)
 
 
 def _short(digest: str) -> str:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from foretoken.data.load import Loaded, load_data
 from foretoken.data.problems import CLASSIFICATION, GENERATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError
-from foretoken.lengthening import resolve_source
+from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
@@ -29,7 +30,8 @@ from foretoken.training.model.load import base_model_folder, count_parameters, h
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe
-from foretoken.training.run.fingerprint import of_data, of_model
+from foretoken.training.run.card import read_card
+from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
@@ -82,6 +84,7 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     _check_activations(recipe, model)
     tokenizer = load_tokenizer(source, model.config)
     fingerprint |= of_model(model, tokenizer)  # before the one is adapted and the other used
+    _compare_start(recipe, fingerprint)
     max_length = problem.max_length(recipe.max_length, model.config, tokenizer)
     problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
@@ -94,7 +97,7 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     _rest_lower_layers(recipe, adapted)
     texts = tables, truncations, max_length
     rest = data.columns, precision, data.left_out
-    return Prepared(adapted, tokenizer, problem, *texts, source, fingerprint, *rest)
+    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest)
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
@@ -148,6 +151,14 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         )
     if recipe.calibration is not None and not problem.has_probabilities:
         raise ConfigError(f"calibration is for classification, got data for {problem.name}; leave it out")
+
+
+def _compare_start(recipe: Recipe, fingerprint: Mapping[str, str]) -> None:
+    """Say where the adapter that a prefix starts from was trained on another model; a start may be."""
+    start = recipe.method.get("prefix_init_adapter")
+    if isinstance(start, str) and Path(start).is_dir():
+        what = f"method.prefix_init_adapter: {start} was trained on a model that differs"
+        refuse_another_base(what, read_card(Path(start)).fingerprint, fingerprint, remedy="", accept=True)
 
 
 def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:

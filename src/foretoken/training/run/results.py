@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from peft import PeftModel
 
-from foretoken.files import JsonObject, atomic_directory, atomic_file, write_json
+from foretoken.files import JsonObject, atomic_directory, atomic_file, read_object, write_json
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import negative_log_likelihood
 from foretoken.quiet import quiet_transformers
@@ -23,12 +23,14 @@ from foretoken.training.model.load import save_tokenizer
 from foretoken.training.problems import Problem
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
+from foretoken.training.run.fingerprint import of_base
 from foretoken.training.run.folder import SAVED
 from foretoken.training.run.prepare import Prepared
 from foretoken.training.run.record import RunRecord
 from foretoken.training.tokens.new_tokens import rows_alone
 from foretoken.training.trainer.progress import StepTimes
 from foretoken.training.trainer.trainer import RecipeTrainer
+from foretoken.tuner.checkpoints.files import CONFIG
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -153,17 +155,23 @@ def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> 
 
 def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> None:
     """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`."""
+    is_adapter, base = isinstance(prepared.model, PeftModel), prepared.base_model
+    known = of_base(prepared.fingerprint) if is_adapter else None
     card = card_values(
         prepared.problem,
         recipe,
         scaling,
         max_length=prepared.max_length,
-        base_model=prepared.base_model,
+        base_model=base,
         columns=prepared.columns,
+        fingerprint=known,
     )
-    folder = record.folder / SAVED[not isinstance(prepared.model, PeftModel)]
+    folder = record.folder / SAVED[not is_adapter]
     with saved(folder, card) as temporary, quiet_transformers(), rows_alone(prepared.model):
         prepared.model.save_pretrained(str(temporary))
+        if is_adapter:  # peft has where the model was loaded from
+            config = temporary / CONFIG
+            write_json(config, read_object(config) | {"base_model_name_or_path": base})
         save_tokenizer(prepared.tokenizer, temporary)
 
 
