@@ -111,8 +111,8 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         fail(f"{verb}: {gone}" if gone else unknown)
         return ERROR
     for word in rest:
-        if gone := left.gone(word, left.FLAGS):
-            fail(f"{word}: {gone}")
+        if gone := left.gone(flag := word.partition("=")[0], left.FLAGS):
+            fail(f"{flag}: {gone}")
             return ERROR
     log_to_stderr(debug=debug)
     quiet_libraries()

@@ -1,5 +1,6 @@
 """Every bad input: exit code 2 and one clear line."""
 
+import re
 import subprocess
 import sys
 
@@ -106,13 +107,17 @@ def test_what_left_is_refused_with_what_to_do(tiny, tmp_path, refused):
     assert "--no-malloc: left foretoken: leave it out" in refused("train", "r.yaml", "--no-malloc")
     assert "embed: left foretoken: foretoken.embed" in refused("embed", "runs/run")
     assert refused("cache").startswith("cache: left foretoken: delete ")
+    assert "--predictions: left foretoken: -o or --output" in refused("evaluate", "run", "x", "--predictions=y")
+    assert "--to: 'openvino' left foretoken: --to onnx" in refused("export", "run", "--to", "openvino")
     recipe = {
+        "chunks": {"too_long": "drop"},
         "data": {"path": str(tiny.data), "problem": "retrieval"},
         "retrieval": {"adapt": "queries"},
         "tasks": {"spam": {}},
     }
     said = refused("train", tiny.recipe(tmp_path / "r.yaml", **recipe))
     assert "\n  retrieval: left foretoken: sentence-transformers" in said
+    assert "\n  chunks.too_long: 'drop' left foretoken: `cut`" in said
     assert "\n  tasks: left foretoken: train one recipe per task" in said
     assert "\n  data: problem: 'retrieval' left foretoken: sentence-transformers" in said
 
@@ -124,6 +129,16 @@ def test_an_adapter_of_a_problem_that_left_has_vectors_and_predicts_nothing(tmp_
     assert foretoken.embed(adapter, ["word1"]).shape == (1, 32)
     (adapter / "foretoken.json").unlink()  # as sentence-transformers saves it
     assert "makes vectors of texts, and predicts nothing" in refused("predict", adapter, "word1")
+
+
+WRITING = ("train", "evaluate", "predict", "sweep", "report", "fuse", "export", "lengthen")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_o_is_the_output_of_every_verb_that_writes(verb, cli):
+    text = cli(verb, "--help").out
+    assert (re.search(r"^  -o \w+, --output \w+", text, re.MULTILINE) is not None) is (verb in WRITING)
+    assert re.search(r"^  --output|^  (?!-o)output$", text, re.MULTILINE) is None
 
 
 def test_debug_shows_the_traceback(cli):

@@ -20,7 +20,7 @@ def test_evaluate_agrees_with_the_run(finished, tiny, cli, tmp_path):
     rows = [row for row in pq.read_table(finished / "predictions.parquet").to_pylist() if row["split"] == "test"]
     data = write_csv(tmp_path / "all.csv", documents(120))
     out = tmp_path / "all.parquet"
-    result = cli("evaluate", finished, data, "--predictions", out)
+    result = cli("evaluate", finished, data, "--output", out)
     assert result.code == 0
     measured = {line.split()[0]: line.split()[1] for line in result.out.splitlines()[1:]}
     table = pq.read_table(out).to_pandas()

@@ -56,9 +56,9 @@ def cases(tiny_files, crashes, tmp_path_factory):
     found = {
         "train": Case("train", ("train", "recipe.yaml"), train),
         "whole-model": Case("whole-model", ("train", "recipe.yaml"), lambda folder: train(folder, method="full")),
-        "lengthen": Case("lengthen", ("lengthen", str(tiny_files.model), "long", *lengths), nothing),
+        "lengthen": Case("lengthen", ("lengthen", str(tiny_files.model), "-o", "long", *lengths), nothing),
         "longformer": Case("longformer", ("train", "recipe.yaml"), lengthened),
-        "fuse": Case("fuse", ("fuse", "runs/run", "fused"), run_alone),
+        "fuse": Case("fuse", ("fuse", "runs/run", "-o", "fused"), run_alone),
         "predict": Case("predict", ("predict", "runs/run", "lunch", "--output", "out.jsonl"), run_alone),
         "sweep": Case("sweep", ("sweep", "sweep.yaml"), sweep),
         "sweep-workers": Case("sweep-workers", workers, sweep, in_workers=True),

@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from foretoken.errors import ConfigError
+from foretoken import left
+from foretoken.errors import ConfigError, no_such, quoted
 from foretoken.exporting.onnx_file import check_installed
 from foretoken.exporting.shared import export_shared
 from foretoken.exporting.single import FILES, Target, export_one
@@ -64,7 +65,8 @@ def export(
 def check_options(sources: Sequence[Path], to: str, *, shared: bool, int8: bool) -> None:
     """Raise ConfigError for options that do not go together, before anything is loaded."""
     if to not in FILES:
-        raise ConfigError(f"to: got {to!r}, expected one of {', '.join(FILES)}")
+        gone = left.gone(f"to: {to}", left.VALUES)
+        raise ConfigError(f"to: {quoted(to)} {gone}" if gone else no_such("target", to, FILES))
     for name, given in (("int8", int8), ("shared", shared)):
         if given and to != "onnx":
             raise ConfigError(f"{name} is for ONNX, not for {to}; leave it out, or export to onnx")

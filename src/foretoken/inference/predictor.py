@@ -367,7 +367,7 @@ def _remedy(recipe: CardRecipe, base: str) -> str:
     if not options:
         return "put it back, or correct base_model_name_or_path in adapter_config.json"
     lengths = f"--max-length {options.max_length} --attention-window {options.attention_window}"
-    return f"make it again with `foretoken lengthen {recipe.model} {base} {lengths}`"
+    return f"make it again with `foretoken lengthen {recipe.model} -o {base} {lengths}`"
 
 
 def _has_tokenizer(folder: Path) -> bool:

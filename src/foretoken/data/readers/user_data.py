@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from foretoken.data.documents import Example, checked
+from foretoken.data.documents import Example, checked, like_known
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import (
     CANDIDATES,
@@ -31,7 +31,7 @@ from foretoken.data.readers.rows import (
     text_value,
 )
 from foretoken.data.readers.tables import READERS, read_rows
-from foretoken.errors import ConfigError, DataError, did_you_mean
+from foretoken.errors import ConfigError, DataError
 
 _Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
 
@@ -103,7 +103,7 @@ def _right_candidate(where: str, values: Mapping[str, object], candidates: tuple
     if answer not in candidates:
         raise DataError(
             f"{where}: the answer {answer!r} is not among the {len(candidates)} candidates"
-            f"{did_you_mean(answer, candidates)}; it has to be one of them, letter by letter"
+            f"{like_known(answer, candidates)}; it has to be one of them, letter by letter"
         )
     return candidates.index(answer)
 
