@@ -10,11 +10,13 @@ from itertools import groupby
 from pathlib import Path
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
-from foretoken.data.readers.files import local_path, read_text
+from foretoken.data.readers.files import as_text, local_path, read_bytes, refuse_binary
 from foretoken.errors import DataError
 
 _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
+_FORMAT = "write one word per line, with its tag (CoNLL), as .conll, .tsv or .txt"
+_TABLES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet")
 _TAG = re.compile(r"O|[BI]-\S+")
 
 
@@ -95,7 +97,11 @@ def _read_sentences(
     sentences: list[_Sentence] = []
     document, documents = None, 0
     words: list[tuple[int, str, str]] = []
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    content = read_bytes(path)
+    refuse_binary(path, content, table=_FORMAT)
+    if path.suffix.lower() in _TABLES:
+        raise DataError(f"{path}: token classification reads no table: {_FORMAT}")
+    for number, line in enumerate(as_text(path, content).split("\n"), start=1):
         fields = _fields(line)
         begins = _begins_document(fields)
         if words and (begins or not fields):

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from foretoken.data.documents import shown
-from foretoken.data.readers.files import kind_of, read_bytes, read_text
+from foretoken.data.readers.files import kind_of, opened, read_bytes, read_text
 from foretoken.data.readers.json_files import decoded
 from foretoken.data.readers.parquet import parquet_rows
 from foretoken.data.readers.rows import Row, check_columns
 from foretoken.errors import DataError
 
 _FIELD_LIMIT = 2**31 - 1  # csv's own limit of 128 KiB per field is less than one long document
+_JSON = (".json", ".jsonl", ".ndjson")
+_BEGINNINGS = (  # and which endings go with them, the best one first
+    (re.compile(rb"PAR1"), "a parquet file", (".parquet",)),
+    (re.compile(rb'(\xef\xbb\xbf)?\s*(\[\s*\{|\{\s*\n|\{\s*"(data|version)")'), "JSON", _JSON),
+    (re.compile(rb'(\xef\xbb\xbf)?\s*\{ *"'), "JSON", (".jsonl", *_JSON)),
+    (re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype )?html", re.IGNORECASE), "a web page", ()),
+)
 _Reader = Callable[[Path, Sequence[str]], Iterator[Row]]
 
 
@@ -26,15 +34,23 @@ def read_rows(path: Path, needed: Sequence[str], ending: str | None = None) -> I
     Raises:
         DataError: the file is of no kind that can be read, or a row is not usable.
     """
-    reader = READERS.get(ending or path.suffix.lower())
-    if reader is None:
+    ending = ending or path.suffix.lower()
+    _refuse_other_ending(path, ending)
+    if ending not in READERS:
         what = kind_of(read_bytes(path))
-        raise DataError(
-            f"{path}: {f'is {what}; ' if what else ''}files ending in {path.suffix or '(nothing)'!r} cannot be read; "
-            "expected one of "
-            f"{', '.join(READERS)}, or a folder with one subfolder of .txt files per label"
-        )
-    return reader(path, needed)
+        unread = f"files ending in {path.suffix or '(nothing)'!r} cannot be read; expected one of {', '.join(READERS)}"
+        raise DataError(f"{path}: {f'is {what}' if what else unread}")
+    return READERS[ending](path, needed)
+
+
+def _refuse_other_ending(path: Path, ending: str) -> None:
+    """Raise a DataError where a file plainly begins as one that has another ending."""
+    with opened(path) as file:
+        beginning = file.read(100)
+    for pattern, what, endings in _BEGINNINGS:
+        if pattern.match(beginning) and ending not in endings:
+            remedy = f"give it the ending {endings[0]}" if endings else "fetch the file itself"
+            raise DataError(f"{path}: is {what}; {remedy}")
 
 
 def _delimited(source: Path | str, text: str, delimiter: str) -> Iterator[tuple[str, list[str]]]:
