@@ -87,6 +87,10 @@ def _ended(arguments: list[str], *, debug: bool) -> int:
             raise
         fail(missing(f"foretoken {arguments[0]}", str(error.name), extra))
         return ERROR
+    except OSError as error:  # a path that cannot be looked at: no right to, or no name of a file
+        if error.filename is None:
+            raise
+        return _report(ForetokenError(f"{error.filename}: {error.strerror}; choose another path"), debug=debug)
     except KeyboardInterrupt:
         fail(f"interrupted; {AFTER_INTERRUPTION.get(arguments[0], ANEW)}")
         return INTERRUPTED

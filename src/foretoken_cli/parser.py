@@ -114,8 +114,9 @@ def _argument(item: Field[object], wanted: object) -> tuple[list[str], dict[str,
         settings["metavar"] = about["metavar"]
     is_required = item.default is MISSING and item.default_factory is MISSING
     if (is_required and "short" not in about) or about.get("positional"):
-        count = {"nargs": "+" if is_required else "*"} if many else {"nargs": "?"} if is_optional else {}
-        return [item.name], settings | count
+        count = "+" if many and is_required else "*" if many else "?"
+        optional = {} if is_required else {"default": None}  # or argparse calls a list of none required
+        return [item.name], settings | ({"nargs": count} if many or is_optional else {}) | optional
     if kind is bool:
         settings["action"] = argparse.BooleanOptionalAction if is_optional else "store_true"
     elif many:

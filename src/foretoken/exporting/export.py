@@ -55,7 +55,7 @@ def export(
     folder = Path(output)
     sources = [Path(item) for item in ([source] if isinstance(source, str | os.PathLike) else source)]
     check_options(sources, to, shared=shared, int8=int8)
-    check_new_folder(folder)
+    check_new_folder(folder, sources)
     with atomic_directory(folder) as temporary:
         difference = export_shared(sources, temporary) if shared else export_one(sources[0], temporary, to, int8=int8)
     log.info("%s: outputs at most %.1e from the model's", folder, difference)

@@ -97,11 +97,7 @@ def _read_sentences(
     sentences: list[_Sentence] = []
     document, documents = None, 0
     words: list[tuple[int, str, str]] = []
-    content = read_bytes(path)
-    refuse_binary(path, content, table=_FORMAT)
-    if path.suffix.lower() in _TABLES:
-        raise DataError(f"{path}: token classification reads no table: {_FORMAT}")
-    for number, line in enumerate(as_text(path, content).split("\n"), start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):
         fields = _fields(line)
         begins = _begins_document(fields)
         if words and (begins or not fields):
@@ -117,6 +113,15 @@ def _read_sentences(
     if not sentences:
         raise DataError(f"{path}: {expected}")
     return sentences
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file; of a table DataError, as its lines would be taken for words."""
+    content = read_bytes(path)
+    refuse_binary(path, content, table=_FORMAT)
+    if path.suffix.lower() in _TABLES:
+        raise DataError(f"{path}: token classification reads no table: {_FORMAT}")
+    return as_text(path, content)
 
 
 def to_iob2(tags: Iterable[str]) -> list[str]:

@@ -63,10 +63,6 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         return read_questions(path, columns)
     if path.suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
         return examples_from_rows(path, [(str(path), {columns.text: read_text(path), "id": path.stem})], columns)
-    if path.suffix.lower() == ".txt" and columns.problem == CLASSIFICATION:
-        raise DataError(
-            f"{path}: a text has no label; name a table, or a folder with one subfolder of .txt files per label"
-        )
     return examples_from_rows(path, read_rows(path, columns.needed), columns)
 
 
