@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from foretoken import left
-from foretoken.errors import ForetokenError, did_you_mean, quoted
+from foretoken.errors import ForetokenError, no_such
 from foretoken.extras import extra_of, missing
 from foretoken_cli.console import (
     ReaderGone,
@@ -110,9 +110,8 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         say(f"foretoken {__version__}")
         return OK
     if verb not in VERBS:
-        unknown = f"no verb {quoted(verb)}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}"
         gone = left.gone(verb, left.VERBS)
-        fail(f"{verb}: {gone}" if gone else unknown)
+        fail(f"{verb}: {gone}" if gone else no_such("verb", verb, VERBS))
         return ERROR
     for word in rest:
         if gone := left.gone(flag := word.partition("=")[0], left.FLAGS):

@@ -54,7 +54,7 @@ def parse(options: type[T], verb: str, words: Sequence[str], description: str | 
     """Return the options of a verb from the words of its command line."""
     parser = Parser(prog=f"foretoken {verb}", description=description, **settings)
     parser.add_options(options)
-    return collect(options, parser.parse_args(words))
+    return collect(options, parser.parse_intermixed_args(words))  # texts may stand behind flags
 
 
 def parse_known(
