@@ -131,6 +131,37 @@ def test_an_adapter_of_a_problem_that_left_has_vectors_and_predicts_nothing(tmp_
     assert "makes vectors of texts, and predicts nothing" in refused("predict", adapter, "word1")
 
 
+WRONG = (  # words, and what is said of them
+    ("train emptydir", "emptydir: is a folder, expected a recipe file"),
+    ("train --restart r.yaml", "'r.yaml': expected an override such as --training.epochs 3; files stand before"),
+    ("sweep nowhere.yaml", "nowhere.yaml: no such sweep file"),
+    ("sweep empty", "empty: the sweep is empty; expected at least the key recipe"),
+    ("predict", "arguments are required: folder; "),
+    ("predict LONG text", "File name too long; choose another path"),
+    ("evaluate LONG empty", "File name too long"),
+    ("serve --adapters LONG", "File name too long"),
+    ("fuse emptydir -o LONG", "File name too long"),
+    ("report emptydir -o LONG", "File name too long"),
+    ("report empty", "empty: is a file; expected a folder that holds runs"),
+    ("report emptydir -o empty", "empty is a file; a report is a folder"),
+    ("export RUN -o RUN/exported", "this command reads"),
+    ("fuse RUN -o RUN/adapter/fused", "this command reads"),
+    ("lengthen MODEL -o MODEL/long", "this command reads"),
+)
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG)
+def test_what_a_stranger_gets_wrong_is_one_line(words, said, tiny, finished, tmp_path, refused, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "emptydir").mkdir()
+    (tmp_path / "empty").touch()
+    for name, place in (("LONG", "a" * 300), ("RUN", str(finished)), ("MODEL", str(tiny.model))):
+        words = words.replace(name, place)
+    message = refused(*words.split())
+    assert said in message
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "emptydir"]
+
+
 WRITING = ("train", "evaluate", "predict", "sweep", "report", "fuse", "export", "lengthen")
 
 

@@ -69,7 +69,7 @@ def test_adapter_folder_run_folder_and_a_copy_elsewhere_are_the_same(finished, c
     moved = tmp_path / "moved"
     shutil.copytree(finished / "adapter", moved)
     outputs = {cli("predict", folder, "lunch").out for folder in (finished, finished / "adapter", moved)}
-    assert cli("predict", finished, "lunch", "--output", tmp_path / "out.jsonl").out == ""
+    assert cli("predict", finished, "--output", tmp_path / "out.jsonl", "lunch").out == ""
     assert outputs == {(tmp_path / "out.jsonl").read_text()}
 
 

@@ -148,7 +148,7 @@ def test_a_file_that_exists_is_replaced_only_if_one_says_so(verb, forked, run, t
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("output", [".", "file/below", "a" * 300, "/proc/out.jsonl"])
+@pytest.mark.parametrize("output", [".", "file/below", "a" * 300, "/proc/out.jsonl", "out.parquet", "out.csv"])
 def test_a_place_that_cannot_be_written_is_said_before_the_work(output, forked, run, tmp_path):
     (tmp_path / "file").write_text("precious")
     said = refused(forked("predict", run, *TEXTS, "--output", output, cwd=tmp_path))

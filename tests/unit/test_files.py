@@ -107,7 +107,7 @@ def test_of_two_processes_that_write_the_same_place_the_last_one_wins_and_is_who
     for number, child in enumerate(writers):
         if child == 0:
             with suppress(BaseException):
-                for _ in range(80):
+                for _ in range(120):
                     with atomic_directory(tmp_path / "folder") as temporary:
                         write_text(temporary / "a", str(number))
                         write_text(temporary / "b", str(number))

@@ -38,7 +38,7 @@ def run(words: Sequence[str]) -> int:
     from foretoken.training.run.results import write_predictions
 
     predictor = options.load()
-    options.check_result(options.output, predictor, options.file)
+    options.check_result(options.output, predictor, options.file, ".parquet")
     problem = replace(predictor.problem, n_bins=options.ece_bins)
     data = DataOptions(path=options.file, **{**predictor.columns, **options.columns})
     documents = load_examples(options.file, data, problem.name, problem.labels)
