@@ -47,6 +47,8 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 
+_RACED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)  # as another process puts its folder there too
+
 _TEMPORARY = re.compile(r"\.foretoken-([0-9a-f]{8})-(\d+)-[0-9a-f]{12}\.tmp")  # machine, process, chance
 _FORGOTTEN = 24 * 3600  # seconds after which a temporary file of an unknown process is nobody's
 
@@ -387,9 +389,7 @@ def _swap_in(temporary: Path, target: Path) -> None:
     """Rename ``temporary`` onto ``target``; the old folder waits beside it until that has worked."""
     old = target.with_name(temporary_name())
     try:
-        if target.exists():
-            target.rename(old)
-        temporary.rename(target)
+        _replace(temporary, target, old)
     except BaseException:
         if old.exists() and not target.exists():
             old.rename(target)
@@ -397,6 +397,17 @@ def _swap_in(temporary: Path, target: Path) -> None:
     finally:
         if target.exists():
             remove(old)
+
+
+def _replace(temporary: Path, target: Path, old: Path) -> None:
+    try:
+        if target.exists():
+            target.rename(old)
+        temporary.rename(target)
+    except OSError as error:
+        if error.errno not in _RACED or not temporary.exists():
+            raise
+        _swap_in(temporary, target)  # another process was in between: the last one wins
 
 
 @contextmanager

@@ -16,9 +16,16 @@ VERBS = {
     "cache": "delete ~/.cache/foretoken/data, or data in the folder of FORETOKEN_CACHE, at any time",
     "bench": "python -m benchmarks NAME, in a clone of foretoken's repository",
 }
+VALUES = {  # of options and of recipes' keys
+    "to: openvino": "--to onnx; OpenVINO reads ONNX",
+    "chunks.too_long: drop": "`cut`; rows left out of a test flatter it",
+}
 FLAGS = {
+    "--predictions": "-o or --output names the file",
     "--corpus": "sentence-transformers searches passages, with foretoken's adapters as well",
     "--json": "leave it out; `foretoken env` prints JSON",
+    "--max-new-tokens": "leave it out; vLLM serves models that write",
+    "--traces": "leave it out; /metrics has what a server does",
     "--no-malloc": "leave it out; the allocator is always as the system has it",
 }
 # of data.task

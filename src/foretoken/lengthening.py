@@ -158,7 +158,7 @@ def lengthen(
     """
     folder = resolve_source(source)
     if output is not None:
-        check_new_folder(output)
+        check_new_folder(output, [source])
     config, tokenizer = _load_config(folder), _load_tokenizer(folder)
     family, padding_id = _family(config), _padding_id(config, tokenizer)
     first = padding_id + 1 if family.counts_from_padding else 0

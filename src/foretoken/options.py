@@ -297,7 +297,9 @@ def _refuse(value: object, wanted: object, key: str, errors: Errors) -> object:
         return _BAD
     got = "nothing (null)" if value is None else f"{quoted(value)} ({_kind(value)})"
     choices = [str(choice) for choice in get_args(wanted)] if get_origin(wanted) is Literal else []
-    errors.append(f"{key}: got {got}, expected {describe(wanted)}{did_you_mean(str(value), choices)}")
+    gone = left.gone(f"{key}: {value}", left.VALUES) if choices else None
+    expected = f"got {got}, expected {describe(wanted)}{did_you_mean(str(value), choices)}"
+    errors.append(f"{key}: {f'{quoted(value)} {gone}' if gone else expected}")
     return _BAD
 
 

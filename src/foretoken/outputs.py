@@ -74,14 +74,18 @@ def check_output(output: PathLike, reads: Iterable[PathLike], *, overwrite: bool
         _check(target, reads, overwrite=overwrite)
 
 
-def check_new_folder(output: PathLike) -> None:
+def check_new_folder(output: PathLike, reads: Iterable[PathLike] = ()) -> None:
     """Raise SaveError unless a folder can be made at ``output``, where there is nothing yet, or an empty folder.
+
+    It is in none of the folders that are read.
 
     >>> check_new_folder(getfixture("tmp_path") / "fused")
     """
     path = Path(output)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise SaveError(f"{path} already exists and is not an empty folder; remove it or choose another name")
+    with os_errors_as_save_error(path):
+        _refuse_read(path, reads)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise SaveError(f"{path} already exists and is not an empty folder; remove it or choose another name")
     check_writable(path.parent)
 
 
@@ -131,9 +135,7 @@ def _is_forbidden(character: str) -> bool:
 
 
 def _check(target: Path, reads: Iterable[PathLike], *, overwrite: bool) -> None:
-    read = next((name for name in reads if _is_in(target, Path(name))), None)
-    if read is not None:
-        raise SaveError(f"cannot write {target}: this command reads {read}; choose another place")
+    _refuse_read(target, reads)
     if is_stream(target):
         return
     if target.is_dir():
@@ -141,6 +143,12 @@ def _check(target: Path, reads: Iterable[PathLike], *, overwrite: bool) -> None:
     if target.exists() and not overwrite and target.stat().st_size:
         raise SaveError(f"{target} exists; --overwrite replaces it, or choose another name")
     check_writable(target.parent)
+
+
+def _refuse_read(target: Path, reads: Iterable[PathLike]) -> None:
+    read = next((name for name in reads if _is_in(target, Path(name))), None)
+    if read is not None:
+        raise SaveError(f"cannot write {target}: this command reads {read}; choose another place")
 
 
 def _is_in(target: Path, read: Path) -> bool:

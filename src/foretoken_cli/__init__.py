@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from foretoken import left
-from foretoken.errors import ForetokenError, did_you_mean, quoted
+from foretoken.errors import ForetokenError, no_such
 from foretoken.extras import extra_of, missing
 from foretoken_cli.console import (
     ReaderGone,
@@ -88,6 +88,10 @@ def _ended(arguments: list[str], *, debug: bool) -> int:
             raise
         fail(missing(f"foretoken {arguments[0]}", str(error.name), extra))
         return ERROR
+    except OSError as error:  # a path that cannot be looked at: no right to, or no name of a file
+        if error.filename is None:
+            raise
+        return _report(ForetokenError(f"{error.filename}: {error.strerror}; choose another path"), debug=debug)
     except KeyboardInterrupt:
         fail(f"interrupted; {AFTER_INTERRUPTION.get(arguments[0], ANEW)}")
         return INTERRUPTED
@@ -107,13 +111,12 @@ def _dispatch(arguments: list[str], *, debug: bool) -> int:
         say(f"foretoken {__version__}")
         return OK
     if verb not in VERBS:
-        unknown = f"no verb {quoted(verb)}{did_you_mean(verb, VERBS)}; the verbs are {', '.join(VERBS)}"
         gone = left.gone(verb, left.VERBS)
-        fail(f"{verb}: {gone}" if gone else unknown)
+        fail(f"{verb}: {gone}" if gone else no_such("verb", verb, VERBS))
         return ERROR
     for word in rest:
-        if gone := left.gone(word, left.FLAGS):
-            fail(f"{word}: {gone}")
+        if gone := left.gone(flag := word.partition("=")[0], left.FLAGS):
+            fail(f"{flag}: {gone}")
             return ERROR
     log_to_stderr(debug=debug)
     quiet_libraries()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from foretoken.errors import ConfigError
+from foretoken.errors import ConfigError, SaveError
 from foretoken.limits import MOST_DOCUMENTS, MOST_TOKENS
 from foretoken.options import option
 from foretoken.outputs import check_output
@@ -21,6 +21,7 @@ PRECISION = (
     "number format; `auto`: fp32 or bf16, what is faster here, measured for a second; `int8`: frozen weights in 8 "
     "bits, on processors with units for them"
 )
+_FORMATS = (".csv", ".tsv", ".xlsx", ".json", ".jsonl", ".ndjson", ".parquet")
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32, the frozen maps in int8"}
 
 
@@ -61,15 +62,17 @@ class InferenceOptions(BaseModelOptions):
         given = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
         return {name: column for name, column in given.items() if column}
 
-    def check_result(self, file: Path | None, predictor: AnyPredictor, data: str | None) -> None:
-        """Raise before anything is computed if the results cannot be written.
+    def check_result(self, file: Path | None, predictor: AnyPredictor, data: str | None, *endings: str) -> None:
+        """Raise before anything is computed if the results cannot be written to a file of one of these endings.
 
         Raises:
-            SaveError: the file exists, or is among the model or the data.
+            SaveError: the file exists, or is among the model or the data, or its ending is that of another format.
         """
         if file is not None:
             read = filter(None, [self.folder, predictor.source, data])
             check_output(file, read, overwrite=self.overwrite)
+            if file.suffix.lower() in _FORMATS and file.suffix.lower() not in endings:
+                raise SaveError(f"cannot write {file}: its format would not be {file.suffix}; name it {endings[0]}")
 
     def load(self) -> AnyPredictor:
         """Load the folder with the given precision and attention.

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
-from foretoken.errors import ConfigError, cut, quoted
+from foretoken import left
+from foretoken.errors import ConfigError, cut, no_such, quoted
 from foretoken.options import types_of
 from foretoken_cli.console import say_lines
 
@@ -29,8 +30,8 @@ class Parser(argparse.ArgumentParser):
         """Add an argument for every field of a dataclass: a positional one if it has no default, else a flag.
 
         Beside help and limits, the metadata of a field may say: ``positional``, for one that has a default; ``short``,
-        another name such as ``-o``; ``metavar``; ``hidden``, to leave it out of the help; ``one_of``, the name of a
-        group of which only one may be given.
+        another name such as ``-o``, which makes a flag of one that has no default; ``metavar``; ``hidden``, to leave
+        it out of the help; ``one_of``, the name of a group of which only one may be given.
         """
         types = types_of(options)
         groups: defaultdict[str, Any] = defaultdict(self.add_mutually_exclusive_group)  # by name
@@ -53,7 +54,7 @@ def parse(options: type[T], verb: str, words: Sequence[str], description: str | 
     """Return the options of a verb from the words of its command line."""
     parser = Parser(prog=f"foretoken {verb}", description=description, **settings)
     parser.add_options(options)
-    return collect(options, parser.parse_args(words))
+    return collect(options, parser.parse_intermixed_args(words))  # texts may stand behind flags
 
 
 def parse_known(
@@ -104,6 +105,7 @@ def _argument(item: Field[object], wanted: object) -> tuple[list[str], dict[str,
     kind = get_args(wanted)[0] if many else wanted
     if get_origin(kind) is Literal:
         settings["choices"] = get_args(kind)
+        settings["type"] = _choice(item.name, get_args(kind))
     elif kind is int:
         settings["type"] = whole(about.get("at_least", -_LARGEST), about.get("at_most", _LARGEST))
     elif kind is Path:
@@ -111,14 +113,29 @@ def _argument(item: Field[object], wanted: object) -> tuple[list[str], dict[str,
     if "metavar" in about:
         settings["metavar"] = about["metavar"]
     is_required = item.default is MISSING and item.default_factory is MISSING
-    if is_required or about.get("positional"):
-        count = {"nargs": "+" if is_required else "*"} if many else {"nargs": "?"} if is_optional else {}
-        return [item.name], settings | count
+    if (is_required and "short" not in about) or about.get("positional"):
+        count = "+" if many and is_required else "*" if many else "?"
+        optional = {} if is_required else {"default": None}  # or argparse calls a list of none required
+        return [item.name], settings | ({"nargs": count} if many or is_optional else {}) | optional
     if kind is bool:
         settings["action"] = argparse.BooleanOptionalAction if is_optional else "store_true"
     elif many:
         settings["action"] = "append"
+    elif is_required:
+        settings["required"] = True
     elif item.default is not None:
         settings["help"] += f" (default: {item.default})"
     names = [name for name in (about.get("short"), f"--{item.name.replace('_', '-')}") if name]
-    return names, settings | {"default": None if many else item.default, "dest": item.name}
+    return names, settings | {"default": None if many or is_required else item.default, "dest": item.name}
+
+
+def _choice(name: str, choices: Sequence[str]) -> Callable[[str], str]:
+    """Return the type of an argument that takes one of some values; of one that left it says what to use instead."""
+
+    def read(text: str) -> str:
+        if text not in choices:
+            gone = left.gone(f"{name}: {text}", left.VALUES)
+            raise argparse.ArgumentTypeError(f"{quoted(text)} {gone}" if gone else no_such("choice", text, choices))
+        return text
+
+    return read

@@ -52,7 +52,7 @@ def test_the_folder_is_that_of_a_run(run, record, recipe, cli):
 def test_it_predicts_and_is_evaluated_as_in_its_run(run, cli, tiny, tmp_path, record):
     result = cli("predict", run, "word1 winner word2", "lunch word3 word4")
     assert [json.loads(line)["label"] for line in result.out.splitlines()] == ["spam", "ham"]
-    measured = cli("evaluate", run, tiny.data, "--predictions", tmp_path / "all.parquet")
+    measured = cli("evaluate", run, tiny.data, "--output", tmp_path / "all.parquet")
     assert measured.code == 0
     assert "accuracy         1.0000" in measured.out
     theirs = {row["id"]: row for row in pq.read_table(tmp_path / "all.parquet").to_pylist()}
@@ -85,7 +85,7 @@ def test_numbers_are_predicted_too(recipe, cli, record, tmp_path):
 
 
 def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, tmp_path):
-    assert "tf-idf baseline, which has no pretrained model" in refused("fuse", run, tmp_path / "fused")
+    assert "tf-idf baseline, which has no pretrained model" in refused("fuse", run, "-o", tmp_path / "fused")
     found = refused("train", recipe(name="other"), "--find-rate")
     assert "--find-rate: method tf-idf has no learning rate" in found
     write_rows(tmp_path / "rows.jsonl", copies(40))

@@ -1,5 +1,6 @@
 """Every bad input: exit code 2 and one clear line."""
 
+import re
 import subprocess
 import sys
 
@@ -108,13 +109,17 @@ def test_what_left_is_refused_with_what_to_do(tiny, tmp_path, refused):
     assert "--no-malloc: left foretoken: leave it out" in refused("train", "r.yaml", "--no-malloc")
     assert "embed: left foretoken: foretoken.embed" in refused("embed", "runs/run")
     assert refused("cache").startswith("cache: left foretoken: delete ")
+    assert "--predictions: left foretoken: -o or --output" in refused("evaluate", "run", "x", "--predictions=y")
+    assert "--to: 'openvino' left foretoken: --to onnx" in refused("export", "run", "--to", "openvino")
     recipe = {
+        "chunks": {"too_long": "drop"},
         "data": {"path": str(tiny.data), "problem": "retrieval"},
         "retrieval": {"adapt": "queries"},
         "tasks": {"spam": {}},
     }
     said = refused("train", tiny.recipe(tmp_path / "r.yaml", **recipe))
     assert "\n  retrieval: left foretoken: sentence-transformers" in said
+    assert "\n  chunks.too_long: 'drop' left foretoken: `cut`" in said
     assert "\n  tasks: left foretoken: train one recipe per task" in said
     assert "\n  data: problem: 'retrieval' left foretoken: sentence-transformers" in said
 
@@ -126,6 +131,47 @@ def test_an_adapter_of_a_problem_that_left_has_vectors_and_predicts_nothing(tmp_
     assert foretoken.embed(adapter, ["word1"]).shape == (1, 32)
     (adapter / "foretoken.json").unlink()  # as sentence-transformers saves it
     assert "makes vectors of texts, and predicts nothing" in refused("predict", adapter, "word1")
+
+
+WRONG = (  # words, and what is said of them
+    ("train emptydir", "emptydir: is a folder, expected a recipe file"),
+    ("train --restart r.yaml", "'r.yaml': expected an override such as --training.epochs 3; files stand before"),
+    ("sweep nowhere.yaml", "nowhere.yaml: no such sweep file"),
+    ("sweep empty", "empty: the sweep is empty; expected at least the key recipe"),
+    ("predict", "arguments are required: folder; "),
+    ("predict LONG text", "File name too long; choose another path"),
+    ("evaluate LONG empty", "File name too long"),
+    ("serve --adapters LONG", "File name too long"),
+    ("fuse emptydir -o LONG", "File name too long"),
+    ("report emptydir -o LONG", "File name too long"),
+    ("report empty", "empty: is a file; expected a folder that holds runs"),
+    ("report emptydir -o empty", "empty is a file; a report is a folder"),
+    ("export RUN -o RUN/exported", "this command reads"),
+    ("fuse RUN -o RUN/adapter/fused", "this command reads"),
+    ("lengthen MODEL -o MODEL/long", "this command reads"),
+)
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG)
+def test_what_a_stranger_gets_wrong_is_one_line(words, said, tiny, finished, tmp_path, refused, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "emptydir").mkdir()
+    (tmp_path / "empty").touch()
+    for name, place in (("LONG", "a" * 300), ("RUN", str(finished)), ("MODEL", str(tiny.model))):
+        words = words.replace(name, place)
+    message = refused(*words.split())
+    assert said in message
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "emptydir"]
+
+
+WRITING = ("train", "evaluate", "predict", "sweep", "report", "fuse", "export", "lengthen")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_o_is_the_output_of_every_verb_that_writes(verb, cli):
+    text = cli(verb, "--help").out
+    assert (re.search(r"^  -o \w+, --output \w+", text, re.MULTILINE) is not None) is (verb in WRITING)
+    assert re.search(r"^  --output|^  (?!-o)output$", text, re.MULTILINE) is None
 
 
 def test_debug_shows_the_traceback(cli):

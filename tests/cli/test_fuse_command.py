@@ -15,7 +15,7 @@ def test_a_fused_run_predicts_the_same(tiny, cli, tmp_path):
         run = folder / "runs" / "run"
         text = "word1 prize word2"
         before = cli("predict", run, text)
-        fused = cli("fuse", run, folder / "fused", "--dtype", "float32")
+        fused = cli("fuse", run, "-o", folder / "fused", "--dtype", "float32")
         assert (fused.code, fused.out.strip()) == (0, str(folder / "fused"))
         after = cli("predict", folder / "fused", text)
         assert (after.code, after.out) == (0, before.out)

@@ -51,7 +51,7 @@ def test_a_run_with_a_head_predicts_what_it_measured(pool, hidden, count, tiny, 
     assert names == linear | ({"classifier.dense.weight", "classifier.dense.bias"} if hidden else set())
     rows = [row for row in tables(run).to_pylist() if row["split"] == "test"]
     out = tmp_path / "again.parquet"
-    assert cli("evaluate", run, tiny.data, "--predictions", out).code == 0
+    assert cli("evaluate", run, tiny.data, "--output", out).code == 0
     again = [row["prob_spam"] for row in pq.read_table(out).to_pylist()]
     assert all(min(abs(row["prob_spam"] - value) for value in again) < 1e-6 for row in rows)
 

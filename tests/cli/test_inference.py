@@ -20,7 +20,7 @@ def test_evaluate_agrees_with_the_run(finished, tiny, cli, tmp_path):
     rows = [row for row in pq.read_table(finished / "predictions.parquet").to_pylist() if row["split"] == "test"]
     data = write_csv(tmp_path / "all.csv", documents(120))
     out = tmp_path / "all.parquet"
-    result = cli("evaluate", finished, data, "--predictions", out)
+    result = cli("evaluate", finished, data, "--output", out)
     assert result.code == 0
     measured = {line.split()[0]: line.split()[1] for line in result.out.splitlines()[1:]}
     table = pq.read_table(out).to_pandas()
@@ -69,7 +69,7 @@ def test_adapter_folder_run_folder_and_a_copy_elsewhere_are_the_same(finished, c
     moved = tmp_path / "moved"
     shutil.copytree(finished / "adapter", moved)
     outputs = {cli("predict", folder, "lunch").out for folder in (finished, finished / "adapter", moved)}
-    assert cli("predict", finished, "lunch", "--output", tmp_path / "out.jsonl").out == ""
+    assert cli("predict", finished, "--output", tmp_path / "out.jsonl", "lunch").out == ""
     assert outputs == {(tmp_path / "out.jsonl").read_text()}
 
 

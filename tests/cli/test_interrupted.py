@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from foretoken.training.run.record import RunRecord
 from foretoken_cli import INTERRUPTED, VERBS, main
 
 SAID = {
@@ -27,6 +28,15 @@ def test_ctrl_c_is_one_line_in_every_verb(verb, monkeypatch, capsys):
     assert len(lines) == 1
     assert lines[0].startswith("foretoken: error: interrupted; ")
     assert SAID.get(verb, SAID["predict"]) in lines[0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_run_that_is_told_to_end_has_not_failed(error, tmp_path):
+    """Ray makes a SystemExit of SIGTERM when the command, or the machine, is taken away from its workers."""
+    record = RunRecord(tmp_path, {})
+    with pytest.raises(error), record.noting_the_end():
+        raise error
+    assert record.values["status"] == "interrupted"
 
 
 def test_a_signal_during_the_first_imports_is_one_line(tmp_path):

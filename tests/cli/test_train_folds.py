@@ -93,7 +93,7 @@ def test_a_kill_between_folds_leaves_the_rest_to_be_done(done, recipe, tmp_path,
         return real(one, **options)
 
     monkeypatch.setattr(folds, "train", killed)
-    assert cli("train", recipe, "--output", tmp_path / "runs").code == 130
+    assert cli("train", recipe, "-o", tmp_path / "runs").code == 130
     assert not (tmp_path / "runs" / "mail-folds.json").exists()
     monkeypatch.setattr(folds, "train", real)
     first = written(tmp_path / "runs")

@@ -87,7 +87,7 @@ def test_evaluate_and_fuse_refuse_them_too(runs, name, tmp_path, forked):
     change_tensor(run / "adapter", TENSORS[name], with_value(float("nan")))
     data = tmp_path / "mail.csv"
     data.write_text("text,label\nword1 prize,spam\n")
-    for words in (("evaluate", run, data), ("fuse", run, tmp_path / "fused")):
+    for words in (("evaluate", run, data), ("fuse", run, "-o", tmp_path / "fused")):
         assert not assert_done_or_refused(forked(*words, cwd=tmp_path), lines=1)
     assert not (tmp_path / "fused").exists()
 

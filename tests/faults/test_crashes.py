@@ -10,9 +10,9 @@ from support.faults.crashes import Case
 KILLS = ("kill-before", "kill-after", "short")
 SIGNALS = ("int", "term")
 DISKS = ("full", "readonly", "eio")
-CASES = ("train", "whole-model", "lengthen", "longformer", "fuse", "predict", "sweep")
+CASES = ("train", "whole-model", "lengthen", "longformer", "fuse", "predict", "evaluate", "report", "export", "sweep")
 # how many calls of a case are disturbed: in the default suite, and in the slow one
-DEFAULT = {"train": 5, "longformer": 1, "fuse": 1, "predict": 1, "sweep": 2}
+DEFAULT = {"train": 5, "longformer": 1, "fuse": 1, "predict": 1, "evaluate": 1, "report": 1, "sweep": 2}
 SLOW = {
     "train": 70,
     "whole-model": 20,
@@ -20,6 +20,10 @@ SLOW = {
     "longformer": 30,
     "fuse": 25,
     "predict": 5,
+    "evaluate": 5,
+    "report": 20,
+    "export": 15,
+    "export-shared": 6,
     "sweep": 40,
     "sweep-workers": 12,
 }
@@ -32,7 +36,8 @@ def cases(tiny_files, crashes, tmp_path_factory):
     training = {"max_steps": 6, "eval_every": 2}
     projected = {"name": "prefix-tuning", "num_virtual_tokens": 2, "prefix_projection": True, "encoder_hidden_size": 4}
     tiny_files.recipe(made, method=projected, training={"max_steps": 2})
-    assert crashes.forked("train", "recipe.yaml", cwd=made).code == 0
+    for words in (("train", "recipe.yaml"), ("report", "runs", "-o", "report")):
+        assert crashes.forked(*words, cwd=made).code == 0
 
     def train(folder, **changes):
         tiny_files.recipe(folder, training=training, **changes)
@@ -42,6 +47,11 @@ def cases(tiny_files, crashes, tmp_path_factory):
 
     def run_alone(folder):
         shutil.copytree(made / "runs", folder / "runs")
+
+    def with_older(folder):
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+        (folder / "report" / "results.csv").write_text("older")
+        (folder / "out").write_text("older")
 
     def nothing(folder):
         """Start in an empty folder."""
@@ -53,13 +63,24 @@ def cases(tiny_files, crashes, tmp_path_factory):
 
     workers = ("sweep", "sweep.yaml", "--workers", "2")
     lengths = ("--max-length", "128", "--attention-window", "8")
+    export = ("export", "runs/run", "-o", "exported")
+
+    def to_out(verb):
+        return (verb, "runs/run", "--overwrite", "-o", "out")
+
     found = {
         "train": Case("train", ("train", "recipe.yaml"), train),
         "whole-model": Case("whole-model", ("train", "recipe.yaml"), lambda folder: train(folder, method="full")),
-        "lengthen": Case("lengthen", ("lengthen", str(tiny_files.model), "long", *lengths), nothing),
+        "lengthen": Case(
+            "lengthen", ("lengthen", str(tiny_files.model), "-o", "long", *lengths), nothing, output="long"
+        ),
         "longformer": Case("longformer", ("train", "recipe.yaml"), lengthened),
-        "fuse": Case("fuse", ("fuse", "runs/run", "fused"), run_alone),
-        "predict": Case("predict", ("predict", "runs/run", "lunch", "--output", "out.jsonl"), run_alone),
+        "fuse": Case("fuse", ("fuse", "runs/run", "-o", "fused"), run_alone, output="fused"),
+        "predict": Case("predict", (*to_out("predict"), "lunch"), with_older, output="out"),
+        "evaluate": Case("evaluate", (*to_out("evaluate"), str(tiny_files.data)), with_older, output="out"),
+        "report": Case("report", ("report", "runs", "-o", "report"), with_older, output="report"),
+        "export": Case("export", (*export, "--to", "torch"), run_alone, output="exported"),
+        "export-shared": Case("export-shared", (*export, "--shared"), run_alone, output="exported"),
         "sweep": Case("sweep", ("sweep", "sweep.yaml"), sweep),
         "sweep-workers": Case("sweep-workers", workers, sweep, in_workers=True),
     }

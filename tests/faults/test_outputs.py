@@ -69,7 +69,7 @@ def test_streams_that_are_closed(streams, code, said, tmp_path):
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])
 def test_a_device_is_written_into_and_never_replaced(verb, device, forked, run, tiny_files, tmp_path):
     before = Path(device).stat()
-    words = (run, *TEXTS, "--output", device) if verb == "predict" else (run, tiny_files.data, "--predictions", device)
+    words = (run, *TEXTS, "--output", device) if verb == "predict" else (run, tiny_files.data, "-o", device)
     ended = forked(verb, *words, cwd=tmp_path)
     after = Path(device).stat()
     assert (before.st_mode, before.st_rdev) == (after.st_mode, after.st_rdev)
@@ -109,7 +109,7 @@ def test_the_input_is_never_the_output(verb, kind, overwrite, forked, run, tmp_p
     data = write_csv(tmp_path / "mail.csv", documents(6))
     before = data.read_bytes()
     output = named(kind, data)
-    words = ("--input", data, "--output", output) if verb == "predict" else (data, "--predictions", output)
+    words = ("--input", data, "--output", output) if verb == "predict" else (data, "-o", output)
     assert "this command reads" in refused(forked(verb, run, *words, *overwrite, cwd=tmp_path))
     assert data.read_bytes() == before
 
@@ -123,7 +123,7 @@ def test_nothing_is_written_into_the_run(place, forked, run, tiny_files, tmp_pat
         return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
     before = content()
-    for words in (("predict", run, *TEXTS, "--output"), ("evaluate", run, tiny_files.data, "--predictions")):
+    for words in (("predict", run, *TEXTS, "--output"), ("evaluate", run, tiny_files.data, "-o")):
         assert "this command reads" in refused(forked(*words, run / place, "--overwrite", cwd=tmp_path))
     assert content() == before
 
@@ -137,7 +137,7 @@ def test_nothing_is_written_into_the_model_below_an_adapter(forked, run, tiny_fi
 
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])
 def test_a_file_that_exists_is_replaced_only_if_one_says_so(verb, forked, run, tiny_files, tmp_path):
-    words = (run, *TEXTS, "--output", "out") if verb == "predict" else (run, tiny_files.data, "--predictions", "out")
+    words = (run, *TEXTS, "--output", "out") if verb == "predict" else (run, tiny_files.data, "-o", "out")
     (tmp_path / "out").write_text("precious")
     assert refused(forked(verb, *words, cwd=tmp_path)) == "out exists; --overwrite replaces it, or choose another name"
     assert (tmp_path / "out").read_text() == "precious"
@@ -148,7 +148,7 @@ def test_a_file_that_exists_is_replaced_only_if_one_says_so(verb, forked, run, t
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("output", [".", "file/below", "a" * 300, "/proc/out.jsonl"])
+@pytest.mark.parametrize("output", [".", "file/below", "a" * 300, "/proc/out.jsonl", "out.parquet", "out.csv"])
 def test_a_place_that_cannot_be_written_is_said_before_the_work(output, forked, run, tmp_path):
     (tmp_path / "file").write_text("precious")
     said = refused(forked("predict", run, *TEXTS, "--output", output, cwd=tmp_path))
@@ -170,5 +170,5 @@ def test_folders_with_other_things_are_never_replaced(verb, forked, run, tiny_fi
             kept.write_text("precious")
             if kind == "link":
                 output.symlink_to(kept.parent)
-        refused(forked(verb, source, *(["-o"] if verb == "report" else []), output, cwd=tmp_path))
+        refused(forked(verb, source, "-o", output, cwd=tmp_path))
         assert kept.read_text() == "precious"

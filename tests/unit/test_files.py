@@ -7,6 +7,7 @@ import resource
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -119,6 +120,24 @@ def test_a_failed_swap_brings_the_old_directory_back(tmp_path, monkeypatch):
         pass
     assert names(tmp_path) == ["model"]
     assert (target / "weights").read_text() == "old"
+
+
+def test_of_two_processes_that_write_the_same_place_the_last_one_wins_and_is_whole(tmp_path):
+    writers = [os.fork() for _ in range(2)]
+    for number, child in enumerate(writers):
+        if child == 0:
+            with suppress(BaseException):
+                for _ in range(120):
+                    with atomic_directory(tmp_path / "folder") as temporary:
+                        write_text(temporary / "a", str(number))
+                        write_text(temporary / "b", str(number))
+                    write_text(tmp_path / "file", str(number) * 9)
+                os._exit(0)
+            os._exit(1)
+    assert [os.waitpid(child, 0)[1] for child in writers] == [0, 0]
+    assert names(tmp_path) == ["file", "folder"]
+    assert (tmp_path / "folder" / "a").read_text() == (tmp_path / "folder" / "b").read_text()
+    assert (tmp_path / "file").read_text() in ("0" * 9, "1" * 9)
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path, small_disk):

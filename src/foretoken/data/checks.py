@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foretoken.data.documents import Corpus, Document, Example, shown, sort_labels
+from foretoken.data.documents import Corpus, Document, Example, like_known, shown, sort_labels
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.rows import DROP
 from foretoken.data.splits import groups_by_class
-from foretoken.errors import ConfigError, DataError, did_you_mean
+from foretoken.errors import ConfigError, DataError
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def tag_names(splits: Mapping[str, Sequence[TaggedExample]]) -> list[str]:
             unknown = [tag for tag in sentence.tags if tag != OUTSIDE and tag[2:] not in types]
             if unknown:
                 raise DataError(
-                    f"{sentence.where}: {split} has the tag {unknown[0]!r}, but train has no entity of that type; "
-                    f"its types are {', '.join(sorted(types))}"
+                    f"{sentence.where}: {split} has the tag {unknown[0]!r}, but train has no entity of that type"
+                    f"{like_known(unknown[0][2:], sorted(types))}; its types are {', '.join(sorted(types))}"
                 )
     return [OUTSIDE, *(f"{prefix}-{name}" for name in sorted(types) for prefix in "BI")]
 
@@ -68,8 +68,7 @@ def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
     for label in labels:
         if label not in present:
             raise DataError(
-                f"labels: no document has label {label!r}{did_you_mean(label, present)}; "
-                f"the labels are {shown(present)}"
+                f"labels: no document has label {label!r}{like_known(label, present)}; the labels are {shown(present)}"
             )
     kept = {
         split: [document for document in documents if document.label in labels]
@@ -119,8 +118,8 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
         if unknown:
             first = next(document for document in documents if document.label == unknown[0])
             raise DataError(
-                f"{first.where}: {split} has documents labelled {shown(list(map(repr, unknown)))}, but train has none; "
-                f"the labels of train are {shown(list(names))}"
+                f"{first.where}: {split} has documents labelled {shown(list(map(repr, unknown)))}, but train has none"
+                f"{like_known(unknown[0], names)}; the labels of train are {shown(list(names))}"
             )
 
 
@@ -134,7 +133,7 @@ def refuse_unknown(problem: str, examples: Sequence[Example], names: Sequence[st
         for label in labels_of(example):
             if label not in known:
                 raise DataError(
-                    f"{example.where}: {what} {label!r} is unknown{did_you_mean(str(label), names)}; "
+                    f"{example.where}: {what} {label!r} is unknown{like_known(str(label), names)}; "
                     f"the {what}s are {shown(list(names))}"
                 )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from foretoken.data.problems import CLASSIFICATION
-from foretoken.errors import DataError, one_line
+from foretoken.errors import DataError, did_you_mean, one_line
 
 SPLITS = ("train", "validation", "test")
 SPLIT_ALIASES = {
@@ -133,6 +133,33 @@ def number_of(label: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def appearance(label: str) -> object:
+    """Return what labels share that look alike: a number's value, else the text without case, spaces and invisibles.
+
+    >>> appearance("1.0") == appearance("01"), appearance("Ham") == appearance("ham")
+    (True, True)
+    >>> appearance("a\u200bb") == appearance("a b")
+    True
+    """
+    number = number_of(label)
+    if number is not None:
+        return number
+    folded = unicodedata.normalize("NFKC", label).casefold()
+    kept = "".join(character for character in folded if unicodedata.category(character)[0] not in "CZ")
+    return kept or label
+
+
+def like_known(label: str, known: Iterable[str]) -> str:
+    """Return the hint for a label that is none of the known ones, but looks like one; else that of a near miss.
+
+    >>> like_known("1.0", ["0", "1"]), like_known("hma", ["ham"]), like_known("zzz", ["ham"])
+    (" (there is '1': write them alike)", " (did you mean 'ham'?)", '')
+    """
+    names = list(known)
+    alike = next((name for name in names if appearance(name) == appearance(label)), None)
+    return did_you_mean(label, names) if alike is None else f" (there is {alike!r}: write them alike)"
 
 
 def shown(items: Sequence[str]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from foretoken.data.documents import Corpus, Example, number_of, shown
+from foretoken.data.documents import Corpus, Example, appearance, shown
 from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, TOKEN_CLASSIFICATION
 from foretoken.data.splits import text_key
 
@@ -90,19 +89,5 @@ def warn_of_absent_classes(splits: Mapping[str, Sequence[Example]]) -> None:
 def _alike(names: Sequence[str]) -> Iterator[list[str]]:
     groups: dict[object, list[str]] = defaultdict(list)
     for name in names:
-        groups[_look(name)].append(name)
+        groups[appearance(name)].append(name)
     return (group for group in groups.values() if len(group) > 1)
-
-
-def _look(label: str) -> object:
-    """Return what labels share that look alike: a number's value, else the text without case, spaces and invisibles.
-
-    >>> _look("1.0") == _look("1"), _look("Ham") == _look("ham"), _look("a\u200bb") == _look("a b")
-    (True, True, True)
-    """
-    number = number_of(label)
-    if number is not None:
-        return number
-    folded = unicodedata.normalize("NFKC", label).casefold()
-    kept = "".join(character for character in folded if unicodedata.category(character)[0] not in "CZ")
-    return kept or label

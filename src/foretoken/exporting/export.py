@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from foretoken.errors import ConfigError
+from foretoken import left
+from foretoken.errors import ConfigError, no_such, quoted
 from foretoken.exporting.onnx_file import check_installed
 from foretoken.exporting.shared import export_shared
 from foretoken.exporting.single import FILES, Target, export_one, load_for_export
@@ -59,7 +60,7 @@ def export(
     folder = Path(output)
     sources = [Path(item) for item in ([source] if isinstance(source, str | os.PathLike) else source)]
     check_options(sources, to, shared=shared, int8=int8)
-    check_new_folder(folder)
+    check_new_folder(folder, sources)
     load = partial(load_for_export, base_model=base_model, accept_changed=accept_changed)
     with atomic_directory(folder) as temporary:
         if shared:
@@ -73,7 +74,8 @@ def export(
 def check_options(sources: Sequence[Path], to: str, *, shared: bool, int8: bool) -> None:
     """Raise ConfigError for options that do not go together, before anything is loaded."""
     if to not in FILES:
-        raise ConfigError(f"to: got {to!r}, expected one of {', '.join(FILES)}")
+        gone = left.gone(f"to: {to}", left.VALUES)
+        raise ConfigError(f"to: {quoted(to)} {gone}" if gone else no_such("target", to, FILES))
     for name, given in (("int8", int8), ("shared", shared)):
         if given and to != "onnx":
             raise ConfigError(f"{name} is for ONNX, not for {to}; leave it out, or export to onnx")

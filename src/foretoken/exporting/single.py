@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -67,7 +68,9 @@ def write_graph(predictor: Predictor, path: Path, to: Target, *, int8: bool = Fa
     expected = expected_of(graph, others)
     program = traced(graph, example)
     if to == "torch":
-        torch.export.save(program, path)
+        buffer = io.BytesIO()  # PyTorch's own writing of files ends the process where the disk is full
+        torch.export.save(program, buffer)
+        path.write_bytes(buffer.getbuffer())
         return check(torch_run(path, graph), others, expected)
     write_onnx(program, path, inputs=input_names(predictor), outputs=graph.output_names)
     check_onnx(path)

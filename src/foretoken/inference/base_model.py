@@ -102,4 +102,4 @@ def _remade(recipe: CardRecipe, base: str) -> str:
     if not options:
         return named
     lengths = f"--max-length {options.max_length} --attention-window {options.attention_window}"
-    return f"{named}, or make it again with `foretoken lengthen {recipe.model} {base} {lengths}`"
+    return f"{named}, or make it again with `foretoken lengthen {recipe.model} -o {base} {lengths}`"

@@ -25,7 +25,7 @@ def fuse_folder(
         AdapterError: there is no adapter, or nothing in it to fuse.
         SaveError: ``output`` exists, or cannot be written.
     """
-    check_new_folder(output)
+    check_new_folder(output, [source])
     model = load_for_inference(source, base_model=base_model, accept_changed=accept_changed).model
     if not isinstance(model, PeftModel):
         raise AdapterError(f"{source} holds a whole model, not an adapter; there is nothing to fuse")

@@ -110,7 +110,9 @@ def _refuse_other_content(target: Path) -> None:
     """Raise unless the folder, which is replaced as a whole, holds nothing but a report."""
     if not target.exists():
         return
-    names = {entry.name for entry in target.iterdir()} if target.is_dir() else {target.name}
+    if not target.is_dir():
+        raise SaveError(f"{target} is a file; a report is a folder: choose another --output")
+    names = {entry.name for entry in target.iterdir()}
     foreign = sorted(names - {*_TEXTS, *_OF_BEFORE, FIGURES})
     if foreign or (names and not _is_report(target)):
         held = f"holds {foreign[0]}" if foreign else "is no report"

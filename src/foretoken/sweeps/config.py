@@ -98,7 +98,8 @@ def read_sweep_config(
     path: str | Path, overrides: Sequence[str], errors: Errors, *, output: str | None = None
 ) -> tuple[SweepConfig | None, dict[str, Any]]:
     """Return the options of a sweep file, and its base recipe as plain values; problems of both go to `errors`."""
-    values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path), _dotted_texts())
+    texts = _dotted_texts()
+    values = {"name": plain_name(Path(path).stem)} | read_yaml(Path(path), texts, what="sweep", keys="key recipe")
     found = build(SweepConfig, values, errors)
     if found is None:
         found = build(SweepConfig, _without_wrong_keys(values, errors), [])  # the rest of the file may have errors too

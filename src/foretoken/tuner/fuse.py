@@ -65,7 +65,7 @@ def fuse(
     folded = [name for name in names if model_hooks is not None and fold(model, model_hooks, name, folder, dtype)]
     if not folded:
         raise AdapterError(
-            f"nothing to fold in {', '.join(names) or 'a model without adapters'}; "
+            f"nothing to fold in {', '.join(names) or 'a model without adapters of foretoken'}; "
             "fuse takes projected prefixes (prefix_projection=True) and methods that are looked up in a table"
         )
     return model

@@ -24,7 +24,7 @@ class EvaluateCommand(InferenceOptions):
         "rows that cannot be used are an error, or left out and counted", "error"
     )
     ece_bins: int = option("bins of the calibration error", 15, at_least=1, at_most=MOST_BINS)
-    predictions: Path | None = option("write the predictions to this parquet file", None)
+    output: Path | None = option("parquet file to write the predictions to", None, short="-o")
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def run(words: Sequence[str]) -> int:
     from foretoken.training.run.results import write_predictions
 
     predictor = options.load()
-    options.check_result(options.predictions, predictor, options.file)
+    options.check_result(options.output, predictor, options.file, ".parquet")
     problem = replace(predictor.problem, n_bins=options.ece_bins)
     data = DataOptions(path=options.file, **{**predictor.columns, **options.columns}, bad_rows=options.bad_rows)
     documents = load_examples(options.file, data, problem.name, problem.labels)
@@ -52,8 +52,8 @@ def run(words: Sequence[str]) -> int:
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
     )
-    if options.predictions is not None:
-        write_predictions(options.predictions, {options.predictions.stem: outcome})
+    if options.output is not None:
+        write_predictions(options.output, {options.output.stem: outcome})
     rows = [[name, _number(value)] for name, value in outcome.metrics().items() if isinstance(value, int | float)]
     table(("metric", "value"), rows)
     return 0

@@ -19,7 +19,9 @@ class ExportCommand(BaseModelOptions):
 
     source: list[Path] = option("a run, adapter or model folder; with --shared one or more")
     to: Literal["onnx", "torch"] = option("what runs it", "onnx")
-    output: Path | None = option("folder to write (default: the name of the first source, and what runs it)", None)
+    output: Path | None = option(
+        "folder to write (default: the name of the first source, and what runs it)", None, short="-o"
+    )
     shared: bool = option("one graph of the backbone, and one small file for each adapter; ONNX only", False)
     int8: bool = option("keep the weights of matrix products in 8 bits; ONNX only", False)
 

@@ -18,7 +18,7 @@ class FuseCommand(BaseModelOptions):
     """The command line of `foretoken fuse`."""
 
     source: Path = option("a run folder or an adapter folder")
-    output: Path = option("folder to write")
+    output: Path = option("folder to write", short="-o")
     dtype: Literal["float16", "bfloat16", "float32"] = option("type of a table", "float16")
 
 

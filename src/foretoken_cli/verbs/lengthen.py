@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from foretoken.limits import LONGEST_DOCUMENT
 from foretoken.options import option
@@ -17,7 +18,7 @@ class LengthenCommand:
     """The command line of `foretoken lengthen`."""
 
     source: str = option("folder or hub name of a model, or minilm (the demo weights)")
-    output: str = option("folder to write")
+    output: Path = option("folder to write", short="-o")
     max_length: int = option("tokens it will read", 4096, at_least=1, at_most=LONGEST_DOCUMENT)
     attention_window: int = option(
         "tokens that each token sees around itself", 512, at_least=1, at_most=LONGEST_DOCUMENT

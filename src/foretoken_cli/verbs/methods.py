@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretoken.errors import ConfigError, did_you_mean, quoted
+from foretoken.errors import ConfigError, no_such
 from foretoken.options import option
 from foretoken_cli.console import described, say, say_lines, table
 from foretoken_cli.parser import parse
@@ -37,9 +37,7 @@ def run(words: Sequence[str]) -> int:
         _print_support(known["support"])
         return 0
     if options.name not in known["options"]:
-        hint = did_you_mean(options.name, known["options"])
-        names = ", ".join(known["options"])
-        raise ConfigError(f"no method {quoted(options.name)}{hint}; the methods are {names}")
+        raise ConfigError(no_such("method", options.name, known["options"]))
     rows = known["options"][options.name]
     if rows:
         table(("option", "default", "meaning"), rows)

@@ -35,7 +35,9 @@ class PredictCommand(InferenceOptions):
 
     texts: list[str] | None = option("texts to label", None, positional=True)
     input: str | None = option("file, folder of txt files, or - for one document per line of stdin", None)
-    output: Path | None = option("write there instead of to stdout", None, short="-o")
+    output: Path | None = option(
+        "write there instead of to stdout: a JSON object per line (.jsonl), with --ray a folder", None, short="-o"
+    )
     strict: bool = option("stop at a row that cannot be used, in place of giving it an `error` and exit code 1", False)
     ray: bool = option("parquet to parquet with workers of a Ray cluster: $RAY_ADDRESS, or one of this machine", False)
     workers: int = option("processes with a model each, with --ray", 1, at_least=1, at_most=10_000)
@@ -59,7 +61,7 @@ def run(words: Sequence[str]) -> int:
     from foretoken.inference.any_predictor import answer_rows
 
     predictor = options.load()
-    options.check_result(options.output, predictor, options.input)
+    options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
     bad_rows = BadRows(ERROR if options.strict else DROP)
     answers = answer_rows(
         predictor,

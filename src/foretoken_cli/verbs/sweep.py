@@ -46,7 +46,9 @@ class SweepCommand:
         at_most=MOST_WORKERS,
     )
     ray: str | None = option("do the runs on the machines of a Ray cluster", None, metavar="ADDRESS")
-    output: str | None = option("folder that holds the sweeps, in place of the file's", None, metavar="FOLDER")
+    output: str | None = option(
+        "folder that holds the sweeps, in place of the file's", None, metavar="FOLDER", short="-o"
+    )
     dry_run: bool = option("print what would run, and run nothing", False)
     smoke: bool = option(
         "run every variant and every searched value for one step on a tiny random model with few documents, made up "
@@ -64,8 +66,8 @@ def run(words: Sequence[str]) -> int:
         "sweep",
         words,
         described(__doc__),
-        usage="foretoken sweep FILE [--workers N] [--ray ADDRESS] [--dry-run] [--smoke] [--retry-failed] "
-        "[--accept-changed] [--KEY VALUE ...]",
+        usage="foretoken sweep FILE [--workers N] [--ray ADDRESS] [-o FOLDER] [--dry-run] [--smoke] "
+        "[--retry-failed] [--accept-changed] [--KEY VALUE ...]",
         epilog=_EPILOG,
     )
     _refuse_launchers()

@@ -136,6 +136,33 @@ def test_labels_that_train_lacks(tmp_path):
         load(DataOptions(train=train, test=test))
 
 
+@pytest.mark.parametrize(
+    ("known", "written"),
+    [
+        ("1", "1.0"),
+        ("1", "01"),
+        ("0.5", ".50"),
+        ("true", "True"),
+        ("ham", "HAM"),
+        ("a b", "a\u00a0b"),
+        ("caf\u00e9", "cafe\u0301"),
+    ],
+)
+def test_a_label_that_looks_like_a_class_is_said_with_it(known, written, tmp_path):
+    train = table(tmp_path / "x.csv", many(60, (known, "zz")))
+    other = table(tmp_path / "y.csv", [("t", "zz"), ("u", written)])
+    options = DataOptions(path="unused")
+    for read, place in (
+        (lambda: load(DataOptions(train=train, test=other)), "y.csv:3: test has documents labelled"),
+        (lambda: load_examples(other, options, CLASSIFICATION, [known, "zz"]), "y.csv:3: label"),
+        (lambda: load(DataOptions(path=train, labels=[written, "zz"])), "labels: no document has label"),
+    ):
+        with pytest.raises(DataError) as refusal:
+            read()
+        assert f"(there is {known!r}: write them alike)" in str(refusal.value)
+        assert place in str(refusal.value)
+
+
 def test_too_few_documents_of_a_class(tmp_path):
     rows = [*many(20, ("a", "b")), ("rare one", "c"), ("rare two", "c")]
     with pytest.raises(DataError, match=r"train has 1 class \(a\)"):

@@ -191,6 +191,9 @@ def test_labelled_examples_of_every_problem(tmp_path):
     assert load_examples(words, plain, "token-classification", ["O", "B-PER", "I-PER"])["labels"][0] == [1, 0]
     with pytest.raises(DataError, match=r"d\.txt:1: tag 'B-PER' is unknown"):
         load_examples(words, plain, "token-classification", ["O", "B-LOC", "I-LOC"])
+    (tmp_path / "d.txt").write_text("Ada B-per\n")
+    with pytest.raises(DataError, match=r"tag 'B-per' is unknown \(there is 'B-PER': write them alike\)"):
+        load_examples(words, plain, "token-classification", ["O", "B-PER", "I-PER"])
     assert load_examples(candidates(tmp_path / "e.json", 3), plain, "candidates", [])["label"][:] == [1, 1, 1]
 
 

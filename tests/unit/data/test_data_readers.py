@@ -1,11 +1,18 @@
 """Every file format, and every way a file can be wrong."""
 
+import bz2
+import gzip
+import io
 import json
+import re
+import zipfile
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from foretoken.data.problems import PROBLEMS
 from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.readers.tables import READERS
 from foretoken.data.readers.user_data import read_examples
@@ -133,7 +140,7 @@ def test_a_missing_column_names_the_columns_there_are(tmp_path, name, text):
         (
             "a.docx",
             "text",
-            (": files ending in '.docx' cannot be read", ".csv, .tsv, .tab, .jsonl", ".txt files per label"),
+            (": files ending in '.docx' cannot be read", ".csv, .tsv, .tab, .jsonl"),
         ),
     ],
     ids=lambda value: repr(value)[:40],
@@ -142,19 +149,65 @@ def test_errors_name_file_line_and_column(tmp_path, name, content, parts):
     refused(write(tmp_path / name, content), *parts)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.xlsx"])
-@pytest.mark.parametrize(
-    ("begins", "said"),
-    [
-        (b"PK\x03\x04\x14\0[Content_Types].xml xl/workbook.xml", "an Excel workbook: save it as CSV"),
-        (b"PK\x03\x04\x14\0mail.csv", "a zip archive: unpack it first"),
-        (b"SQLite format 3\0", "an SQLite database"),
-        (b"\x80\x04\x95\x01", "a pickle"),
-    ],
-    ids=lambda value: str(value)[:12],
-)
-def test_other_formats_are_named(tmp_path, name, begins, said):
-    refused(write(tmp_path / name, begins + b"\0" * 100), ":", said)
+RECORDS = {
+    "classification": {"text": "a", "label": "x"},
+    "regression": {"text": "a", "label": 1.5},
+    "generation": {"text": "a", "label": "b"},
+    "multiple-choice": {"text": "a", "choices": ["b", "c"], "label": 1},
+    "candidates": {"id": "1", "query": "a", "candidates": ["b", "c"], "supports": ["d"], "answer": "b"},
+    "question-answering": {"question": "a?", "context": "b c", "answers": [{"text": "c", "answer_start": 2}]},
+}
+CONLL = b"Ada B-PER\nwrote O\n"
+ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".txt", ".conll", ".gz", ".xlsx", ".zip", "")
+
+
+def zipped(name):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(name, b"x")
+    return buffer.getvalue()
+
+
+def contents(problem):
+    """Return files of many kinds, by what they are; the table is one that the problem reads."""
+    lines = json.dumps(RECORDS.get(problem, RECORDS["classification"])).encode()
+    table = pd.DataFrame([json.loads(lines)])
+    made = {"table": table.to_parquet(), "JSON": lines, "a list": b"[\n " + lines + b"]", "words": CONLL}
+    made |= {"gzip": gzip.compress(lines), "bzip2": bz2.compress(lines), "zip": zipped("mail.csv")}
+    made |= {"Excel": zipped("xl/workbook.xml"), "Word": zipped("word/document.xml"), "pickle": b"\x80\x04\x95\1"}
+    made |= {"PDF": b"%PDF-1.4 \xe2", "picture": b"\x89PNG\r\n\x1a\n\0", "page": b"<!DOCTYPE html><html>", "empty": b""}
+    return made | {"SQLite": b"SQLite format 3\0", "tar": b"a".ljust(257, b"\0") + b"ustar\0", "text": b"One text."}
+
+
+def mended(path, said, problem):
+    """Do what a message says; None where it says nothing of endings and formats."""
+    own = CONLL if problem == "token-classification" else json.dumps(RECORDS[problem]).encode()
+    ending = re.search(r"give it the ending (\.\w+)", said)
+    if ending:
+        assert path.suffix != ending[1]
+        return write(path.with_suffix(ending[1]), path.read_bytes())
+    if re.search("save its table as csv, jsonl|expected one of .csv|unpack it|decompress it", said):
+        assert path.suffix not in (".csv", ".jsonl") or "expected one of" not in said
+        return write(path.with_name("mended.conll" if problem == "token-classification" else "mended.jsonl"), own)
+    return write(path.with_name("mended.conll"), CONLL) if "write one word per line, with its tag" in said else None
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_what_is_said_of_a_file_of_the_wrong_kind_is_true_and_can_be_done(problem, tmp_path):
+    columns = ColumnNames(problem=problem)
+    for kind, content in contents(problem).items():
+        for ending in ENDINGS:
+            path = write(tmp_path / f"a{ending}", content)
+            try:
+                assert read_examples(path, columns), (kind, ending)
+            except DataError as error:
+                said = str(error)
+                assert said.startswith(str(path)), (kind, ending)
+                after = mended(path, said, problem)
+                assert after is None or read_examples(after, columns), (kind, ending, said)
+                assert after is not None or kind not in ("table", "zip", "Excel", "SQLite"), (ending, said)
+                assert problem != "token-classification" or "csv" not in said.removeprefix(str(path)), said
+                assert "iconv" not in said, (kind, ending)
 
 
 def test_parquet_missing_value_and_unlabelled_class(tmp_path):

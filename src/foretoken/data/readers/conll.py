@@ -12,11 +12,13 @@ from pathlib import Path
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.readers.encodings import UTF_8
-from foretoken.data.readers.files import local_path, read_text, text_lines
+from foretoken.data.readers.files import kind_of, local_path, read_bytes, read_text, text_lines, without_gz
 from foretoken.errors import DataError
 
 _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
+_FORMAT = "write one word per line, with its tag (CoNLL), as .conll, .tsv or .txt"
+_TABLES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet")
 _TAG = re.compile(r"O|[BI]-\S+")
 
 
@@ -147,7 +149,7 @@ def _blocks(path: Path, encoding: str, expected: str) -> list[_Block]:
     blocks: list[_Block] = []
     document, documents = None, 0
     lines: list[tuple[int, list[str]]] = []
-    for number, line in enumerate([*text_lines(read_text(path, encoding)), ""], start=1):
+    for number, line in enumerate([*text_lines(_text(path, encoding)), ""], start=1):
         fields = _fields(line)
         begins = _begins_document(fields)
         if lines and (begins or not fields):
@@ -177,6 +179,16 @@ def _numbers(block: _Block) -> bool:
     others = [name for name in first if not re.fullmatch("[0-9]+([-.][0-9]+)?", name)]
     is_whole = len(first) == len(block.lines) and not others
     return is_whole and bool(counted) and counted == [*range(counted[0], counted[0] + len(counted))] and counted[0] < 2
+
+
+def _text(path: Path, encoding: str) -> str:
+    """Return the text of a file; of a table DataError, as its lines would be taken for words."""
+    what = kind_of(read_bytes(path), _FORMAT) or ""
+    if _FORMAT in what:
+        raise DataError(f"{path}:1:1: not text but {what}")
+    if without_gz(path).suffix.lower() in _TABLES:
+        raise DataError(f"{path}: token classification reads no table: {_FORMAT}")
+    return read_text(path, encoding)
 
 
 def to_iob2(tags: Iterable[str]) -> list[str]:

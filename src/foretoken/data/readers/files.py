@@ -19,18 +19,19 @@ from foretoken.data.readers.notes import note
 from foretoken.errors import DataError, ForetokenError
 
 _GZIP = b"\x1f\x8b"
+AS_TABLE = "save its table as csv, jsonl or parquet"
 _MAGIC = {
     _GZIP: "a gzip archive: decompress it first (gunzip)",
     b"\xfd7zXZ\x00": "an xz archive: decompress it first (unxz)",
     b"BZh91AY": "a bzip2 archive: decompress it first (bunzip2)",
     b"\x28\xb5\x2f\xfd": "a Zstandard archive: decompress it first (unzstd)",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it first",
-    b"PAR1": "a parquet file: give it the suffix .parquet",
-    b"ARROW1\x00\x00": "an Arrow file: write it as parquet",
-    b"SQLite format 3\x00": "an SQLite database: export its table as CSV",
-    b"\xd0\xcf\x11\xe0": "a document of an old Microsoft Office: save it as CSV or text",
-    b"\x89HDF": "an HDF5 file: write its table as parquet",
-    b"\x93NUMPY": "a NumPy array: write a table with a column of texts",
+    b"PAR1": f"a parquet file: {AS_TABLE}",
+    b"ARROW1\x00\x00": f"an Arrow file: {AS_TABLE}",
+    b"SQLite format 3\x00": f"an SQLite database: {AS_TABLE}",
+    b"\xd0\xcf\x11\xe0": f"a document of an old Microsoft Office: {AS_TABLE}",
+    b"\x89HDF": f"an HDF5 file: {AS_TABLE}",
+    b"\x93NUMPY": f"a NumPy array: {AS_TABLE}",
     b"%PDF": "a PDF: extract its text first (pdftotext)",
     b"\xff\xfe": "UTF-16 text: set data.encoding to auto or utf-16",
     b"\xfe\xff": "UTF-16 text: set data.encoding to auto or utf-16",
@@ -38,9 +39,9 @@ _MAGIC = {
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 _ZIP = b"PK\x03\x04"
 _IN_ZIP = {  # names of files in the archive
-    b"xl/": "an Excel workbook: save it as CSV",
+    b"xl/": f"an Excel workbook: {AS_TABLE}",
     b"word/": "a Word document: save it as plain text",
-    b"opendocument.spreadsheet": "an OpenDocument spreadsheet: save it as CSV",
+    b"opendocument.spreadsheet": f"an OpenDocument spreadsheet: {AS_TABLE}",
     b"opendocument.text": "an OpenDocument text: save it as plain text",
 }
 _KINDS = {
@@ -243,25 +244,29 @@ def as_xml(path: Path | str, content: bytes) -> ElementTree.Element:
         raise DataError(f"{path}:1:1: malformed XML: {error}; fetch the file again") from None
 
 
-def refuse_binary(path: Path | str, content: bytes) -> None:
+def refuse_binary(path: Path | str, content: bytes, table: str = AS_TABLE) -> None:
     """Raise a DataError that says what a file is, where its beginning tells that it is no text."""
-    what = kind_of(content)
+    what = kind_of(content, table)
     if what is not None:
         raise DataError(f"{path}:1:1: not UTF-8 text but {what}")
 
 
-def kind_of(content: bytes) -> str | None:
-    r"""Return what a file that begins so is, and what to do with it; None for what may be text.
+def kind_of(content: bytes, table: str = AS_TABLE) -> str | None:
+    r"""Return what a file that begins so is, and what to do with it, or with a table; None for what may be text.
 
     >>> kind_of(b"\x1f\x8b\x08")
     'a gzip archive: decompress it first (gunzip)'
     """
     if content.startswith(_ZIP):
-        found = (what for name, what in _IN_ZIP.items() if name in content)
-        return next(found, "a zip archive: unpack it first (unzip)")
-    if content.startswith(_PICKLES):
-        return "a pickle: load it where it was made, and write a table (csv, jsonl, parquet)"
-    return next((what for magic, what in _MAGIC.items() if content.startswith(magic)), None)
+        inside = (what for name, what in _IN_ZIP.items() if name in content)
+        what = next(inside, "a zip archive: unpack it first (unzip)")
+    elif content[257:262] == b"ustar":
+        what = "a tar archive: unpack it first (tar -xf)"
+    elif content.startswith(_PICKLES):
+        what = f"a pickle: {AS_TABLE}"
+    else:
+        what = next((what for magic, what in _MAGIC.items() if content.startswith(magic)), "")
+    return what.replace(AS_TABLE, table) or None
 
 
 def position(content: bytes, offset: int) -> tuple[int, int]:

@@ -49,7 +49,8 @@ def decoded(path: Path, text: str, line: int = 1) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{line + error.lineno - 1}:{error.colno}: malformed JSON: {error.msg}") from None
+        hint = "; if it is no JSON, give it the ending of its format" if line == 1 and error.pos == 0 else ""
+        raise DataError(f"{path}:{line + error.lineno - 1}:{error.colno}: malformed JSON: {error.msg}{hint}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: malformed JSON: {_reason(error)}") from None
 

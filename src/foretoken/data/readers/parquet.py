@@ -25,8 +25,8 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     from pyarrow import parquet
 
     content = read_bytes(path)
-    what = None if content.startswith(b"PAR1") else kind_of(content)
-    if what is not None:
+    if not content.startswith(b"PAR1"):
+        what = kind_of(content) or "something else: give it the ending of its format"
         raise DataError(f"{path}: not a parquet file but {what}")
     with refuse_damage(f"{path}: not a readable parquet file"):
         file = parquet.ParquetFile(io.BytesIO(content))

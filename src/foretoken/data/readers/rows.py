@@ -25,6 +25,8 @@ MOST_ROWS = 10_000_000  # of a compressed table; each takes a few hundred bytes
 CHOICES = "choices"
 CANDIDATE_COLUMNS, ANSWER = ("query", "candidates", "supports"), "answer"
 QUESTION, CONTEXT, ANSWERS = "question", "context", "answers"
+_FIXED = (CHOICES, *CANDIDATE_COLUMNS, ANSWER, QUESTION, CONTEXT, ANSWERS)
+_NAMED = " (in your own data, text_column and label_column may name others)"
 OPTIONAL = ("id",)  # columns that are read where they are
 ERROR, DROP = "error", "drop"  # what rows that are not usable come to
 V = TypeVar("V")
@@ -119,8 +121,8 @@ def check_columns(where: str, columns: Collection[str], needed: Sequence[str]) -
     for name in needed:
         if name not in columns:
             raise DataError(
-                f"{where}: no column {name!r}{did_you_mean(name, columns)}; the columns are {shown(list(columns))} "
-                "(in your own data, text_column and label_column may name others)"
+                f"{where}: no column {name!r}{did_you_mean(name, columns)}; the columns are {shown(list(columns))}"
+                f"{'' if name in _FIXED else _NAMED}"
             )
 
 

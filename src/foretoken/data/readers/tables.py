@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from foretoken.data.readers.delimited import ENDINGS, delimited_rows
 from foretoken.data.readers.encodings import UTF_8
-from foretoken.data.readers.files import kind_of, read_bytes, read_text, text_lines, without_gz
+from foretoken.data.readers.files import kind_of, opened, read_bytes, read_text, text_lines, without_gz
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.json_files import LINES, json_rows
 from foretoken.data.readers.parquet import parquet_rows
 from foretoken.data.readers.rows import Row, check_columns
 from foretoken.errors import DataError
 
+_JSON = (*LINES, ".json")
+_BEGINNINGS = (  # and which endings go with them, the best one first
+    (re.compile(rb"PAR1"), "a parquet file", (".parquet",)),
+    (re.compile(rb'(\xef\xbb\xbf)?\s*(\[\s*\{|\{\s*\n|\{\s*"(data|version)")'), "JSON", (".json", *_JSON)),
+    (re.compile(rb'(\xef\xbb\xbf)?\s*\{ *"'), "JSON", (".jsonl", *_JSON)),
+    (re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype )?html", re.IGNORECASE), "a web page", ()),
+)
 _FASTTEXT, _BLANKS = "__label__", " \t"
 _KEEP = "surrogateescape"  # a byte that is not in the encoding spoils a row, not the file
 _Reader = Callable[[Path, Sequence[str], FileFormat, "str | None"], Iterator[Row]]
@@ -39,10 +47,22 @@ def read_rows(
         DataError: the file is of no kind that can be read, or is damaged.
     """
     format = format or FileFormat(encoding=UTF_8)
-    reader = READERS.get(ending or without_gz(path).suffix.lower())
+    ending = ending or without_gz(path).suffix.lower()
+    _refuse_other_ending(path, ending)
+    reader = READERS.get(ending)
     if reader is None:
         reader = _fasttext_rows if format.delimiter is None else _delimited_rows
     return reader(path, needed, format, number)
+
+
+def _refuse_other_ending(path: Path, ending: str) -> None:
+    """Raise a DataError where a file plainly begins as one that has another ending."""
+    with opened(path) as file:
+        beginning = file.read(100)
+    for pattern, what, endings in _BEGINNINGS:
+        if pattern.match(beginning) and ending not in endings:
+            remedy = f"give it the ending {endings[0]}" if endings else "fetch the file itself"
+            raise DataError(f"{path}: is {what}; {remedy}")
 
 
 def _delimited_rows(path: Path, needed: Sequence[str], format: FileFormat, number: str | None) -> Iterator[Row]:
@@ -64,11 +84,11 @@ def _fasttext_rows(path: Path, needed: Sequence[str], format: FileFormat, _: str
     what = kind_of(read_bytes(path))
     text = "" if what and without_gz(path) == path else read_text(path, format.encoding, errors=_KEEP)
     if not is_fasttext(text):
-        raise DataError(
-            f"{path}: {f'is {what}; ' if what else ''}files ending in {path.suffix or '(nothing)'!r} cannot be read; "
-            f"expected one of {', '.join(READERS)}, a table whose data.format.delimiter is given, lines that begin "
-            f"with {_FASTTEXT}, or a folder with one subfolder of .txt files per label"
+        unread = (
+            f"files ending in {path.suffix or '(nothing)'!r} cannot be read; expected one of {', '.join(READERS)}, a "
+            f"table whose data.format.delimiter is given, or lines that begin with {_FASTTEXT}"
         )
+        raise DataError(f"{path}: {f'is {what}' if what else unread}")
     check_columns(str(path), needed[:2], needed)
     for number, line in enumerate(text_lines(text), start=1):
         if line.strip():

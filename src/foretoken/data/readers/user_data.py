@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from foretoken.data.documents import Example
+from foretoken.data.documents import Example, like_known
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import (
     CANDIDATES,
@@ -34,7 +34,7 @@ from foretoken.data.readers.rows import (
     text_value,
 )
 from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
-from foretoken.errors import ConfigError, DataError, did_you_mean
+from foretoken.errors import ConfigError, DataError
 
 _Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
 
@@ -119,7 +119,7 @@ def _right_candidate(where: str, values: Mapping[str, object], candidates: tuple
     if answer not in candidates:
         raise DataError(
             f"{where}: the answer {answer!r} is not among the {len(candidates)} candidates"
-            f"{did_you_mean(answer, candidates)}; it has to be one of them, letter by letter"
+            f"{like_known(answer, candidates)}; it has to be one of them, letter by letter"
         )
     return candidates.index(answer)
 

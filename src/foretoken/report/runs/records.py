@@ -190,7 +190,8 @@ def find_runs(folders: Iterable[str | os.PathLike[str]]) -> list[Run]:
     roots = [Path(folder) for folder in folders]
     for root in roots:
         if not os.path.isdir(root):  # noqa: PTH112 - a name that no file system takes is no error of its own here
-            raise DataError(f"{root}: no such folder; expected one that holds runs (made by foretoken train or sweep)")
+            what = "is a file" if os.path.exists(root) else "no such folder"  # noqa: PTH110 - as above
+            raise DataError(f"{root}: {what}; expected a folder that holds runs (made by foretoken train or sweep)")
     found = {folder.resolve(): folder for root in roots for folder in _run_folders(root)}
     runs = [Run(folder, _read(folder)) for folder in sorted(found.values())]
     runs = [run for run in runs if run.folder in roots or not is_set_aside(run.folder, run.values)]

@@ -19,20 +19,27 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes, on Linux
 _PATHS = ("model", "output", "data.path", "data.train", "data.validation", "data.test")
 
 
-def read_yaml(path: Path, texts: Collection[str] = ()) -> dict[str, Any]:
-    """Read a recipe file; a missing, unreadable or empty file is a RecipeError. See `parse_yaml` for `texts`."""
+def read_yaml(
+    path: Path, texts: Collection[str] = (), *, what: str = "recipe", keys: str = "keys model, data and method"
+) -> dict[str, Any]:
+    """Read a recipe or sweep file; one that is missing, unreadable or empty, or a folder, is a RecipeError.
+
+    See :func:`parse_yaml` for ``texts``.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             values = parse_yaml(file.read(LONGEST + 1), texts)
     except FileNotFoundError:
-        raise RecipeError(f"{path}: no such recipe file") from None
+        raise RecipeError(f"{path}: no such {what} file") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{path}: is a folder, expected a {what} file (YAML)") from None
     except (OSError, ValueError) as error:  # also of a path with a NUL, and of bytes that are no UTF-8
         raise RecipeError(f"{path}: cannot be read as a text file: {error}") from error
     except yaml.YAMLError as error:
         raise RecipeError(f"{path}: not valid YAML: {_one_line(error)}") from error
     if not isinstance(values, dict):
         found = "empty" if values is None else "not a group of keys"
-        raise RecipeError(f"{path}: the recipe is {found}; expected at least the keys model, data and method")
+        raise RecipeError(f"{path}: the {what} is {found}; expected at least the {keys}")
     return values
 
 
@@ -51,7 +58,9 @@ def parse_overrides(arguments: Sequence[str], texts: Mapping[str, bool]) -> dict
     while waiting:
         word = waiting.pop(0)
         if not word.startswith("--") or word == "--":
-            raise RecipeError(f"{quoted(word)}: expected an override such as --training.epochs 3")
+            raise RecipeError(
+                f"{quoted(word)}: expected an override such as --training.epochs 3; files stand before the options"
+            )
         key, equals, text = word[2:].partition("=")
         if not equals and (not waiting or waiting[0].startswith("--")):
             raise RecipeError(f"--{key}: needs a value, for example --{key} 3 or --{key}=3")

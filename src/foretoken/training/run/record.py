@@ -86,7 +86,7 @@ class RunRecord:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | SystemExit):  # SystemExit: SIGTERM, in a worker of Ray
                 self.end(INTERRUPTED)
             else:
                 self.end(FAILED, error)
