@@ -25,7 +25,7 @@ from foretoken.training.run.card import CardRecipe
 
 GLUE = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data") / "glue"
 SEPARATORS = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # that str.splitlines takes for ends of lines
-WORDS = "the room was big and quiet but our food came late we will not go there again".split()
+WORDS = "the room was big and quiet but our food came late we will not go there again".split()  # noqa: SIM905
 LABELS = ("pos", "neg", "so-so")
 
 

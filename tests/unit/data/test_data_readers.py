@@ -106,7 +106,11 @@ def test_a_missing_column_names_the_columns_there_are(tmp_path, name, text):
         ("a.csv", "text,label\n", (": has no documents",)),
         ("a.csv", "text,label\na,x\nb,\n", (":3: column 'label' has no value",)),
         ("a.csv", "text,label\na,x\n  ,y\n,z\n", (":3: the document is empty (2 of 3 documents", "a.csv:4")),
-        ("a.csv", b"text,label\n\xc3\xa9b\xe9,x\n", (":2: column 'text' has byte 0xe9 at character 3", "data.encoding")),
+        (
+            "a.csv",
+            b"text,label\n\xc3\xa9b\xe9,x\n",
+            (":2: column 'text' has byte 0xe9 at character 3", "data.encoding"),
+        ),
         ("a.csv", b"text,label\na\x00b,x\n", (":2:2: a zero byte",)),
         ("a.csv", b"\x1f\x8b\x08\x00", (": the gzip archive is damaged",)),
         ("a.csv", "text".encode("utf-16-le"), (":1:2: a zero byte", "data.encoding: utf-16-le")),

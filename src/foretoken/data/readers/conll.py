@@ -30,12 +30,7 @@ class _Sentence:
 
 
 def read_tagged(
-    path: str | Path,
-    *,
-    lenient: bool = False,
-    word_column: int = 0,
-    tag_column: int = -1,
-    encoding: str = UTF_8,
+    path: str | Path, encoding: str = UTF_8, *, lenient: bool = False, word_column: int = 0, tag_column: int = -1
 ) -> list[TaggedExample]:
     r"""Return the sentences of a file of words and tags, with the tags in IOB2.
 

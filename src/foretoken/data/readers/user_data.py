@@ -30,6 +30,7 @@ from foretoken.data.readers.rows import (
     row_id,
     text_value,
     usable,
+    with_decimal_points,
 )
 from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
 from foretoken.errors import ConfigError, DataError, did_you_mean
@@ -60,7 +61,7 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
     """
     if columns.problem == TOKEN_CLASSIFICATION:
         encoding = columns.format.encoding
-        return read_words(path, encoding) if columns.label is None else read_tagged(path, encoding=encoding)
+        return read_words(path, encoding) if columns.label is None else read_tagged(path, encoding)
     if columns.problem == QUESTION_ANSWERING:
         return read_questions(path, columns)
     if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
@@ -68,8 +69,10 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         if not is_fasttext(text) and columns.format.delimiter is None:
             row = {columns.text: text, "id": without_gz(path).stem}
             return examples_from_rows(path, [(str(path), row)], columns)
-    number = columns.label if columns.problem == REGRESSION else None
-    return examples_from_rows(path, read_rows(path, columns.needed, format=columns.format, number=number), columns)
+    rows: Iterable[Row] = read_rows(path, columns.needed, format=columns.format)
+    if columns.problem == REGRESSION and columns.label is not None:
+        rows = with_decimal_points(path, rows, columns.label, columns.format.decimal)
+    return examples_from_rows(path, rows, columns)
 
 
 def file_suffixes(problem: str) -> tuple[str, ...] | None:
