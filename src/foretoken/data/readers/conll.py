@@ -42,11 +42,11 @@ class _Sentence:
 
 def read_tagged(
     path: str | Path,
+    encoding: str = UTF_8,
     *,
     lenient: bool = False,
     word_column: int | None = None,
     tag_column: int = -1,
-    encoding: str = UTF_8,
 ) -> list[TaggedExample]:
     r"""Return the sentences of a file of words and tags, with the tags in IOB2.
 

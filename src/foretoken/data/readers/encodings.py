@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Sequence
 from encodings.aliases import aliases
 
 from foretoken.errors import did_you_mean, quoted
@@ -19,11 +18,9 @@ _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
 }
 # In the order that is taken where several are about as likely.
 _LATIN = (WESTERN, "cp1250", "cp1254", "mac_roman")
-_ALL = (
-    *(WESTERN, "cp1251", "koi8_r", "cp1253", "gb18030", "euc_jp", "big5", "cp932", "cp949", "cp1250", "cp1254"),
-    "mac_roman",
-)
+_ALL = ("cp1255", "cp1251", "koi8_r", "cp1253", "cp1256", "gb18030", "euc_jp", "big5", "cp932", "cp949", *_LATIN)
 _ABOUT = 0.025  # of charset-normalizer's measure of disorder
+_NOT_WESTERN = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 BAD_BYTE = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of a byte that is not in the encoding
 
 
@@ -34,17 +31,13 @@ def encoding_error(name: str) -> str | None:
     (None, "no encoding 'cp125' (did you mean 'cp1125'?); expected auto, utf-8, cp1252 or another codec of Python")
     """
     try:
-        known = name == AUTO or codecs.lookup(name)._is_text_encoding
+        codec = codecs.lookup(UTF_8 if name == AUTO else name)
+        known = codec._is_text_encoding and codec.name not in ("idna", "punycode", "undefined")
     except (LookupError, ValueError):  # a zero byte
         known = False
     names = {AUTO, *aliases, *aliases.values()}
     hint = f"no encoding {quoted(name)}{did_you_mean(name, sorted(names))}"
     return None if known else f"{hint}; expected auto, utf-8, cp1252 or another codec of Python"
-
-
-def is_wide(encoding: str) -> bool:
-    """Say whether an encoding has zero bytes in texts."""
-    return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
 
 
 def marked(content: bytes) -> str | None:
@@ -66,25 +59,12 @@ def guessed(content: bytes) -> str:
     # what is valid by chance: 1 of 100 in Latin scripts, half as much as is not in Chinese
     if good >= bad * (0.05 if latin else 1):
         return UTF_8
-    candidates = [name for name in (_LATIN if latin else _ALL) if _decodes(content, name)]
-    if (share < 0.02 or others < 3) and WESTERN in candidates:
+    if (share < 0.02 or others < 3) and not _NOT_WESTERN.search(sample):
         return WESTERN
-    return _most_likely(sample, candidates) or UTF_8
-
-
-def _decodes(content: bytes, encoding: str) -> bool:
-    try:
-        content.decode(encoding)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _most_likely(sample: bytes, candidates: Sequence[str]) -> str | None:
     from charset_normalizer import from_bytes
 
-    if not candidates:
-        return None
-    disorder = {match.encoding: match.chaos for match in from_bytes(sample, cp_isolation=list(candidates))}
+    candidates = _LATIN if latin else _ALL
+    matches = from_bytes(sample, cp_isolation=list(candidates))
+    disorder = {name: match.chaos for match in matches for name in match.could_be_from_charset}
     least = min(disorder.values(), default=0)
-    return next((name for name in candidates if disorder.get(name, 1) <= least + _ABOUT), None)
+    return next((name for name in candidates if disorder.get(name, 1) <= least + _ABOUT), UTF_8)

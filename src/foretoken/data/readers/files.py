@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 from xml.etree import ElementTree
 
-from foretoken.data.readers.encodings import AUTO, UTF_8, guessed, is_wide, marked
+from foretoken.data.readers.encodings import AUTO, UTF_8, guessed, marked
 from foretoken.data.readers.notes import note
 from foretoken.errors import DataError, ForetokenError
 
@@ -33,8 +33,6 @@ _MAGIC = {
     b"\x89HDF": f"an HDF5 file: {AS_TABLE}",
     b"\x93NUMPY": f"a NumPy array: {AS_TABLE}",
     b"%PDF": "a PDF: extract its text first (pdftotext)",
-    b"\xff\xfe": "UTF-16 text: set data.encoding to auto or utf-16",
-    b"\xfe\xff": "UTF-16 text: set data.encoding to auto or utf-16",
 }
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 _ZIP = b"PK\x03\x04"
@@ -170,9 +168,8 @@ def as_text(path: Path | str, content: bytes, encoding: str = UTF_8, *, errors: 
     Raises:
         DataError: binary or of another encoding; the message names line and byte column.
     """
+    refuse_binary(path, content)
     mark = marked(content) if encoding == AUTO else None
-    if not (mark or is_wide(encoding if encoding != AUTO else UTF_8)):
-        refuse_binary(path, content)
     name = encoding if encoding != AUTO else mark or guessed(content)
     try:
         text = _decoded(path, content, name, errors).removeprefix("\ufeff")

@@ -38,8 +38,7 @@ class FileFormat:
         "Whether the first row names the columns; without it their names are 1, 2 and so on, from left to right.", True
     )
     decimal: Literal["auto", ".", ","] = option(
-        "The decimal sign of a regression's labels; auto: a comma where semicolons separate the columns and every "
-        "label has one.",
+        "The decimal sign of a regression's labels; auto: a comma where every label has one, but 1,234 and the like.",
         AUTO,
     )
 

@@ -15,6 +15,7 @@ from foretoken.data.documents import Document, E, is_empty, refuse_repeated_id, 
 from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
 from foretoken.data.readers.encodings import BAD_BYTE
 from foretoken.data.readers.formats import FileFormat
+from foretoken.data.readers.notes import note
 from foretoken.errors import DataError, did_you_mean
 
 _log = logging.getLogger(__name__)
@@ -311,11 +312,23 @@ def label_value(where: str, value: Any, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        hint = "; data.format.decimal: ',' reads decimal commas" if "," in str(value) else ""
         raise DataError(
-            f"{where}: column {column!r} holds {value!r:.80}, expected a number, as regression predicts one{hint}"
+            f"{where}: column {column!r} holds {value!r:.80}, expected a number (with a decimal comma: data.format.decimal)"
         )
     return number
+
+
+def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, sign: str) -> Iterable[Row]:
+    """Return the rows with a decimal point in a column, where its sign is a comma, or every value leaves no doubt."""
+    rows = list(rows)
+    values = [str(row[column]) for _, row in rows if not isinstance(row, DataError)]
+    thousands = all(re.fullmatch(r"[-+]?\d{1,3},\d{3}", value) for value in values)
+    if sign == "auto" and all(re.fullmatch(r"[-+]?\d+,\d+", value) for value in values) and not thousands:
+        note(source, f"column {column!r} has decimal commas; data.format.decimal can say otherwise", kind=column)
+        sign = ","
+    if sign != ",":
+        return rows
+    return [(w, r if isinstance(r, DataError) else {**r, column: str(r[column]).replace(",", ".")}) for w, r in rows]
 
 
 def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> object:

@@ -32,6 +32,7 @@ from foretoken.data.readers.rows import (
     read_each,
     row_id,
     text_value,
+    with_decimal_points,
 )
 from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
 from foretoken.errors import ConfigError, DataError
@@ -73,8 +74,10 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         if not is_fasttext(text) and columns.format.delimiter is None:
             row = {columns.text: text, "id": without_gz(path).stem}
             return examples_from_rows(path, [(str(path), row)], columns)
-    number = columns.label if columns.problem == REGRESSION else None
-    return examples_from_rows(path, read_rows(path, columns.needed, format=columns.format, number=number), columns)
+    rows: Iterable[Row] = read_rows(path, columns.needed, format=columns.format)
+    if columns.problem == REGRESSION and columns.label is not None:
+        rows = with_decimal_points(path, rows, columns.label, columns.format.decimal)
+    return examples_from_rows(path, rows, columns)
 
 
 def _place(column: str | None) -> int | None:
