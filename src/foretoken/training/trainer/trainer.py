@@ -15,7 +15,6 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from peft import PeftModel
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
@@ -34,7 +33,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
 from foretoken.errors import ConfigError, SaveError
-from foretoken.files import JsonObject, remove
+from foretoken.files import JsonObject, make_folder, os_errors_as_save_error, remove
 from foretoken.training.model.load import is_head
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Inputs
@@ -71,6 +70,7 @@ def make_trainer(
     if options.early_stopping_patience is not None:
         callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
     # generating takes many times as long
+    make_folder(checkpoints)
     needs_loss_alone = searching or (problem.generates and options.metric == "loss")
     trainer = RecipeTrainer(
         options,
@@ -408,16 +408,15 @@ class RecipeTrainer(Trainer):
         """Save and seal; a checkpoint that could not be written to its end is removed and said in one line."""
         folder = self.checkpoints / f"checkpoint-{self.state.global_step}"
         try:
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()  # every process adds the state of its random numbers
-            if self.args.should_save:
-                seal(folder)
-                rotate(self.checkpoints, self.state.best_global_step)
-        except (SaveError, OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own
+            with os_errors_as_save_error(folder):
+                super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()  # every process adds the state of its random numbers
+                if self.args.should_save:
+                    seal(folder)
+                    rotate(self.checkpoints, self.state.best_global_step)
+        except SaveError:
             remove(folder)
-            if isinstance(error, SaveError):
-                raise
-            raise SaveError(f"cannot write {folder}: {' '.join(str(error).split())}") from error
+            raise
 
     def _load_best_model(self) -> None:
         """Load the weights of the best step from the run's own folder.
