@@ -333,7 +333,7 @@ def _is_stray(path: Path) -> bool:
     if found and found[1] == _machine() and os.name == "posix":  # elsewhere asking a process would end it
         return not _is_alive(int(found[2]))
     with suppress(OSError):
-        return time.time() - path.stat().st_mtime > _FORGOTTEN
+        return abs(time.time() - path.stat().st_mtime) > _FORGOTTEN  # the clock may have been set back
     return False
 
 

@@ -181,8 +181,11 @@ def test_what_a_dead_process_left_is_removed_and_what_others_write_stays(tmp_pat
     elsewhere = stray(tmp_path, process=ended.pid, machine="0" * 8)
     forgotten = stray(tmp_path, process=os.getppid(), machine="1" * 8)
     os.utime(forgotten, (0, 0))
+    ahead = stray(tmp_path, process=os.getppid(), machine="2" * 8)
+    os.utime(ahead, (2**33, 2**33))  # the clock was set back since
     write_text(tmp_path / "note.txt", "x")
     assert not dead.exists()
     assert not forgotten.exists()
+    assert not ahead.exists()
     assert alive.exists()
     assert elsewhere.exists()

@@ -1,5 +1,6 @@
 """The metric that chooses: refused where the labels leave it without a meaning, passed over where predictions do."""
 
+import itertools
 import json
 
 import numpy as np
@@ -150,3 +151,11 @@ def test_training_that_diverges_at_once_fails_in_one_line(made, tmp_path):
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["status"] == "failed"
     assert not (tmp_path / "run" / "adapter").exists()
+
+
+def test_a_clock_that_is_set_back_makes_no_time_negative(made, tmp_path, monkeypatch):
+    hours = itertools.count(0, -3600)
+    monkeypatch.setattr("time.time", lambda: 1e9 + next(hours))
+    record = train(recipe_of(made, tmp_path, {"path": str(made / "classes.csv")}, eval_every=5))
+    assert record["status"] == "finished"
+    assert all(value >= 0 for value in record["timings"].values())
