@@ -52,8 +52,11 @@ _RACED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)  # as another process put
 _TEMPORARY = re.compile(r"\.foretoken-([0-9a-f]{8})-(\d+)-[0-9a-f]{12}\.tmp")  # machine, process, chance
 _FORGOTTEN = 24 * 3600  # seconds after which a temporary file of an unknown process is nobody's
 
-# safetensors and torch report a failed write with exceptions of their own, which are no OSError.
-_FOREIGN_WRITE_FAILURE = re.compile(r"\(os error (\d+)\)|PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
+# safetensors and torch report a failed write with exceptions of their own, which are no OSError; torch's say no reason.
+_FOREIGN_WRITE_FAILURE = re.compile(
+    r"\(os error (\d+)\)|PytorchStreamWriter failed|unexpected pos \d+ vs \d+|iostream error|Parent directory .* exist"
+)
+_TRIED = 2**20  # bytes that are written to learn the reason
 
 
 def write_text(path: PathLike, text: str) -> None:
@@ -127,7 +130,7 @@ def atomic_directory(path: PathLike) -> Iterator[Path]:
     ['README.md']
     """
     target = Path(path)
-    with os_errors_as_save_error(target), _temporary_sibling(target) as temporary:
+    with os_errors_as_save_error(target), _temporary_sibling(target) as temporary, _as(target, temporary):
         if target.exists() and not target.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         temporary.mkdir()
@@ -155,11 +158,7 @@ def check_writable(directory: PathLike) -> None:
     >>> check_writable(getfixture("tmp_path") / "runs" / "first")
     """
     with os_errors_as_save_error(Path(directory)):
-        place = Path(directory).resolve()
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        with tempfile.TemporaryFile(dir=place):  # on Linux without a name, so that a kill leaves nothing
-            pass
+        _try_to_write(Path(directory), 0)
 
 
 def remove_strays(folder: PathLike) -> None:
@@ -351,7 +350,7 @@ def _is_stray(path: Path) -> bool:
     if found and found[1] == _machine() and os.name == "posix":  # elsewhere asking a process would end it
         return not _is_alive(int(found[2]))
     with suppress(OSError):
-        return time.time() - path.stat().st_mtime > _FORGOTTEN
+        return abs(time.time() - path.stat().st_mtime) > _FORGOTTEN  # the clock may have been set back
     return False
 
 
@@ -371,6 +370,17 @@ def _machine() -> str:
     namespace = Path("/proc/self/ns/pid")
     number = namespace.stat().st_ino if namespace.exists() else 0
     return hashlib.sha256(f"{platform.node()} {number}".encode()).hexdigest()[:8]
+
+
+def _try_to_write(path: Path, count: int) -> None:
+    """Write so many bytes to a file without a name, in the nearest folder that there is; it is gone at once."""
+    place = _resolved(path)
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    with tempfile.TemporaryFile(dir=place) as file:  # on Linux without a name, so that a kill leaves nothing
+        file.write(bytes(count))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _to_disk(file: Path) -> None:
@@ -423,14 +433,33 @@ def os_errors_as_save_error(path: PathLike) -> Iterator[None]:
         raise save_error(path, error) from error
 
 
+@contextmanager
+def _as(target: Path, temporary: Path) -> Iterator[None]:
+    """Let errors name the target in place of the folder that becomes it, and be made while that is still there."""
+    try:
+        with os_errors_as_save_error(target):
+            yield
+    except SaveError as error:
+        raise SaveError(str(error).replace(str(temporary), str(target))) from error.__cause__
+
+
 def save_error(path: PathLike, error: Exception) -> SaveError:
     """Return the error that says in one line why ``path`` could not be written."""
-    code = error.errno if isinstance(error, OSError) else _foreign_errno(error)
-    reason = os.strerror(code) if code else " ".join(str(error).split())
-    remedy = _REMEDIES.get(code or 0, "check the path and try again")
+    code = (error.errno if isinstance(error, OSError) else _foreign_errno(error)) or _errno_of(path)
+    reason = os.strerror(code) if code else "it was not written to its end"
+    remedy = _REMEDIES.get(code or errno.ENOSPC, "check the path and try again")
     return SaveError(f"cannot write {path}: {reason}; {remedy}")
 
 
 def _foreign_errno(error: Exception) -> int | None:
     found = _FOREIGN_WRITE_FAILURE.search(str(error))
     return int(found[1]) if found and found[1] else None
+
+
+def _errno_of(path: PathLike) -> int | None:
+    """Ask the system what keeps a file from being written, where the error does not say."""
+    try:
+        _try_to_write(Path(path).parent, _TRIED)
+    except OSError as error:
+        return error.errno
+    return None

@@ -123,9 +123,18 @@ def test_killed_at_any_write_and_given_again(name, number, crashes, cases):
     disturb(crashes, cases(name), KILLS, number, SLOW[name])
 
 
-@pytest.mark.parametrize("mode", ["full", "int"])
-def test_a_fault_in_the_middle_of_training(mode, crashes, cases):
-    disturb(crashes, cases("train"), [mode], 1, 2)
+def test_a_signal_in_the_middle_of_training(crashes, cases):
+    disturb(crashes, cases("train"), ["int"], 1, 2)
+
+
+@pytest.mark.parametrize("file", ["checkpoints", "optimizer.pt", "scheduler.pt"])
+def test_a_disk_that_is_full_from_the_last_write_of_a_file_on(file, crashes, cases):
+    """torch has other words for each, and none of them is of a disk; the checkpoints of before are gone on from."""
+    calls = crashes.undisturbed(cases("train")).calls
+    wanted = [
+        at for at, call in enumerate(calls) if call.endswith(f"/{file}") and call.split()[1] in ("mkdir", "write")
+    ]
+    assert crashes.disturbed(cases("train"), "full", wanted[-1]).code == 2
 
 
 @pytest.mark.slow

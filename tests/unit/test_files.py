@@ -152,8 +152,12 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, small_disk):
 
 @pytest.mark.parametrize("save", [lambda tensors, path: save_file(tensors, path), torch.save])
 def test_a_full_disk_under_safetensors_or_torch_is_a_save_error_too(tmp_path, small_disk, save):
-    with pytest.raises(SaveError), atomic_directory(tmp_path / "model") as temporary:
+    with pytest.raises(SaveError) as caught, atomic_directory(tmp_path / "model") as temporary:
         save({"a": torch.zeros(5000)}, temporary / "weights")
+    assert str(caught.value).startswith(f"cannot write {tmp_path / 'model'}: File too large; free some space")
+    with pytest.raises(SaveError) as caught, atomic_directory(tmp_path / "model") as temporary:
+        write_text(temporary / "card", "x" * 5000)
+    assert str(caught.value).startswith(f"cannot write {tmp_path / 'model' / 'card'}: File too large; free some space")
     assert names(tmp_path) == []
 
 
@@ -216,8 +220,11 @@ def test_what_a_dead_process_left_is_removed_and_what_others_write_stays(tmp_pat
     elsewhere = stray(tmp_path, process=ended.pid, machine="0" * 8)
     forgotten = stray(tmp_path, process=os.getppid(), machine="1" * 8)
     os.utime(forgotten, (0, 0))
+    ahead = stray(tmp_path, process=os.getppid(), machine="2" * 8)
+    os.utime(ahead, (2**33, 2**33))  # the clock was set back since
     write_text(tmp_path / "note.txt", "x")
     assert not dead.exists()
     assert not forgotten.exists()
+    assert not ahead.exists()
     assert alive.exists()
     assert elsewhere.exists()

@@ -1,7 +1,11 @@
 """The layers below the first trained one run once: cached states in training, validation and test."""
 
+import json
 import logging
 import os
+import signal
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -214,23 +218,86 @@ def test_half_precision_says_what_it_changed(caplog):
     assert f"float16 changed the states by {error:.1e} of their size" in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["bit", "short", "index", "entry"])
-def test_damaged_states_are_not_used(damage, folder, caplog):
-    rows = [[5, 6, 7], [8, 9]]
+DAMAGE = {
+    "bit": (states.STATES, lambda content: content[:100] + bytes([content[100] ^ 1]) + content[101:]),
+    "short": (states.STATES, lambda content: content[:-4]),
+    "nothing": (states.STATES, lambda content: b""),
+    "index": (states.INDEX, lambda content: content[:-9] + b"X" + content[-8:]),
+    "entry": (cache.ENTRY, lambda content: content.replace(b'"', b"'", 1)),
+    "deep": (cache.ENTRY, lambda content: b"[" * 100_000),
+    "list": (cache.ENTRY, lambda content: json.dumps({"digest": cache._digest([]), "entry": []}).encode()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_states_are_said_once_and_made_again(damage, folder, caplog):
+    rows = [[5, 6, 7], [8, 9], [11, 12, 13]]
+    given = [{"input_ids": row} for row in rows]
     lower = opened()
     lower.fill([table_of(rows)])
+    expected = lower.collate(given)[STATES].clone()
     (path,) = entries(folder)
-    file = path / {"bit": states.STATES, "short": states.STATES, "index": states.INDEX, "entry": cache.ENTRY}[damage]
-    content = bytearray(file.read_bytes())
-    if damage == "short":
-        content = content[:-4]
-    else:
-        content[len(content) // 2] ^= 1
-    file.write_bytes(bytes(content))
+    name, change = DAMAGE[damage]
+    (path / name).write_bytes(change((path / name).read_bytes()))
     again = opened()
-    batch = again.collate([{"input_ids": row} for row in rows])
-    assert STATES not in batch
-    assert "damaged" in caplog.text
+    again.fill([table_of(rows[:2])])  # the damage may lie in another text
+    again.fill([table_of(rows)])
+    torch.testing.assert_close(again.collate(given)[STATES], expected)
+    assert [("damaged" in message, str(path) in message) for message in caplog.messages] == [(True, True)]
+    assert not path.exists()
+    after = opened()
+    after.fill([table_of(rows)])
+    torch.testing.assert_close(after.collate(given)[STATES], expected)
+    assert len(caplog.messages) == 1
+
+
+def test_states_damaged_while_a_run_reads_them_are_made_again_in_the_next(folder, caplog):
+    lower = opened()
+    lower.fill([table_of([[5, 6, 7], [8, 9]])])
+    (path,) = entries(folder)
+    with (path / states.STATES).open("r+b") as file:
+        file.write(b"XXXX")
+    for _ in range(2):
+        assert STATES not in lower.collate([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}])
+    assert len(caplog.messages) == 1
+    assert entries(folder) == []
+
+
+def in_process(work):
+    """Run a function in a process of its own; return how that is waited for."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return lambda: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_processes_share_a_cache_and_one_that_is_killed_leaves_nothing(folder, caplog):
+    texts = [bytes([65 + number]) * 16 for number in range(6)]
+
+    def fill(store, wanted, *, dies=False):
+        def made(keys):
+            for key in keys:
+                yield key, torch.full((500, 4), float(key[0]))
+                time.sleep(0.01)
+                if dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        with store.alone():
+            if missing := [key for key in wanted if key not in store.places]:
+                store.add(made(missing))
+
+    works = [partial(fill, store_of("one"), texts, dies=True)]
+    works += [partial(fill, store_of("one"), texts[start : start + 4]) for start in (0, 1, 2)]
+    assert [wait() for wait in [in_process(work) for work in works]] == [-signal.SIGKILL, 0, 0, 0]
+    store = store_of("one")
+    assert store.places.keys() == set(texts)
+    assert all((store.get(key) == key[0]).all() for key in texts)
+    assert sum(len(np.load(path / states.INDEX)) for path in entries(folder)) == len(texts)  # none was computed twice
+    assert all(path.name in {entry.name for entry in cache.entry_folders(store.root)} for path in entries(folder))
+    assert caplog.messages == []
 
 
 def store_of(key):
@@ -294,6 +361,9 @@ def test_the_least_recently_used_states_go_beyond_the_limit(folder, monkeypatch)
     monkeypatch.setenv("FORETOKEN_CACHE_LIMIT", str(size))
     store_of("3").add([(b"a" * 16, torch.ones(30, 4))])
     assert [bool(store_of(f"{number}").places) for number in range(4)] == [True, False, True, True]
+    os.utime(entries(folder)[0] / cache.ENTRY, (2**33, 2**33))  # the clock was set back: the newest stays
+    store_of("4").add([(b"a" * 16, torch.ones(30, 4))])
+    assert store_of("4").places
     monkeypatch.setenv("FORETOKEN_CACHE_LIMIT", "much")
     with pytest.raises(ConfigError, match="FORETOKEN_CACHE_LIMIT: got 'much', expected a size"):
         store_of("4").add([(b"a" * 16, torch.ones(30, 4))])

@@ -313,7 +313,8 @@ def label_value(where: str, value: Any, column: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise DataError(
-            f"{where}: column {column!r} holds {value!r:.80}, expected a number (with a decimal comma: data.format.decimal)"
+            f"{where}: column {column!r} holds {value!r:.80}, expected a number "
+            "(with a decimal comma: data.format.decimal)"
         )
     return number
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 TARGET = "<target>"  # the marker before the target, where the task names none
-_TER_WORDS = 100  # of a reference on average; the edits of longer texts take minutes to find
 _LEAVE_ONE_OUT = ("coqa",)  # scored as people are, who have one reference fewer
 
 
@@ -191,9 +190,9 @@ class TextGeneration(Problem):
     def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of generated texts, CoQA's as its script has them."""
         from foretoken.metrics.generation import GENERATION_METRICS, generation_metrics
+        from foretoken.metrics.needs import lacking
 
-        words = sum(len(text.split()) for texts in labels for text in texts) / sum(map(len, labels))
-        which = [name for name in GENERATION_METRICS if name != "ter" or words <= _TER_WORDS]
+        which = [name for name in GENERATION_METRICS if lacking(name, self.name, labels) is None]
         return generation_metrics(outputs, labels, which=which, leave_one_out=self.task in _LEAVE_ONE_OUT)
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.problems import CLASSIFICATION, GENERATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.data.schemas import SHARED
-from foretoken.errors import ConfigError
+from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
+from foretoken.metrics.needs import lacking
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
@@ -119,7 +120,23 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
         task=recipe.data.task,
     )
     _check(recipe, problem)
+    check_validation(recipe.training.metric, problem, data.splits["validation"])
     return problem
+
+
+def check_validation(metric: str, problem: Problem, validation: Dataset) -> None:
+    """Refuse to choose by a metric that says nothing on the validation labels, before anything large is loaded."""
+    labels = problem.labels_of(validation)
+    missing = lacking(metric, problem.name, labels)
+    if missing is None:
+        return
+    same = ""
+    if isinstance(labels, np.ndarray):  # where classes or numbers lack something, there is one alone
+        same = f", all of them {quoted(problem.labels[labels[0]] if problem.labels else float(labels[0]))}"
+    raise ConfigError(
+        f"training.metric: {metric} needs {missing} in validation, which has {len(validation):,}{same}; "
+        "choose `training.metric: loss`, or other validation documents (data.validation, data.validation_fraction)"
+    )
 
 
 def use_threads(wanted: int | None) -> None:

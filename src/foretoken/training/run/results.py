@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -99,14 +100,16 @@ def _taken(values: Any, order: Sequence[int]) -> Any:
 
 def predict_split(trainer: RecipeTrainer, table: Dataset) -> Prediction:
     """Predict a split that is sorted by length, and put the rows back into their order."""
+    began = time.perf_counter()
     measure, trainer.compute_metrics = trainer.compute_metrics, None  # it has the labels of validation
     try:
         output = trainer.predict(table)
     finally:
         trainer.compute_metrics = measure
+    seconds = time.perf_counter() - began
     outputs, labels = trainer.problem.decode(np.asarray(output.predictions), np.asarray(output.label_ids))
     labels = trainer.problem.labels_of(table) if labels is None else labels
-    return prediction_of(trainer.problem, table, outputs, labels, (output.metrics or {})["test_runtime"])
+    return prediction_of(trainer.problem, table, outputs, labels, seconds)
 
 
 def prediction_of(problem: Problem, table: Dataset, outputs: Any, labels: Any, seconds: float) -> Prediction:
@@ -195,7 +198,8 @@ def timings(trainer: RecipeTrainer, predictions: Mapping[str, Prediction]) -> di
     """Return seconds of training, of a step and of evaluation, and tokens (no padding) trained on per second."""
     clock = next(item for item in trainer.callback_handler.callbacks if isinstance(item, StepTimes))
     tokens = trainer.state.num_input_tokens_seen
-    evaluations = [entry["eval_runtime"] for entry in trainer.state.log_history if "eval_runtime" in entry]
+    # of the wall clock, which may be set back
+    evaluations = [max(0.0, entry.get("eval_runtime", 0.0)) for entry in trainer.state.log_history]
     return {
         "train_seconds": clock.total,
         "step_seconds_median": clock.median,

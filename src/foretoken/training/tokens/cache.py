@@ -48,10 +48,13 @@ def read_entry(path: Path) -> JsonObject:
     return values
 
 
-def write_entry(root: Path, values: JsonObject, fill: Callable[[Path], JsonObject]) -> None:
+def write_entry(root: Path, values: JsonObject, fill: Callable[[Path], JsonObject]) -> bool:
     """Write an entry under a temporary name and rename it, and remove older ones beyond the limit.
 
     A disk that is full or read-only is said once, and nothing is written.
+
+    Returns:
+        Whether it is written.
 
     Args:
         root: the cache's folder.
@@ -68,9 +71,11 @@ def write_entry(root: Path, values: JsonObject, fill: Callable[[Path], JsonObjec
         temporary.rename(path)
     except OSError as error:
         _say_unusable(path.parent, _reason(error))
+        return False
     finally:
         remove(temporary)
-    keep_below(size_limit(), root)
+    keep_below(size_limit(), root, newest=path)
+    return True
 
 
 def mark_used(path: Path) -> None:
@@ -119,15 +124,15 @@ def size_limit() -> int:
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
-def keep_below(limit: int, root: Path) -> None:
-    """Remove the least recently used entries until the rest is within the limit."""
+def keep_below(limit: int, root: Path, *, newest: Path) -> None:
+    """Remove the least recently used entries until the rest is within the limit; the newest one stays."""
     found = []
     for path in entry_folders(root):
         with suppress(OSError):  # another process has removed it
             used = (path / ENTRY if (path / ENTRY).exists() else path).stat().st_mtime
-            found.append((used, path, sum(file.stat().st_size for file in path.iterdir())))
-    total = sum(size for _, _, size in found)
-    for _, path, size in sorted(found):
+            found.append((path == newest, used, path, sum(file.stat().st_size for file in path.iterdir())))
+    total = sum(size for *_, size in found)
+    for *_, path, size in sorted(found):
         if total <= limit:
             return
         log.debug("%s: removed, as the cache is beyond its limit of %d bytes", path, limit)

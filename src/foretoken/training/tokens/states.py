@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +38,6 @@ from foretoken.training.tokens.cache import (
 )
 from foretoken.training.tokens.encode import PER_TOKEN
 
-log = logging.getLogger(__name__)
 KIND = "states"
 STATES, INDEX = "states.bin", "index.npy"
 FORMAT = 1
@@ -47,7 +45,6 @@ Key: TypeAlias = bytes  # of a text's tokens
 _KEY_BYTES = 16
 _RECORD = np.dtype([("key", f"V{_KEY_BYTES}"), ("start", "<i8"), ("stop", "<i8"), ("checksum", "<u4")])
 _CODE = ("attention", "backbones", "tuner")
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, EOFError)
 
 
 def store_key(ingredients: JsonObject) -> str:
@@ -73,8 +70,9 @@ def keys_of(inputs: Mapping[str, Tensor]) -> list[Key]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the states of one text are."""
+    """Where the states of one text are, and in which entry."""
 
+    entry: Path
     states: np.memmap[Any, Any]
     start: int
     stop: int
@@ -131,13 +129,16 @@ class StateStore:
     def refresh(self) -> None:
         """Take up the entries that have been added; a damaged one is removed."""
         for path in sorted(entry_folders(self.root)):
-            if path in self.read or not (path / STATES).is_file():
+            if path in self.read:
                 continue
             self.read.add(path)
             try:
-                self._take(path, read_entry(path))
-            except _DAMAGE as error:
-                remove_damaged(path, error)
+                if (path / STATES).is_file():
+                    self._take(path, read_entry(path))
+            except PermissionError:  # another user's
+                continue
+            except Exception as error:  # whatever it is: a cache is a help
+                self._drop(path, error)
 
     def _take(self, path: Path, entry: JsonObject) -> None:
         if entry.get("kind") != KIND or entry["store"] != self.key:
@@ -150,7 +151,7 @@ class StateStore:
             raise ValueError(f"{STATES} is not as long as it was written")
         states = np.memmap(path / STATES, dtype=self.dtype, mode="r", shape=(count, self.width))
         for record in records:
-            place = Place(states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
+            place = Place(path, states, int(record["start"]), int(record["stop"]), int(record["checksum"]))
             self.places[record["key"].tobytes()] = place
         self.computed = entry["computed"]
         mark_used(path)
@@ -166,8 +167,12 @@ class StateStore:
                 return f"they take {size / 1e9:.1f} GB, and {self.root} has {free / 1e9:.1f} GB left"
         return None
 
-    def add(self, made: Iterable[tuple[Key, Tensor]]) -> Rounding:
-        """Write the states (N_i, D) of texts as they are made, as one entry; return how they were rounded."""
+    def add(self, made: Iterable[tuple[Key, Tensor]]) -> Rounding | None:
+        """Write the states (N_i, D) of texts as they are made, as one entry.
+
+        Returns:
+            How they were rounded; None where nothing could be written.
+        """
         rounding = Rounding(self.dtype)
         records: list[tuple[np.void, int, int, int]] = []
 
@@ -177,9 +182,9 @@ class StateStore:
             np.save(folder / INDEX, np.array(records, dtype=_RECORD), allow_pickle=False)
             return {"files": {INDEX: file_digest(folder / INDEX)}, "computed": rounding.computed}
 
-        write_entry(self.root, {"kind": KIND, "store": self.key}, fill)
+        is_written = write_entry(self.root, {"kind": KIND, "store": self.key}, fill)
         self.refresh()
-        return rounding
+        return rounding if is_written else None
 
     def _written(
         self, file: BinaryIO, made: Iterable[tuple[Key, Tensor]], rounding: Rounding
@@ -192,16 +197,22 @@ class StateStore:
             start += len(states)
 
     def get(self, key: Key) -> np.ndarray | None:
-        """Return the (N_i, D) states of a text; None where there are none, or none that are as they were written."""
+        """Return the (N_i, D) states of a text; None where there are none.
+
+        An entry with states that are not as they were written is removed as a whole, so that it is made again.
+        """
         place = self.places.get(key)
         if place is None:
             return None
         states = place.states[place.start : place.stop]
         if zlib.crc32(states.tobytes()) == place.checksum:
             return states
-        log.warning("%s: cached states of a text are damaged; they are computed in every pass", self.root)
-        del self.places[key]
+        self._drop(place.entry, ValueError("the states of a text are not what was written"))
         return None
+
+    def _drop(self, path: Path, error: Exception) -> None:
+        remove_damaged(path, error)
+        self.places = {key: place for key, place in self.places.items() if place.entry != path}
 
     def padded(self, keys: Iterable[Key], length: int) -> Tensor | None:
         """Return the states of a batch's texts (S, N, D), zero where there is padding; None if some are not there."""

@@ -91,19 +91,21 @@ class LowerStates:
                     self._add(self._missing(tables))
             except OverflowError as error:
                 raise ConfigError(f"training.cache_states: {error}; choose float32") from error
-            except OSError as error:
+            except (OSError, NotImplementedError) as error:  # the second: a disk without locks
                 log.warning("training.cache_states: %s; the lower layers run in every pass", error)
         self.layers.dtype = getattr(torch, self.store.computed) if self.store.computed else None
 
     def _missing(self, tables: Iterable[Dataset]) -> list[Inputs]:
         """Return batches of the texts that have no states yet, each text once, the longest first."""
-        seen, batches = set(self.store.places), []
+        seen: set[Key] = set()
+        batches = []
         for table in tables:
             order = by_length(table["length"])
             for start in range(0, len(order), self.batch_size):
                 inputs = self.collator([table[row] for row in order[start : start + self.batch_size]])
                 keys = keys_of(inputs)
-                new = [row for row, key in enumerate(keys) if key not in seen and keys.index(key) == row]
+                fresh = [row for row, key in enumerate(keys) if key not in seen and keys.index(key) == row]
+                new = [row for row in fresh if self.store.get(keys[row]) is None]
                 seen.update(keys)
                 if new:
                     batches.append({name: inputs[name][new] for name in _READ if name in inputs})
@@ -119,6 +121,8 @@ class LowerStates:
             return
         start = time.perf_counter()
         rounding = self.store.add(self._computed(batches))
+        if rounding is None:
+            return
         log.info(
             "%d layers run once: the states of %d texts, %.1f MB, in %.1f s",
             self.layers.count,

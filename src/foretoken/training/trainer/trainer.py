@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -14,7 +15,6 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from peft import PeftModel
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import (
@@ -32,8 +32,8 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.trainer_utils import EvalLoopOutput, SchedulerType
 
-from foretoken.errors import SaveError
-from foretoken.files import JsonObject, remove
+from foretoken.errors import ConfigError, SaveError
+from foretoken.files import JsonObject, make_folder, os_errors_as_save_error, remove
 from foretoken.training.model.load import is_head
 from foretoken.training.problems import Problem
 from foretoken.training.problems.base import Inputs
@@ -48,6 +48,7 @@ from foretoken.training.trainer.memory import give_back_between_layers
 from foretoken.tuner.auxiliary_log import AuxiliaryLossCallback
 
 log = logging.getLogger(__name__)
+_BY_LOSS = "such an evaluation is not the best; where none has it, the lowest validation loss is"
 
 
 def make_trainer(
@@ -69,6 +70,7 @@ def make_trainer(
     if options.early_stopping_patience is not None:
         callbacks = [*callbacks, EarlyStoppingCallback(options.early_stopping_patience)]
     # generating takes many times as long
+    make_folder(checkpoints)
     needs_loss_alone = searching or (problem.generates and options.metric == "loss")
     trainer = RecipeTrainer(
         options,
@@ -150,10 +152,11 @@ class WeightedMean:
         self.sums: Tensor | None = None  # of weighted values, of weights
 
     def add(self, value: Tensor, *, weight: int) -> None:
-        """Count a value; one that is not finite is left out, as the Trainer does."""
+        """Count a value; one that is not finite makes the mean so, where the Trainer would leave it out."""
+        if not weight:  # the mean over no item is NaN
+            return
         value = value.detach().double() if value.device.type != "mps" else value.detach()
-        count = torch.isfinite(value) * weight
-        sums = torch.stack([torch.nan_to_num(value, posinf=0.0, neginf=0.0) * count, count.to(value.dtype)])
+        sums = torch.stack([value * weight, torch.full_like(value, weight)])
         self.sums = sums if self.sums is None else self.sums + sums
 
     def take(self, gather: Callable[[Tensor], Tensor] | None = None) -> float | None:
@@ -188,6 +191,7 @@ class RecipeTrainer(Trainer):
         self.step_items = 0
         self.train_loss, self.eval_loss = WeightedMean(), WeightedMean()
         self.lower_states: LowerStates | None = None
+        self.is_undefined_said = False
 
     def leave_lower_layers_out(self, states: LowerStates) -> None:
         """Read from now on what the layers below the first trained one compute."""
@@ -356,6 +360,40 @@ class RecipeTrainer(Trainer):
         finally:
             self.args.lr_scheduler_type = wanted
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Tell whether an evaluation is the best; one without the metric never is, unless none has had it: by the loss.
+
+        Raises:
+            ConfigError: the loss is no number, and there are no weights of before.
+        """
+        loss, metric, state = metrics["eval_loss"], self.options.metric, self.state
+        if not math.isfinite(loss):
+            self._end_diverged(loss)
+            return False
+        given = {f"eval_{metric}": math.nan} | metrics
+        is_best = super()._determine_best_metric(given, trial)
+        if not math.isnan(given[f"eval_{metric}"]):
+            return is_best
+        if not self.is_undefined_said:
+            log.warning(
+                "step %d: predictions that are all the same have no %s; %s", state.global_step, metric, _BY_LOSS
+            )
+            self.is_undefined_said = True
+        lowest = min(entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry)
+        if not math.isinf(state.best_metric or 0.0) or loss > lowest:
+            return False
+        state.best_global_step = state.global_step
+        return True
+
+    def _end_diverged(self, loss: float) -> None:
+        step, best = self.state.global_step, self.state.best_global_step
+        said = f"the validation loss is {loss} at step {step}"
+        remedy = "lower training.learning_rate, or raise training.warmup_ratio"
+        if not best:
+            raise ConfigError(f"training diverged: {said}; {remedy}")
+        log.warning("%s: training diverged and ends; the weights of step %d, its best, stay; %s", said, best, remedy)
+        self.control.should_training_stop = True
+
     @property
     def checkpoints(self) -> Path:
         """The folder of the run's checkpoints."""
@@ -370,16 +408,15 @@ class RecipeTrainer(Trainer):
         """Save and seal; a checkpoint that could not be written to its end is removed and said in one line."""
         folder = self.checkpoints / f"checkpoint-{self.state.global_step}"
         try:
-            super()._save_checkpoint(model, trial)
-            self.accelerator.wait_for_everyone()  # every process adds the state of its random numbers
-            if self.args.should_save:
-                seal(folder)
-                rotate(self.checkpoints, self.state.best_global_step)
-        except (SaveError, OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own
+            with os_errors_as_save_error(folder):
+                super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()  # every process adds the state of its random numbers
+                if self.args.should_save:
+                    seal(folder)
+                    rotate(self.checkpoints, self.state.best_global_step)
+        except SaveError:
             remove(folder)
-            if isinstance(error, SaveError):
-                raise
-            raise SaveError(f"cannot write {folder}: {' '.join(str(error).split())}") from error
+            raise
 
     def _load_best_model(self) -> None:
         """Load the weights of the best step from the run's own folder.
@@ -431,6 +468,8 @@ def metrics_function(problem: Problem, table: Dataset) -> Callable[[EvalPredicti
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         logits, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
+        if not np.isfinite(logits).all():
+            return {}  # the loss, which is no number either, ends the training
         outputs, found = problem.decode(logits, labels)
         return problem.measure(outputs, problem.labels_of(table) if found is None else found, groups)
 
