@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+T = TypeVar("T")
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-TokenIds = list[Annotated[int, Field(ge=0)]]
-Input = Text | list[Text] | TokenIds | list[TokenIds]
+# Lists end at their first error, and unions try one form after the other: else a small body makes millions of errors.
+Items = Annotated[list[T], Field(max_length=10_000, fail_fast=True)]
+TokenIds = Annotated[list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]], Field(max_length=10**6, fail_fast=True)]
+Input = Annotated[Text | Items[Text] | TokenIds | Items[TokenIds], Field(union_mode="left_to_right")]
 
 
 class Usage(BaseModel):
@@ -47,8 +50,10 @@ class ClassifyRequest(BaseModel):
     )
     model: str | None = Field(None, description="the adapter; may be left out where there is one")
     input: Input = Field(description="texts, or token numbers of texts")
-    text_pair: Text | list[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
-    truncate_prompt_tokens: int | None = Field(None, ge=-1, description="read no more tokens; -1: as in training")
+    text_pair: Text | Items[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
+    truncate_prompt_tokens: Literal[-1] | Annotated[int, Field(strict=True, ge=1)] | None = Field(
+        None, description="read no more tokens; -1: as in training"
+    )
     use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
@@ -90,7 +95,7 @@ class PipelineParameters(BaseModel):
 
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = "simple"
     stride: int | None = Field(None, ge=0, description="tokens that neighbouring windows share")
-    ignore_labels: list[str] = ["O"]
+    ignore_labels: Items[str] = ["O"]
     top_k: int | None = Field(None, ge=1, description="classes: how many are answered")
 
 
@@ -105,7 +110,7 @@ class ChoiceQuestion(BaseModel):
     """A question, and the texts of which one is its answer."""
 
     text: Text
-    choices: list[Text] = Field(min_length=2)
+    choices: Items[Text] = Field(min_length=2)
 
 
 class PipelineRequest(BaseModel):
@@ -120,8 +125,8 @@ class PipelineRequest(BaseModel):
             ]
         },
     )
-    inputs: Text | list[Text] | Question | list[Question] | ChoiceQuestion | list[ChoiceQuestion] = Field(
-        description="texts; questions with their contexts; or questions with their choices"
+    inputs: Text | Items[Text] | Question | Items[Question] | ChoiceQuestion | Items[ChoiceQuestion] = Field(
+        union_mode="left_to_right", description="texts; questions with their contexts; or questions with their choices"
     )
     parameters: PipelineParameters = Field(default_factory=lambda: PipelineParameters.model_validate({}))
 
