@@ -12,6 +12,7 @@ from peft import (
     get_peft_model,
     inject_adapter_in_model,
 )
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from foretoken import BitFitConfig, PrefixPropagationConfig, PrefixTuningConfig, StackConfig
@@ -203,6 +204,38 @@ def test_bf16_autocast_trains(method, family):
             losses += steps(model, optimizer, tiny.batch(family), 1)
     assert losses[-1] < losses[0]
     assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+@pytest.mark.covering
+@pytest.mark.parametrize("stored", HALVES)
+@pytest.mark.parametrize("base", HALVES)
+@pytest.mark.parametrize("method", ROWS)
+def test_half_precision_loads_computes_and_leaves_the_model_as_it_was(method, base, stored, tmp_path):
+    """A file of any precision on a model of any other: the scores but for rounding, and bitwise the model again."""
+    inputs = tiny.batch("bert", labels=False)
+    model = tiny.shaken(adapted(tiny.model("bert"), method, task_type="SEQ_CLS"))
+    exact = logits(model, inputs)
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "adapter_model.safetensors")
+    tensors = {name: tensor.to(HALVES[stored]) for name, tensor in tensors.items()}
+    save_file(tensors, tmp_path / "adapter_model.safetensors", metadata={"format": "pt"})
+    for options in ({}, {"low_cpu_mem_usage": True}, {"low_cpu_mem_usage": True, "autocast_adapter_dtype": False}):
+        plain = tiny.model("bert").to(HALVES[base]).requires_grad_(False)
+        weights, frozen = copy.deepcopy(plain.state_dict()), logits(plain, inputs)
+        loaded = PeftModel.from_pretrained(plain, tmp_path, **options)
+        found = logits(loaded, inputs)
+        assert found.dtype == HALVES[base]
+        torch.testing.assert_close(found.float(), exact, atol=0.3 if "bf16" in (base, stored) else 0.03, rtol=0)
+        with loaded.disable_adapter():
+            assert torch.equal(logits(loaded, inputs), frozen)
+        left = loaded.unload()
+        assert torch.equal(logits(left, inputs), frozen)
+        for name, tensor in left.state_dict().items():
+            assert tensor.dtype == weights[name].dtype
+            assert torch.equal(tensor, weights[name])
 
 
 # ahead-of-time P-tuning computes the row of every token then: a graph cannot know how many are distinct

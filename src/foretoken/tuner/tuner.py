@@ -32,6 +32,7 @@ from foretoken.tuner.checks import (
     check_same_backbone,
     check_state_dict,
     check_trained_tokens,
+    name_in_model,
 )
 from foretoken.tuner.dimensions import body_of, dimensions_of
 from foretoken.tuner.forward.mixed_batch import hook_names
@@ -273,7 +274,18 @@ class ForetokenModel(BaseTuner):
         given = {without_wrapper(key): tensor for key, tensor in state_dict.items()}
         renamed = super()._remap_adapter_state_dict_for_load(model, config, adapter_name, given)
         check_state_dict(model, adapter_name, renamed)
-        return renamed
+        return with_head_as_in(model, adapter_name, renamed)
+
+
+def with_head_as_in(model: nn.Module, adapter_name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return an adapter's tensors with those of its head in the type that the model computes the head in.
+
+    Without memory for start values, peft puts the file's own in their place, and the head's maps take no other type.
+    """
+    state = {key: tensor for key, tensor in model.state_dict(keep_vars=True).items() if ".modules_to_save." in key}
+    types = {name_in_model(key, adapter_name): tensor.dtype for key, tensor in state.items()}
+    names = {key: name_in_model(key, adapter_name) for key in tensors}
+    return {key: tensor.to(types.get(names[key], tensor.dtype)) for key, tensor in tensors.items()}
 
 
 @contextmanager
