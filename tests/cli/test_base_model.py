@@ -34,7 +34,7 @@ def adapter(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", ["predict RUN lunch", "evaluate RUN DATA", "export RUN --to torch --output OUT", "fuse RUN OUT"]
+    "words", ["predict RUN lunch", "evaluate RUN DATA", "export RUN --to torch --output OUT", "fuse RUN -o OUT"]
 )
 def test_another_base_model_is_refused_or_accepted_in_every_verb(words, finished, shuffled, tiny, cli, umask, tmp_path):
     umask(0o027)

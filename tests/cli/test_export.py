@@ -173,8 +173,8 @@ def test_equal_runs_share_a_graph_whatever_their_tokenizers_were_asked(tiny, tmp
     tokenizer.enable_padding(length=12)
     tokenizer.save(str(base / "tokenizer.json"))
 
-    def prepared(recipe):
-        made = prepare(recipe)
+    def prepared(recipe, *data):
+        made = prepare(recipe, *data)
         made.tokenizer(["a text"], truncation=True, max_length=3, padding="max_length")
         return made
 

@@ -61,7 +61,7 @@ def test_yaml_that_cannot_be_held(text, said, refused, tmp_path):
     (error,) = refused()
     assert said in error
     (error,) = refused("recipe.yaml", verb="sweep")
-    assert said in error
+    assert said.replace("recipe is empty", "sweep is empty") in error
 
 
 def test_values_of_overrides_have_the_same_limits(refused):

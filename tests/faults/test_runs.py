@@ -124,10 +124,8 @@ def test_a_restart_renames_the_earlier_run_with_all_that_is_in_it(finished, tmp_
     assert below(found, "run.1") == below(before, "run")
     assert below(found, "run").keys() == below(finished.left, "run").keys()
     assert json.loads((finished.folder / "run.json").read_text())["seed"] == 5
-    assert go_on("--restart", "--data.path", "nowhere.csv").code == 2  # the new run does not begin
-    again = left(tmp_path / "runs")
-    assert below(again, "run.1") == below(before, "run")
-    assert below(again, "run.2") == below(found, "run")
+    assert go_on("--restart", "--data.path", "nowhere.csv").code == 2
+    assert left(tmp_path / "runs") == found  # the new run does not begin
 
 
 def test_a_restart_killed_at_any_moment_loses_nothing(finished, tiny_files, tmp_path, crashes, train):

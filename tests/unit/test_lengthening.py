@@ -202,8 +202,8 @@ def test_a_padding_token_that_only_the_tokenizer_names_will_do(tmp_path):
 
 
 def test_half_precision_stays_half_precision(tmp_path):
-    save_source(tmp_path).to(torch.bfloat16).save_pretrained(tmp_path)
-    model, _ = lengthened(tmp_path, output=tmp_path / "long")
+    save_source(tmp_path / "source").to(torch.bfloat16).save_pretrained(tmp_path / "source")
+    model, _ = lengthened(tmp_path / "source", output=tmp_path / "long")
     assert model.dtype == torch.bfloat16
     assert json.loads((tmp_path / "long" / "config.json").read_text())["dtype"] == "bfloat16"
 

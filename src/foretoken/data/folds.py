@@ -91,7 +91,11 @@ def _refuse_small_class(strata: Sequence[str], keys: Sequence[str], folds: int) 
     for stratum, key in zip(strata, keys, strict=True):
         different[stratum].add(key)
     sizes = {stratum: len(keys) for stratum, keys in different.items()}
-    refuse_small_classes(sizes, folds, f"data.folds: {folds} needs {folds} of each")
+    refuse_small_classes(
+        sizes,
+        folds,
+        f"data.folds: {folds} needs {folds} of each, and {min(sizes.values())} is the most that the data have",
+    )
 
 
 def _named(group: str | None, split: str | None) -> str | None:

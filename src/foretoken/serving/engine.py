@@ -116,7 +116,7 @@ class Engine:
         self._queue, self._calls = Queue(), deque[tuple[Callable[[], Any], Future[Any]]]()
         self._reserved = 0
         self._running: list[Row] = []
-        self._tokens_per_second = 0.0
+        self._tokens_per_second, self._has_run_full = 0.0, False
         self._running_tokens, self._running_since = 0, 0.0
         self._changed = Condition()
         self._worker = Thread(target=self._work, name="foretoken-engine", daemon=True)
@@ -414,7 +414,8 @@ class Engine:
         # a batch with room left says little of how fast many rows are
         if seconds > 0 and self._queue.was_cut:
             speed = tokens / seconds
-            self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._tokens_per_second else speed
+            self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._has_run_full else speed
+            self._has_run_full = True
 
     def _compute(self, rows: list[Row]) -> None:
         """Run rows together; where that fails, one by one, so that a bad one fails alone."""

@@ -63,6 +63,8 @@ class Plan:
         """
         if self.data is None:
             return None
+        if any(error.startswith("data.") for error in self.errors):
+            raise RecipeError.of(self.source, self.errors)
         every = self.data.folds is not None and self.data.fold is None
         try:
             return load_data(replace(self.data, **changes, fold=0 if every else self.data.fold))

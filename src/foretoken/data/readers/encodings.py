@@ -31,8 +31,8 @@ def encoding_error(name: str) -> str | None:
     (None, "no encoding 'cp125' (did you mean 'cp1125'?); expected auto, utf-8, cp1252 or another codec of Python")
     """
     try:
-        codec = codecs.lookup(UTF_8 if name == AUTO else name)
-        known = codec._is_text_encoding and codec.name not in ("idna", "punycode", "undefined")
+        "".encode(UTF_8 if name == AUTO else name)  # also tells codecs of text from those of bytes
+        known = name == AUTO or codecs.lookup(name).name not in ("idna", "punycode")
     except (LookupError, ValueError):  # a zero byte
         known = False
     names = {AUTO, *aliases, *aliases.values()}

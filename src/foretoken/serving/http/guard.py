@@ -95,12 +95,12 @@ class Guard:
         headers, most = dict(scope["headers"]), self._most(scope)
         if not self._is_host(headers.get(b"host", b"").decode("latin-1")):
             raise RefusedError(421, "this server has another name; --allowed-hosts adds one")
-        has_body = b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > 0
+        length = int(headers.get(b"content-length", b"0"))
+        has_body = scope["method"] == "POST" or b"transfer-encoding" in headers or length > 0
         if has_body and self.routes and not any(route.matches(scope)[0] == Match.FULL for route in self.routes):
             raise RefusedError(404, "there is no such route")
         if has_body and not self._has_key(scope, headers.get(b"authorization", b"")):
             raise RefusedError(401, "this server needs its key, as `Authorization: Bearer KEY`", _BEARER)
-        length = int(headers.get(b"content-length", b"0"))
         if length > most:
             raise RefusedError(413, f"the body has {length:,} bytes; at most {most:,} are taken")
 
