@@ -123,7 +123,7 @@ def test_one_fold_alone_has_the_name_that_all_have(recipe, tmp_path, cli):
     [
         (["--data.folds", 1], "data.folds: got 1, expected at least 2"),
         (["--data.fold", 3], "fold: got 3, expected 0 to 2 with 3 folds"),
-        (["--data.folds", 61], "data.folds: 61 needs 61 of each, and 60 is the most that the data have"),
+        (["--data.folds", 61], "data.folds: 61 needs 61 of each; at most 60 can be asked for"),
         (["--data.test_fraction", 0.2], "test_fraction and folds exclude each other"),
     ],
 )

@@ -216,7 +216,8 @@ def _texts_among(looks: Sequence[Look]) -> list[str]:
     """Return the column of the text: the one that is called so and no other is as long, or the only one of texts."""
     texts = [look for look in looks if look.kind == "texts"]
     likely = [look for look in looks if look.kind in ("texts", "others")]
-    named = [look for look in likely if look.name in _called(likely, _TEXTS)]
+    called = {*_called(likely, _TEXTS)}
+    named = [look for look in likely if look.name in called]
     if len(named) == 1 and all(look.words < named[0].words / 2 for look in texts if look is not named[0]):
         return [named[0].name]
     return [look.name for look in texts]

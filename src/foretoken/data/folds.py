@@ -94,7 +94,7 @@ def _refuse_small_class(strata: Sequence[str], keys: Sequence[str], folds: int) 
     refuse_small_classes(
         sizes,
         folds,
-        f"data.folds: {folds} needs {folds} of each, and {min(sizes.values())} is the most that the data have",
+        f"data.folds: {folds} needs {folds} of each; at most {min(sizes.values())} can be asked for",
     )
 
 

@@ -138,7 +138,7 @@ def test_options_that_contradict_folds_are_named(values, part):
 def test_more_folds_than_documents_of_a_class_and_no_fold_are_refused(tmp_path):
     path = write_csv(tmp_path / "mail.csv", [*documents(20), ("once", "rare"), ("twice", "rare"), ("twice ", "rare")])
     with pytest.raises(
-        DataError, match=r"'rare' \(2\): data.folds: 3 needs 3 of each, and 2 is the most.*data.min_documents: 3\)"
+        DataError, match=r"'rare' \(2\): data.folds: 3 needs 3 of each; at most 2 can.*data.min_documents: 3\)"
     ):
         load_data(DataOptions(path=str(path), folds=3, fold=0))
     with pytest.raises(ConfigError, match=r"but data.fold does not say which fold is the test: set it to 0 to 1"):
