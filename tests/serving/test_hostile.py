@@ -3,13 +3,11 @@
 import asyncio
 import io
 import json
-import random
-import resource
 import socket
 import stat
 import time
 import zipfile
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,7 +22,6 @@ from foretoken.serving.http.settings import ServerSettings
 from support.served import HeldBank, make_store, serving
 
 KEYS = {"api_key": "open", "admin_key": "sesame"}
-KEY = {"authorization": "Bearer open"}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +68,7 @@ def read_all(connection):
     return b"".join(parts)
 
 
-HEAD = b"POST /classify HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer open\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 @pytest.mark.parametrize(
@@ -130,39 +127,26 @@ def test_bodies_that_are_in_memory_together_are_bounded():
         gate, sent = asyncio.Event(), []
 
         async def receive():
-            if guard.held >= BODIES * 100:
-                await gate.wait()
-            return {"type": "http.request", "body": b"a" * 50, "more_body": not gate.is_set()}
+            await gate.wait()
+            return {"type": "http.request", "body": b"a" * 100}
 
         async def send(message):
             sent.append(message.get("status"))
 
-        async def one_byte():
-            return {"type": "http.request", "body": b"a", "more_body": True}
-
-        async def silent():
-            await gate.wait()
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        def ask(receive):
-            headers = [(b"transfer-encoding", b"chunked")]
+        def ask(headers):
             scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers}
             return asyncio.create_task(guard(scope, receive, send))
 
-        waiting = [ask(silent) for _ in range(10 * BODIES)]  # which say that they will send, and do not
-        await asyncio.sleep(0)
-        held_of_silent = guard.held
-        waiting += [ask(receive) for _ in range(BODIES)]
+        waiting = [ask([(b"content-length", b"100")]) for _ in range(BODIES)]
         while guard.held < BODIES * 100:
             await asyncio.sleep(0)
-        await ask(one_byte)
+        await ask([(b"transfer-encoding", b"chunked")])
+        refused = list(sent)
         gate.set()
         await asyncio.gather(*waiting)
-        return held_of_silent, 429 in sent, sent.count(200), guard.held
+        return refused[0], sent.count(200), guard.held
 
-    held_of_silent, is_refused, answered, held = asyncio.run(crowd())
-    assert (held_of_silent, is_refused, held) == (0, True, 0)
-    assert answered >= 10 * BODIES
+    assert asyncio.run(crowd()) == (429, BODIES, 0)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +173,7 @@ def test_unusable_bodies_are_answered(hostile, body):
 
 
 def test_texts_of_any_characters_are_classified(hostile):
-    texts = ["\x00a\x01", "é" * 50, "\U0001f600" * 50, "\u202e right to left", "a" * 100_000]
+    texts = ["\x00\x01", "é" * 50, "\U0001f600" * 50, "\u202e right to left", "a" * 100_000]
     answer = hostile.post("/classify", json={"model": "spam", "input": texts})
     assert answer.status_code == 200, answer.text
 
@@ -383,7 +367,7 @@ def test_nothing_that_is_sent_is_in_the_log(hostile, bank, capsys):
     lines = [json.loads(line) for line in printed.splitlines()]
     asked = [line for line in lines if line["message"] == "request"]
     found = [(line["route"], line["status"]) for line in asked]
-    assert found == [("/classify", 424), ("/classify", 422), ("/models/{adapter}", 404), ("/classify", 415)]
+    assert found == [("/classify", 424), ("/classify", 422), ("/models/{adapter}", 404), ("/classify", 422)]
     assert {"request_id": "mine", "adapter": "spam", "documents": 1}.items() <= asked[0].items()
     assert secret not in printed
     assert "open" not in printed
@@ -397,129 +381,3 @@ def test_a_server_that_is_starting_says_so(adapters):
         assert answer.status_code == 503
         assert answer.headers["retry-after"]
         assert client.get("/").status_code == 200
-
-
-# ---- strangers without a key
-
-
-def test_key_and_route_come_before_the_body(hostile):
-    for head, status in (
-        (b"POST /classify HTTP/1.1", b"401"),
-        (b"POST /v1/adapters/x HTTP/1.1", b"401"),
-        (b"POST /nothing HTTP/1.1", b"404"),
-        (b"PUT /classify HTTP/1.1", b"404"),
-    ):
-        with connect(hostile) as stranger:
-            stranger.sendall(head + b"\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
-            assert read_all(stranger).startswith(b"HTTP/1.1 " + status)
-
-
-def test_silent_connections_of_a_peer_do_not_keep_others_out(adapters):
-    settings = ServerSettings(sources={}, connections=40, client_seconds=20, body_bytes=1000)
-    with serving(make_store(*adapters), settings=settings) as (address, _), ExitStack() as stack:
-        client = stack.enter_context(httpx.Client(base_url=address, timeout=20))
-        for sent in (b"", HEAD, HEAD + b"Content-Length: 900\r\n\r\n{") * 30:
-            stack.enter_context(connect(client)).sendall(sent)
-        for _ in range(3):
-            assert client.get("/health/live").status_code == 200
-            is_fine(client)
-
-
-@pytest.mark.parametrize("size", [10**6 + 1, 3 * 10**6])
-def test_a_body_over_the_limit_is_answered_in_full(hostile, size):
-    def parts():
-        for _ in range(0, size, 65536):
-            yield b"a" * 65536
-
-    for body in (b"a" * size, parts()):
-        headers = {"content-type": "application/json"} | KEY
-        answer = httpx.post(f"{hostile.base_url}/classify", content=body, headers=headers, timeout=30)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (413, 413)
-    is_fine(hostile)
-
-
-VALUES = [b"{}", b'"a"', b"1", b"[]", b"null", b"1.5", b"true", b"[[1]]", b'{"a":1}', b'""', b"-1", b"9" * 400]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_bodies_that_cost_the_parser_are_refused_while_health_answers(adapters, seed):
-    draw = random.Random(seed)
-    path, key = draw.choice([("/classify", "input"), ("/models/names", "inputs"), ("/v1/embeddings", "input")])
-    count = draw.choice([900_000, 300_000])
-    value = draw.choice(VALUES[:8])
-    body = f'{{"model": "spam", "{key}": ['.encode() + (value + b",") * count + draw.choice(VALUES) + b"]}"
-    settings = ServerSettings(sources={}, body_bytes=16 * 10**6)
-    with serving(make_store(*adapters), settings=settings) as (address, _):
-
-        async def ask():
-            async with httpx.AsyncClient(base_url=address, timeout=60) as client:
-                headers = {"content-type": "application/json"}
-                hostile = [asyncio.create_task(client.post(path, content=body, headers=headers)) for _ in range(3)]
-                began, waits = time.monotonic(), []
-                while not all(task.done() for task in hostile):
-                    asked = time.monotonic()
-                    assert (await client.get("/health/live")).status_code == 200
-                    waits.append(time.monotonic() - asked)
-                    await asyncio.sleep(0.01)
-                return {task.result().status_code for task in hostile}, max(waits), time.monotonic() - began
-
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        statuses, longest, seconds = asyncio.run(ask())
-        assert statuses <= {413, 422}
-        assert (longest < 5, seconds < 30) == (True, True)  # 15 s each, and gigabytes, where every item has its errors
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1.5e6  # KiB
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
-        ({"truncate_prompt_tokens": True}, "truncate_prompt_tokens"),
-        ({"input": [[99999999]]}, "token numbers"),
-        ({"input": [[2**70]]}, "input"),
-        ({"input": [[-1]]}, "input"),
-        ({"input": [True]}, "input"),
-        ({"input": [1.5]}, "input"),
-        ({"input": ["a", 1]}, "input"),
-        ({"input": []}, "no documents"),
-        ({"input": "\u200b"}, "empty"),
-    ],
-)
-def test_mistakes_of_clients_are_theirs(hostile, asked, said):
-    answer = hostile.post("/classify", json={"model": "spam", "input": "a"} | asked)
-    assert (answer.status_code in (413, 422), said in answer.json()["error"]["message"]) == (True, True), answer.text
-    assert hostile.post("/classify", json={"model": "spam", "input": "a", "truncate_prompt_tokens": -1}).is_success
-
-
-def test_what_is_echoed_is_text(hostile):
-    for name in (r"\ud800", r"a\u0000b", "x" * 5000, "\u202e", r"\r\nSet-Cookie: a=b"):
-        body = f'{{"model": "{name}", "input": "a"}}'.encode()
-        answer = hostile.post("/classify", content=body, headers={"content-type": "application/json"})
-        assert answer.status_code in (404, 422)
-        assert len(answer.text) < 5000
-        assert "set-cookie" not in answer.headers
-    for path in ("/models/%ED%A0%80", "/models/%00", "/models/" + "a" * 5000):
-        assert hostile.post(path, json={"inputs": "a"}).status_code in (404, 422)
-
-
-@pytest.mark.parametrize("headers", [{"content-type": "text/plain"}, {}, {"content-encoding": "gzip"}])
-def test_a_body_that_web_pages_of_strangers_can_send_is_refused(hostile, headers):
-    headers = {"content-type": "application/json"} | headers if "content-encoding" in headers else headers
-    answer = hostile.post("/classify", content=b'{"model": "spam", "input": "a"}', headers=headers)
-    assert answer.status_code == 415
-
-
-def test_names_that_lead_here_from_elsewhere_are_refused_without_a_key(adapters, hostile):
-    def status(address, host):
-        return httpx.get(f"{address}/health/live", headers={"host": host}).status_code
-
-    for allowed, stranger in (((), 421), (("Mine.example",), 421), (("*",), 200)):
-        settings = ServerSettings(sources={}, allowed_hosts=allowed)
-        with serving(make_store(*adapters), settings=settings) as (address, _):
-            hosts = ("localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]:8000", "10.0.0.1")
-            assert {status(address, host) for host in hosts} == {200}
-            assert status(address, "evil.example:8000") == stranger
-            assert status(address, "127.0.0.1.evil.example") == stranger
-            assert status(address, "mine.example") == (200 if allowed else 421)
-    assert status(hostile.base_url, "evil.example") == 200  # its key keeps strangers out

@@ -22,14 +22,13 @@ from foretoken.serving.adapters import Adapter
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
-from foretoken.serving.tasks import Document, Embed, Prepared, Task
+from foretoken.serving.tasks import Document, Prepared, Task
 from foretoken.training.tokens.encode import padded
 from foretoken.tuner.bank.heads import GLOBAL
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _LEAST_TOKENS = 512  # of a batch, however slow the machine is
-_ASSUMED = 2000.0  # tokens a second, while there is no adapter to measure with: a small model on a slow core
 _FIRST_TOKENS = 2048  # of a batch while the speed is not known
 _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
@@ -116,7 +115,7 @@ class Engine:
         self._queue, self._calls = Queue(), deque[tuple[Callable[[], Any], Future[Any]]]()
         self._reserved = 0
         self._running: list[Row] = []
-        self._tokens_per_second, self._has_run_full = 0.0, False
+        self._tokens_per_second = 0.0
         self._running_tokens, self._running_since = 0, 0.0
         self._changed = Condition()
         self._worker = Thread(target=self._work, name="foretoken-engine", daemon=True)
@@ -127,21 +126,7 @@ class Engine:
         """Start the thread that owns the model."""
         self.state = "ready"
         self._worker.start()
-        self._measure()
         return self
-
-    def _measure(self) -> None:
-        """Measure the speed of a batch on the first adapter, or else assume one: overload is judged by it at once."""
-        self._tokens_per_second = _ASSUMED
-        for name in self.store.names[:1]:
-            length = min(128, self.store.get(name).settings.max_length)
-            documents = [Document([0] * length)] * max(1, _FIRST_TOKENS // length)
-            with suppress(ForetokenError):
-                for _ in range(2):  # the first one warms up
-                    start = self._clock()
-                    self.submit(Request(name, documents, Embed(), timeout=math.inf)).result()
-                seconds = self._clock() - start
-                self._tokens_per_second = len(documents) * length / seconds if seconds > 0 else _ASSUMED
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and end."""
@@ -414,8 +399,7 @@ class Engine:
         # a batch with room left says little of how fast many rows are
         if seconds > 0 and self._queue.was_cut:
             speed = tokens / seconds
-            self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._has_run_full else speed
-            self._has_run_full = True
+            self._tokens_per_second = (self._tokens_per_second + speed) / 2 if self._tokens_per_second else speed
 
     def _compute(self, rows: list[Row]) -> None:
         """Run rows together; where that fails, one by one, so that a bad one fails alone."""

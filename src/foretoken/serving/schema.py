@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-T = TypeVar("T")
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-# Lists end at their first error, and unions try one form after the other: else a small body makes millions of errors.
-Items = Annotated[list[T], Field(max_length=10_000, fail_fast=True)]
-TokenIds = Annotated[list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]], Field(max_length=10**6, fail_fast=True)]
-Input = Annotated[Text | Items[Text] | TokenIds | Items[TokenIds], Field(union_mode="left_to_right")]
+TokenIds = list[Annotated[int, Field(ge=0)]]
+Input = Text | list[Text] | TokenIds | list[TokenIds]
 
 
 class Usage(BaseModel):
@@ -50,10 +47,8 @@ class ClassifyRequest(BaseModel):
     )
     model: str | None = Field(None, description="the adapter; may be left out where there is one")
     input: Input = Field(description="texts, or token numbers of texts")
-    text_pair: Text | Items[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
-    truncate_prompt_tokens: Literal[-1] | Annotated[int, Field(strict=True, ge=1)] | None = Field(
-        None, description="read no more tokens; -1: as in training"
-    )
+    text_pair: Text | list[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, description="read no more tokens; -1: as in training")
     use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
@@ -95,7 +90,7 @@ class PipelineParameters(BaseModel):
 
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = "simple"
     stride: int | None = Field(None, ge=0, description="tokens that neighbouring windows share")
-    ignore_labels: Items[str] = ["O"]
+    ignore_labels: list[str] = ["O"]
     top_k: int | None = Field(None, ge=1, description="classes: how many are answered")
 
 
@@ -110,7 +105,7 @@ class ChoiceQuestion(BaseModel):
     """A question, and the texts of which one is its answer."""
 
     text: Text
-    choices: Items[Text] = Field(min_length=2)
+    choices: list[Text] = Field(min_length=2)
 
 
 class PipelineRequest(BaseModel):
@@ -125,8 +120,8 @@ class PipelineRequest(BaseModel):
             ]
         },
     )
-    inputs: Text | Items[Text] | Question | Items[Question] | ChoiceQuestion | Items[ChoiceQuestion] = Field(
-        union_mode="left_to_right", description="texts; questions with their contexts; or questions with their choices"
+    inputs: Text | list[Text] | Question | list[Question] | ChoiceQuestion | list[ChoiceQuestion] = Field(
+        description="texts; questions with their contexts; or questions with their choices"
     )
     parameters: PipelineParameters = Field(default_factory=lambda: PipelineParameters.model_validate({}))
 

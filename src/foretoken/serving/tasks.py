@@ -5,7 +5,6 @@ A task makes token rows of a document, and an answer of what the model computed 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
@@ -15,13 +14,12 @@ import torch
 from torch import Tensor
 
 from foretoken.backbones.pooling import sentence_vectors
-from foretoken.data.documents import is_readable
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import EMBEDDINGS, Adapter
 from foretoken.serving.errors import WrongTaskError
 from foretoken.training.tokens.chunks import pooled
-from foretoken.training.tokens.encode import TokenRow
+from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
@@ -177,11 +175,11 @@ def read(adapter: Adapter, document: Document, at_most: int | None) -> tuple[lis
     limit = settings.max_length if at_most is None else min(at_most, settings.max_length)
     if not isinstance(document.text, str):
         ids = list(document.text)
-        if not ids or min(ids) < 0 or max(ids) >= (settings.rules.vocab_size or math.inf):
-            most = f" below {settings.rules.vocab_size:,}" if settings.rules.vocab_size else ""
-            raise DataError(f"token numbers: expected one or more from 0{most}")
+        refuse_without_embedding([ids], settings.rules)
+        if not ids or min(ids) < 0:
+            raise DataError("token numbers: expected some, none of them negative")
         return [{"input_ids": ids[:limit]}], min(len(ids), limit), len(ids) > limit
-    if not is_readable(document.text) or not is_readable(document.pair or document.text):
+    if not document.text.strip():
         raise DataError("the document is empty; expected some text")
     if at_most is not None and settings.chunks is None:
         settings = type(settings)(settings.tokenizer, limit, settings.rules)

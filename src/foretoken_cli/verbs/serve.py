@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +40,6 @@ class ServeCommand:
         "type in which adapters are kept; half of float32 takes half of the memory (default: the model's)", None
     )
     precision: Precision = option(PRECISION, "fp32")
-    allowed_hosts: list[str] | None = option(
-        "name by which clients may call a server without a key, beside localhost, addresses and --host; may be "
-        "repeated; * for any",
-        None,
-    )
     cors: list[str] | None = option("origin of web pages that may call the server; may be repeated", None)
     tokens_per_batch: int = option("tokens of a forward pass", 8192, at_least=1, at_most=10**8)
     max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)
@@ -93,7 +87,6 @@ def run(words: Sequence[str]) -> int:
         port=options.port,
         api_key=_key(options.api_key, "FORETOKEN_API_KEY"),
         admin_key=_key(options.admin_key, "FORETOKEN_ADMIN_KEY"),
-        allowed_hosts=tuple(options.allowed_hosts or ()),
         cors=tuple(options.cors or ()),
         limits=Limits(
             tokens_per_batch=options.tokens_per_batch,
@@ -135,10 +128,6 @@ def _key(given: str | None, variable: str) -> str | None:
     key = os.environ.get(variable) if given is None else given
     if key == "":
         raise ConfigError(f"the key is empty; give one, or leave out the option and ${variable}")
-    if key is not None and not re.fullmatch("[!-~]+", key):
-        raise ConfigError(
-            f"the key of ${variable} or its option has other characters than letters, digits and signs of ASCII"
-        )
     return key
 
 

@@ -15,7 +15,7 @@ import foretoken
 from foretoken.errors import AdapterError, BackboneError, ForetokenError
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
 from foretoken.serving.http import management, predict
-from foretoken.serving.http.guard import Guard, error_answer, wrong_places
+from foretoken.serving.http.guard import Guard, error_answer
 from foretoken.serving.http.service import Service
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
@@ -54,7 +54,7 @@ def make_app(service: Service) -> ASGIApp:
             allow_headers=["authorization", "content-type"],
             expose_headers=["x-request-id", "x-truncated", "retry-after"],
         )
-    return Guard(app, settings=settings, metrics=service.metrics, routes=app.routes)
+    return Guard(app, settings=settings, metrics=service.metrics)
 
 
 async def _on_error(_: Request, error: Exception) -> JSONResponse:
@@ -73,4 +73,5 @@ async def _on_http_error(_: Request, error: Exception) -> JSONResponse:
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     """Say where the request is wrong, without what it held."""
     assert isinstance(error, RequestValidationError)
-    return error_answer(422, wrong_places(error.errors()))
+    found = [f"{'.'.join(str(part) for part in item['loc'][1:])}: {item['msg']}" for item in error.errors()[:3]]
+    return error_answer(422, "; ".join(found))

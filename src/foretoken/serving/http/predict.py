@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Coroutine, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
-from fastapi.routing import APIRoute
-from pydantic import ValidationError
+from fastapi import APIRouter, Depends, Request, Response
 
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.answers import Choices, Choose, Find, Tag, Told
 from foretoken.serving.errors import WrongTaskError
-from foretoken.serving.http.guard import wrong_places
 from foretoken.serving.http.service import ERRORS, ServiceOf, needs_key
 from foretoken.serving.schema import (
     ChoiceQuestion,
@@ -38,50 +32,7 @@ from foretoken.serving.schema import (
 from foretoken.serving.tasks import Classify, Document, Embed, Embedding, Prediction, Task
 
 _QUESTIONS: dict[str, Task[Told]] = {QUESTION_ANSWERING: Find(), MULTIPLE_CHOICE: Choose()}
-
-_MOST_VALUES = 10**6  # of a body: parsed, each takes dozens of bytes
-
-
-@cache
-def _parsing() -> CapacityLimiter:
-    """Return what lets two bodies be parsed at a time."""
-    return CapacityLimiter(2)
-
-
-class _Request(Request):
-    """A request whose body is validated as it is parsed, by pydantic and in another thread."""
-
-    async def json(self) -> object:
-        """Return the body as the model of the route."""
-        body = await self.body()
-        if sum(body.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
-            raise HTTPException(413, f"the body has more than {_MOST_VALUES:,} values; split it")
-        try:
-            return await to_thread.run_sync(self.scope["model"].model_validate_json, body, limiter=_parsing())
-        except ValidationError as error:
-            raise HTTPException(422, wrong_places(error.errors(include_input=False, include_url=False))) from None
-
-
-class _Route(APIRoute):
-    """A route that parses its body off the event loop."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
-        answer, field = super().get_route_handler(), self.body_field
-        assert field is not None
-
-        async def parsed(http: Request) -> Response:
-            if http.headers.get("content-encoding", "identity") != "identity":
-                raise HTTPException(415, "the body is compressed; send it as it is")
-            if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                raise HTTPException(415, "the body is JSON; send it with the header content-type: application/json")
-            http.scope["model"] = field.field_info.annotation
-            return await answer(_Request(http.scope, http.receive))
-
-        return parsed
-
-
-router = APIRouter(route_class=_Route, dependencies=[Depends(needs_key)], tags=["predict"], responses=ERRORS)
+router = APIRouter(dependencies=[Depends(needs_key)], tags=["predict"], responses=ERRORS)
 
 
 @router.post("/classify", response_model=ClassifyAnswer)
@@ -91,7 +42,7 @@ async def classify(asked: ClassifyRequest, http: Request, service: ServiceOf) ->
     adapter = service.adapter(asked.model)
     threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
     most = asked.truncate_prompt_tokens
-    task = Classify(max_tokens=None if most == -1 else most)
+    task = Classify(max_tokens=None if most is None or most < 0 else max(1, most))
     found = await service.ask(http, adapter, _documents(asked.input, asked.text_pair), task)
     raw = asked.use_activation is False
     data = [_classified(number, item, threshold, raw=raw) for number, item in enumerate(found)]

@@ -6,11 +6,10 @@ import asyncio
 import logging
 import signal
 import socket
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
-from typing import Any, ClassVar
+from typing import Any
 
 import h11
 import uvicorn
@@ -119,23 +118,16 @@ class Protocol(H11Protocol):
     """uvicorn's, with a limit on the time that a request's head takes: it has none of its own."""
 
     seconds = 30.0
-    most_unfinished = 250
-    unfinished: ClassVar[defaultdict[str, dict[Protocol, None]]]  # by peer, the oldest first
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request from now on."""
         super().connection_made(transport)
-        self._note_unfinished()
         self._wait()
 
     def data_received(self, data: bytes) -> None:
         """Wait for the rest where a head is not whole yet."""
         super().data_received(data)
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
-            self._note_unfinished()
-        else:
-            self._forget()
         if self.conn.their_state is not h11.IDLE:
             self._stop_waiting()
         elif self._waiting is None:
@@ -144,27 +136,7 @@ class Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._stop_waiting()
-        self._forget()
         super().connection_lost(exc)
-
-    def _note_unfinished(self) -> None:
-        """Count a connection whose request is not whole; of more than a peer may have, the oldest one is closed."""
-        others = self.unfinished[self._peer]
-        others[self] = None
-        if len(others) > self.most_unfinished:
-            oldest = next(iter(others))
-            oldest._forget()
-            oldest.transport.close()
-
-    def _forget(self) -> None:
-        others = self.unfinished[self._peer]
-        others.pop(self, None)
-        if not others:
-            del self.unfinished[self._peer]
-
-    @property
-    def _peer(self) -> str:
-        return self.client[0] if self.client else ""
 
     def _wait(self) -> None:
         self._waiting = self.loop.call_later(self.seconds, self._give_up)
@@ -182,8 +154,7 @@ class Protocol(H11Protocol):
 
 def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config:
     """Return how uvicorn runs the application."""
-    limits = {"most_unfinished": max(1, settings.connections // 4), "unfinished": defaultdict(dict)}
-    protocol: Any = type("Protocol", (Protocol,), {"seconds": settings.client_seconds, **limits})
+    protocol: Any = type("Protocol", (Protocol,), {"seconds": settings.client_seconds})
     return uvicorn.Config(
         make_app(service),
         http=protocol,

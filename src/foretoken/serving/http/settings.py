@@ -30,10 +30,7 @@ class ServerSettings:
         body_bytes: of a request.
         adapter_bytes: of an adapter's files.
         client_seconds: within which a client must have sent a request, and taken each part of the answer.
-        connections: at a time; of one peer's whose request is not whole, a quarter of that: the oldest of more are
-            closed.
-        allowed_hosts: names by which clients may call, beside loopback names, addresses and ``host``; ``*`` for any. A
-            server with a key looks at none where this is empty.
+        connections: at a time.
         drain_seconds: that requests have to be answered in when the server is told to stop.
         uploads: whether adapters may be loaded and removed over HTTP at all.
     """
@@ -55,6 +52,5 @@ class ServerSettings:
     adapter_bytes: int = MOST_BYTES
     client_seconds: float = 30.0
     connections: int = 1000
-    allowed_hosts: tuple[str, ...] = ()
     drain_seconds: int = 60
     uploads: bool = True
