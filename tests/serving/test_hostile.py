@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from foretoken.serving.engine import Limits
-from foretoken.serving.http.guard import BODIES, Guard
+from foretoken.serving.http.bodies import BODIES
+from foretoken.serving.http.guard import Guard
 from foretoken.serving.http.logs import json_logs
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
@@ -68,7 +69,7 @@ def read_all(connection):
     return b"".join(parts)
 
 
-HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer open\r\n"
 
 
 @pytest.mark.parametrize(
@@ -117,36 +118,43 @@ def test_a_hundred_megabytes_are_refused_unread(hostile):
 
 
 def test_bodies_that_are_in_memory_together_are_bounded():
+    """By the bytes that have come, and no peer takes the room of all others."""
+    waiting = {"type": "http.request", "body": b"a" * 100, "more_body": True}
+
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await scope["state"]["body"].whole()
 
     async def crowd():
-        settings = ServerSettings(sources={}, body_bytes=100)
-        guard = Guard(app, settings=settings, metrics=Metrics())
-        gate, sent = asyncio.Event(), []
+        guard = Guard(app, settings=ServerSettings(sources={}, body_bytes=100), metrics=Metrics())
 
-        async def receive():
-            await gate.wait()
-            return {"type": "http.request", "body": b"a" * 100}
+        def ask(peer, *messages, length=b"200"):
+            sent, coming = [], [*messages]
 
-        async def send(message):
-            sent.append(message.get("status"))
+            async def receive():
+                return coming.pop() if coming else await asyncio.sleep(60)
 
-        def ask(headers):
-            scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers}
-            return asyncio.create_task(guard(scope, receive, send))
+            async def send(message):
+                sent.append(message.get("status"))
 
-        waiting = [ask([(b"content-length", b"100")]) for _ in range(BODIES)]
-        while guard.held < BODIES * 100:
-            await asyncio.sleep(0)
-        await ask([(b"transfer-encoding", b"chunked")])
-        refused = list(sent)
-        gate.set()
-        await asyncio.gather(*waiting)
-        return refused[0], sent.count(200), guard.held
+            headers = [(b"host", b"localhost"), (b"content-length", length)]
+            scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers, "client": (peer, 1)}
+            return asyncio.create_task(guard(scope, receive, send)), sent
 
-    assert asyncio.run(crowd()) == (429, BODIES, 0)
+        tasks = [ask("silent", length=b"100")[0] for _ in range(10 * BODIES)]
+        tasks += [ask("greedy", waiting, length=b"100")[0] for _ in range(BODIES // 2)]
+        await asyncio.sleep(0.05)
+        refused, sent = ask("greedy", waiting, length=b"100")
+        other, _ = ask("honest", waiting, length=b"100")
+        await asyncio.sleep(0.05)
+        held = dict(guard.bodies.held)
+        for task in [*tasks, refused, other]:
+            task.cancel()
+        await asyncio.gather(*tasks, refused, other, return_exceptions=True)
+        return sent, held, +guard.bodies.held
+
+    sent, held, left = asyncio.run(crowd())
+    assert (sent[:1], left) == ([429], {})
+    assert held == {None: 100 * (BODIES // 2 + 1), "greedy": 100 * BODIES // 2, "honest": 100}
 
 
 @pytest.mark.parametrize(
@@ -338,7 +346,7 @@ def test_nothing_that_is_sent_is_in_the_log(hostile, bank, capsys):
     lines = [json.loads(line) for line in printed.splitlines()]
     asked = [line for line in lines if line["message"] == "request"]
     found = [(line["route"], line["status"]) for line in asked]
-    assert found == [("/classify", 424), ("/classify", 422), ("/models/{adapter}", 404), ("/classify", 422)]
+    assert found == [("/classify", 424), ("/classify", 422), ("/models/{adapter}", 404), ("/classify", 415)]
     assert {"request_id": "mine", "adapter": "spam", "documents": 1}.items() <= asked[0].items()
     assert secret not in printed
     assert "open" not in printed
