@@ -19,7 +19,8 @@ from foretoken.serving.http.settings import ServerSettings
 
 UPLOADS = "/v1/adapters/"
 BODIES = 32  # of the largest size that are held at a time, or more smaller ones; one peer may have half of them
-_DRAINED, _DRAIN_SECONDS = 8, 5.0  # of the largest bodies, what is read and thrown away behind an early answer
+_DRAINED = 8  # of the largest bodies, what is read and thrown away behind an early answer
+_DRAIN_SECONDS, _IDLE_SECONDS = 5.0, 1.0  # how long, and how long nothing may come
 _TEXTS = 8  # strings, and lists and objects, of a document
 _MORE = 1000  # of these in fields that are not known
 _BYTES = 8  # of a body for each value in it
@@ -39,11 +40,12 @@ class GoneError(Exception):
 
 @dataclass
 class Bodies:
-    """How many bytes of bodies are in memory, of all clients and of each."""
+    """How many bytes of bodies are in memory, of all clients and of each, and how many requests are being answered."""
 
     settings: ServerSettings
     metrics: Metrics
     held: Counter[str | None] = field(default_factory=Counter)  # None: of all
+    running: int = 0
 
     def book(self, peer: str, size: int) -> None:
         """Count bytes that have arrived, or negative ones that have gone.
@@ -70,6 +72,7 @@ class Body:
         self.most = self.settings.adapter_bytes if self.is_upload else self.settings.body_bytes
         self.length = int(self.headers.get(b"content-length", b"0"))
         self.is_whole = not self.length and b"transfer-encoding" not in self.headers
+        bodies.running += self.is_whole
         self.peer, self.read, self.booked = (scope.get("client") or ("",))[0], 0, 0
 
     async def whole(self) -> bytearray:
@@ -109,21 +112,22 @@ class Body:
             raise GoneError
         self.read += len(message.get("body", b""))
         self.is_whole = not message.get("more_body", False)
+        self.bodies.running += self.is_whole
 
     async def drain(self) -> None:
         """Throw away what still comes for a while: who closes on a client that sends takes the answer away from it."""
         with suppress(asyncio.TimeoutError, GoneError):
-            await asyncio.wait_for(self._discard(), min(_DRAIN_SECONDS, self.settings.client_seconds))
+            await asyncio.wait_for(self._discard(), _DRAIN_SECONDS)
 
     async def _discard(self) -> None:
         most = self.read + _DRAINED * self.settings.body_bytes
         while not self.is_whole and self.read < most:
-            self._count(await self.receive())
+            self._count(await asyncio.wait_for(self.receive(), _IDLE_SECONDS))
 
     def release(self) -> None:
         """Say that it is in memory no more."""
         self.bodies.book(self.peer, -self.booked)
-        self.booked = 0
+        self.bodies.running -= self.is_whole
 
     def check_type(self) -> None:
         """Refuse what is not JSON: a web page of strangers may send everything else without asking.
@@ -157,13 +161,13 @@ def _check_size(body: bytes | bytearray, settings: ServerSettings) -> None:
     Between two quotes that no backslash escapes is a string, and what is in it does not count.
     """
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    documents, values = _TEXTS * settings.limits.documents + _MORE, settings.body_bytes // _BYTES
-    has_few = plain.count(b'"') <= 2 * documents
+    most, values = _TEXTS * settings.limits.documents + _MORE, settings.body_bytes // _BYTES
+    has_few = plain.count(b'"') <= 2 * most
     outside = b"".join(plain.split(b'"')[::2]) if has_few else plain
-    if outside.count(b"[") + outside.count(b"{") > documents:
-        raise RefusedError(422, f"body: got more than {documents:,} lists and objects; expected fewer, split it")
-    if not has_few:
-        raise RefusedError(413, f"the body has more than {documents:,} texts and names; split it")
+    is_nested = outside.count(b"[") + outside.count(b"{") > most
+    if is_nested or not has_few:
+        message = f"body: got more than {most:,} texts, names, lists or objects; split it"
+        raise RefusedError(422 if is_nested else 413, message)
     if outside.count(b",") > values:
         raise RefusedError(413, f"the body has more than {values:,} values; split it")
 

@@ -33,7 +33,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
-        self.bodies, self.hosts, self.running = Bodies(settings, metrics), Hosts(settings), 0
+        self.bodies, self.hosts = Bodies(settings, metrics), Hosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, and write it down."""
@@ -43,7 +43,6 @@ class Guard:
         start, body = time.perf_counter(), Body(scope, receive, self.bodies)
         answer = _Answer(scope, body, send, self.settings.client_seconds)
         scope.setdefault("state", {}).update(request_id=answer.request_id, body=body)
-        self.running += 1
         try:
             self._admit(scope, body)
             await self.app(scope, body.next, answer.send)
@@ -56,7 +55,6 @@ class Guard:
             log.debug("where it failed", exc_info=True)
             await answer.refuse(RefusedError(500, FAULT))
         finally:
-            self.running -= 1
             body.release()
             self._write_down(scope, answer, time.perf_counter() - start)
 
@@ -67,7 +65,7 @@ class Guard:
             raise RefusedError(
                 421, f"this server is not called {one_line(host.decode('latin-1'), 100)}; --allowed-hosts names it"
             )
-        if self.running > self.settings.connections * 9 // 10 and not scope["path"].startswith(_HEALTH):
+        if self.bodies.running > self.settings.connections * 9 // 10 and not scope["path"].startswith(_HEALTH):
             self.metrics.rejected("connections")
             raise RefusedError(503, "too many requests at a time; try again later", {"retry-after": "1"})
 
