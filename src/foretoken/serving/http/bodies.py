@@ -70,10 +70,14 @@ class Body:
         self.headers = {name.lower(): value for name, value in scope["headers"]}
         self.is_upload = scope["method"] == "POST" and scope["path"].startswith(UPLOADS)
         self.most = self.settings.adapter_bytes if self.is_upload else self.settings.body_bytes
-        self.length = int(self.headers.get(b"content-length", b"0"))
+        self.length = int(self.header(b"content-length") or 0)
         self.is_whole = not self.length and b"transfer-encoding" not in self.headers
         bodies.running += self.is_whole
         self.peer, self.read, self.booked = (scope.get("client") or ("",))[0], 0, 0
+
+    def header(self, name: bytes) -> str:
+        """Return a header, or nothing."""
+        return bytes(self.headers.get(name, b"")).decode("latin-1")
 
     async def whole(self) -> bytearray:
         """Return all of it."""
@@ -135,10 +139,10 @@ class Body:
         Raises:
             RefusedError: it is something else, or compressed.
         """
-        kind = self.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+        kind = self.header(b"content-type").partition(";")[0].strip().lower()
         if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
             raise RefusedError(415, "expected a body with `content-type: application/json`")
-        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        if self.header(b"content-encoding").lower() not in ("", "identity"):
             raise RefusedError(415, "expected a body without `content-encoding`; send it uncompressed")
 
 

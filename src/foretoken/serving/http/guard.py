@@ -14,7 +14,7 @@ from functools import cached_property
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foretoken.errors import one_line
+from foretoken.errors import one_line, quoted
 from foretoken.serving.http.bodies import Bodies, Body, GoneError, RefusedError
 from foretoken.serving.http.hosts import Hosts
 from foretoken.serving.http.logs import requests
@@ -60,11 +60,9 @@ class Guard:
 
     def _admit(self, scope: Scope, body: Body) -> None:
         """Refuse a request that calls the server by a stranger's name, and the ones that are too many at a time."""
-        host = body.headers.get(b"host")
-        if not self.hosts.allows(None if host is None else host.decode("latin-1")):
-            raise RefusedError(
-                421, f"this server is not called {one_line(host.decode('latin-1'), 100)}; --allowed-hosts names it"
-            )
+        host = body.header(b"host") if b"host" in body.headers else None
+        if not self.hosts.allows(host):
+            raise RefusedError(421, f"this server is not called {quoted(host)}; its option --allowed-hosts adds a name")
         if self.bodies.running > self.settings.connections * 9 // 10 and not scope["path"].startswith(_HEALTH):
             self.metrics.rejected("connections")
             raise RefusedError(503, "too many requests at a time; try again later", {"retry-after": "1"})
@@ -95,7 +93,7 @@ class _Answer:
     @cached_property
     def request_id(self) -> str:
         """The client's own, or a new one."""
-        given = dict(self.scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        given = self.body.header(b"x-request-id")
         return given if _ID.fullmatch(given) else uuid.uuid4().hex
 
     async def send(self, message: Message) -> None:

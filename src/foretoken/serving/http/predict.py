@@ -128,7 +128,7 @@ def _written(vector: np.ndarray, form: str) -> list[float] | str:
 
 
 def _documents(given: Input, pairs: str | list[str] | None = None) -> list[Document]:
-    texts = given if isinstance(given, list) else [given]
+    texts: list[Any] = given if isinstance(given, list) else [given]
     if pairs is None:
         return [Document(text) for text in texts]
     second = [pairs] if isinstance(pairs, str) else pairs
