@@ -544,6 +544,17 @@ def test_clients_that_do_not_read_make_room(open_server):
             assert honest.get("/health/live").status_code == 200
 
 
+@pytest.mark.parametrize("size", [1, 40])
+def test_a_body_in_crumbs_is_refused(open_server, size):
+    """h11 takes as long for a chunk of one byte as for thousands."""
+    chunk = b"%x\r\n" % size + b"a" * size + b"\r\n"
+    with connect(open_server) as crumbs:
+        crumbs.sendall(HEAD.replace(b"Host: x", b"Host: localhost") + b"Transfer-Encoding: chunked\r\n\r\n")
+        with suppress(OSError):
+            crumbs.sendall(chunk * 20_000)
+        assert b"small parts" in read_all(crumbs)
+
+
 @pytest.mark.parametrize(
     "sent", [b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"a" * 300_000]
 )
@@ -551,5 +562,6 @@ def test_what_is_no_http_is_told_so(open_server, sent):
     with connect(open_server) as other:
         other.sendall(sent)
         head, _, body = read_all(other).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400")
-    assert json.loads(body)["error"]["code"] == 400
+    status = 431 if sent[:1] == b"a" else 400
+    assert head.startswith(f"HTTP/1.1 {status}".encode())
+    assert json.loads(body)["error"]["code"] == status

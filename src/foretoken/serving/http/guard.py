@@ -72,7 +72,7 @@ class Guard:
         self.metrics.answered(route, answer.status, seconds)
         fields = {
             "request_id": answer.request_id,
-            "method": scope["method"],
+            "method": scope["method"][:20],
             "route": route,
             "status": answer.status,
             "seconds": round(seconds, 6),

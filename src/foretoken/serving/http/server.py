@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -33,6 +34,8 @@ from foretoken.serving.store import Store
 log = logging.getLogger(__name__)
 _BACKLOG = 2048  # connections that are not taken up yet
 _FILES = 200  # that are open beside connections
+_HEAD_BYTES = 2**14  # of a request's head
+_CRUMB, _CRUMBS = 64, 2000  # bytes of a body's part on average, and how many parts may be smaller
 _LINGER = 2.0  # seconds that a client has to read why it is cut off
 
 
@@ -144,6 +147,23 @@ class Waiting:
             connection.transport.abort()
 
 
+class _Connection(h11.Connection):
+    """h11's, for bodies in parts of some size: each costs it as much time as many bytes."""
+
+    _parts = 0.0
+
+    def next_event(self) -> Any:
+        """Return the next event, unless a body comes in crumbs."""
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._parts += 1 - len(event.data) / _CRUMB
+            if self._parts > _CRUMBS:
+                raise h11.RemoteProtocolError("the body comes in too many small parts")
+        elif isinstance(event, h11.Request):
+            self._parts = 0.0
+        return event
+
+
 class Protocol(H11Protocol):
     """uvicorn's, with limits on the time that a head and an answer take, and on connections that wait for their client.
 
@@ -157,6 +177,10 @@ class Protocol(H11Protocol):
     _head: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
     _is_ended = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn = _Connection(h11.SERVER, _HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request from now on."""
@@ -208,9 +232,11 @@ class Protocol(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        answer = error_answer(400, msg, headers={"connection": "close"})
-        for event in (h11.Response(status_code=400, headers=answer.raw_headers), h11.Data(data=bytes(answer.body))):
-            self.transport.write(self.conn.send(event))
+        error = sys.exc_info()[1]  # uvicorn calls this where it has caught what h11 says
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        answer = error_answer(status, f"this is no usable HTTP: {error or msg}", headers={"connection": "close"})
+        for event in (h11.Response(status_code=status, headers=answer.raw_headers), h11.Data(data=bytes(answer.body))):
+            self.transport.write(self.conn.send(event) or b"")
         self.transport.write_eof()
         self.loop.call_later(_LINGER, self.transport.abort)
 

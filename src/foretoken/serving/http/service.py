@@ -7,18 +7,19 @@ import hmac
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
-import anyio.to_thread
+import anyio
 from anyio import CapacityLimiter
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.concurrency import run_in_threadpool
 
 from foretoken.errors import ConfigError
 from foretoken.serving import engine as engines
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.engine import Engine
-from foretoken.serving.errors import NotReadyError
+from foretoken.serving.errors import BusyError, NotReadyError
 from foretoken.serving.http.bodies import Asked, Body, GoneError, parse
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
@@ -26,6 +27,7 @@ from foretoken.serving.schema import ErrorAnswer
 from foretoken.serving.tasks import Document, Task
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _LARGE = 2**16  # bytes or characters that are read beside the event loop, one after the other
 _bearer = HTTPBearer(auto_error=False, description="the key that the server was started with, if any")
 
@@ -84,14 +86,15 @@ class Service:
         whole = await body.whole()
         if len(whole) <= _LARGE:
             return parse(model, whole, self.settings)
-        return await anyio.to_thread.run_sync(parse, model, whole, self.settings, limiter=self._large)
+        return await self._after_others(parse, model, whole, self.settings)
 
     async def ask(self, http: Request, adapter: Adapter, documents: Sequence[Document], task: Task[T]) -> list[T]:
         """Have documents answered; the request is given up when its client leaves."""
         http.scope["state"].setdefault("log", {}).update(adapter=adapter.name, documents=len(documents))
         request = engines.Request(adapter.name, documents, task)
-        limiter = self._large if sum(item.characters for item in documents) > _LARGE else None
-        answers = asyncio.wrap_future(await anyio.to_thread.run_sync(self.running.submit, request, limiter=limiter))
+        is_large = sum(item.characters for item in documents) > _LARGE
+        submit = self._after_others if is_large else run_in_threadpool
+        answers = asyncio.wrap_future(await submit(self.running.submit, request))
         gone = asyncio.ensure_future(_disconnected(http))
         either: set[asyncio.Future[Any]] = {answers, gone}
         try:
@@ -102,6 +105,19 @@ class Service:
         finally:
             gone.cancel()
             answers.cancel()  # and with it the engine's future, unless it is done
+
+    async def _after_others(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run on another thread what takes time and memory, one after the other; no longer wait than for an answer."""
+        try:
+            with anyio.fail_after(self.settings.limits.seconds_expected):
+                await self._large.acquire()
+        except TimeoutError:
+            self.metrics.rejected("large requests")
+            raise BusyError("too many large requests are being read; try again later", 1) from None
+        try:
+            return await run_in_threadpool(function, *args, **options)
+        finally:
+            self._large.release()
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run something on the engine's thread."""
