@@ -8,9 +8,11 @@ from __future__ import annotations
 import time
 import uuid
 from array import array
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
 
 
 def _packed(numbers: list[int]) -> array[int]:
@@ -20,12 +22,9 @@ def _packed(numbers: list[int]) -> array[int]:
 
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Texts = Annotated[list[Text], Field(min_length=1, fail_fast=True)]
-TokenIds = Annotated[
-    list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True), AfterValidator(_packed)
-]
-ManyTokenIds = Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
-Input = Annotated[Text | Texts | TokenIds | ManyTokenIds, Field(union_mode="left_to_right")]
+Many = Annotated[list[T], Field(min_length=1, fail_fast=True)]
+TokenIds = Annotated[Many[Annotated[int, Field(ge=0, lt=2**31)]], AfterValidator(_packed)]
+Input = Annotated[Text | Many[Text] | TokenIds | Many[TokenIds], Field(union_mode="left_to_right")]
 
 
 class Asked(BaseModel):
@@ -64,7 +63,7 @@ class ClassifyRequest(Asked):
     )
     model: str | None = Field(None, description="the adapter; may be left out where there is one")
     input: Input = Field(description="texts, or token numbers of texts")
-    text_pair: Text | Texts | None = Field(None, description="second texts, for adapters trained on pairs")
+    text_pair: Text | Many[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
     truncate_prompt_tokens: int | None = Field(None, ge=-1, description="read no more tokens; -1: as in training")
     use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
@@ -125,10 +124,6 @@ class ChoiceQuestion(Asked):
     choices: list[Text] = Field(min_length=2, fail_fast=True)
 
 
-Questions = Annotated[list[Question], Field(min_length=1, fail_fast=True)]
-ChoiceQuestions = Annotated[list[ChoiceQuestion], Field(min_length=1, fail_fast=True)]
-
-
 class PipelineRequest(Asked):
     """The request of the Hugging Face inference API; what the inputs are depends on the adapter."""
 
@@ -141,7 +136,7 @@ class PipelineRequest(Asked):
             ]
         },
     )
-    inputs: Text | Texts | Question | Questions | ChoiceQuestion | ChoiceQuestions = Field(
+    inputs: Text | Many[Text] | Question | Many[Question] | ChoiceQuestion | Many[ChoiceQuestion] = Field(
         union_mode="left_to_right", description="texts; questions with their contexts; or questions with their choices"
     )
     parameters: PipelineParameters = Field(default_factory=lambda: PipelineParameters.model_validate({}))

@@ -39,16 +39,10 @@ class ServeCommand:
     )
     precision: Precision = option(PRECISION, "fp32")
     allowed_hosts: list[str] | None = option(
-        "name by which clients may call the server, *.example.com for all in example.com, * for any; may be repeated "
-        "(default: with a key any; without, localhost and --host, and where others reach it, any address)",
+        "name in clients' addresses of a server without a key, *.a.com or * for any; may be repeated (default: localhost)",
         None,
     )
-    connections: int = option(
-        "connections at a time; one more takes the place of the one whose client has been silent longest",
-        1000,
-        at_least=10,
-        at_most=10**6,
-    )
+    connections: int = option("at a time; beyond, a silent client makes room", 1000, at_least=10, at_most=10**6)
     cors: list[str] | None = option("origin of web pages that may call the server; may be repeated", None)
     tokens_per_batch: int = option("tokens of a forward pass", 8192, at_least=1, at_most=10**8)
     max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -30,12 +30,9 @@ Asked = TypeVar("Asked", bound=BaseModel)
 class RefusedError(HTTPException):
     """A request that is answered before its route has answered it."""
 
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status, message, headers)
-
 
 class GoneError(Exception):
-    """The client has left, or does not take the answer."""
+    """The client has left."""
 
 
 @dataclass
@@ -73,6 +70,7 @@ class Body:
         self.length = int(self.header(b"content-length") or 0)
         self.is_whole = not self.length and b"transfer-encoding" not in self.headers
         bodies.running += self.is_whole
+        self.ends = time.monotonic() + self.settings.client_seconds
         self.peer, self.read, self.booked = (scope.get("client") or ("",))[0], 0, 0
 
     def header(self, name: bytes) -> str:
@@ -81,16 +79,10 @@ class Body:
 
     async def whole(self) -> bytearray:
         """Return all of it."""
-        parts, seconds = bytearray(), self.settings.client_seconds
-        try:
-            await asyncio.wait_for(self._fill(parts), seconds)
-        except asyncio.TimeoutError:
-            raise RefusedError(408, f"the body took longer than {seconds:g} s; send it again") from None
-        return parts
-
-    async def _fill(self, parts: bytearray) -> None:
+        parts = bytearray()
         while not self.is_whole:
             parts += (await self.next()).get("body", b"")
+        return parts
 
     async def next(self) -> Message:
         """Return the next part; after the last one, what comes then."""
@@ -100,9 +92,11 @@ class Body:
             raise RefusedError(413, f"the body has {self.length:,} bytes; at most {self.most:,} are taken")
         seconds = self.settings.client_seconds
         try:
-            message = await asyncio.wait_for(self.receive(), seconds)
+            message = await asyncio.wait_for(
+                self.receive(), seconds if self.is_upload else self.ends - time.monotonic()
+            )
         except asyncio.TimeoutError:
-            raise RefusedError(408, f"nothing of the body came for {seconds:g} s; send it again") from None
+            raise RefusedError(408, f"the body did not come within {seconds:g} s; send it again") from None
         self._count(message)
         if self.read > self.most:
             raise RefusedError(413, f"the body has more than {self.most:,} bytes")

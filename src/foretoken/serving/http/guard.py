@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
@@ -41,7 +40,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         start, body = time.perf_counter(), Body(scope, receive, self.bodies)
-        answer = _Answer(scope, body, send, self.settings.client_seconds)
+        answer = _Answer(scope, body, send)
         scope.setdefault("state", {}).update(request_id=answer.request_id, body=body)
         try:
             self._admit(scope, body)
@@ -87,7 +86,6 @@ class _Answer:
     scope: Scope
     body: Body
     sender: Send
-    seconds: float
     status: int = 0
 
     @cached_property
@@ -105,17 +103,10 @@ class _Answer:
                 more.append((b"connection", b"close"))
             message = {**message, "headers": [*message["headers"], *more]}
         elif not (message.get("more_body") or self.body.is_whole):
-            await self._send({**message, "more_body": True})
+            await self.sender({**message, "more_body": True})
             await self.body.drain()
             message = {"type": "http.response.body", "body": b""}
-        await self._send(message)
-
-    async def _send(self, message: Message) -> None:
-        """Send a part; a client that takes nothing is given up."""
-        try:
-            await asyncio.wait_for(self.sender(message), self.seconds)
-        except asyncio.TimeoutError:
-            raise GoneError from None
+        await self.sender(message)
 
     async def refuse(self, error: RefusedError) -> None:
         """Answer with an error."""

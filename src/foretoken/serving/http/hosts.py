@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from foretoken.errors import ConfigError, quoted
 from foretoken.serving.http.settings import ServerSettings
@@ -36,7 +36,8 @@ class Hosts:
             raise ConfigError(f"--allowed-hosts: got {quoted(wrong[0])}; expected a name like example.com, or *.a.com")
         bound = _plain(settings.host)
         self._allows_all = "*" in names or not (names or settings.api_key is None)
-        self._allows_addresses = not names and bound != "localhost" and not (_is_address(bound) and _is_loopback(bound))
+        address = _address(bound)
+        self._allows_addresses = not names and not (bound == "localhost" if address is None else address.is_loopback)
         self._names = {*names, *_LOOPBACK, bound, *([socket.gethostname().lower()] if self._allows_addresses else [])}
 
     def allows(self, header: str | None) -> bool:
@@ -47,21 +48,17 @@ class Hosts:
             return False
         name = _plain(match[1])
         wild = {f"*{name[place:]}" for place, letter in enumerate(name) if letter == "."}
-        return bool(self._names & {name, *wild}) or (self._allows_addresses and _is_address(name))
+        return bool(self._names & {name, *wild}) or (self._allows_addresses and _address(name) is not None)
 
 
 def _plain(name: str) -> str:
     """Return an address in its short form, and a name in small letters."""
     bare = name.strip("[]").lower()
-    return str(ip_address(bare)) if _is_address(bare) else bare
+    return str(_address(bare) or bare)
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     try:
-        return bool(ip_address(name))
+        return ip_address(name)
     except ValueError:
-        return False
-
-
-def _is_loopback(address: str) -> bool:
-    return ip_address(address).is_loopback
+        return None

@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -121,32 +122,6 @@ class _Serving:
             self.failure, self.server.should_exit = error, True
 
 
-class Waiting:
-    """Connections whose clients have something to send or to take, the one that has had longest first, by peer."""
-
-    def __init__(self) -> None:
-        self._peers: dict[str, dict[Protocol, None]] = {}
-
-    def add(self, connection: Protocol) -> None:
-        """Take up a connection, unless it is here already."""
-        self._peers.setdefault(connection.peer, {})[connection] = None
-
-    def discard(self, connection: Protocol) -> None:
-        """Let go of a connection."""
-        others = self._peers.get(connection.peer, {})
-        others.pop(connection, None)
-        if not others:
-            self._peers.pop(connection.peer, None)
-
-    def end_one(self) -> None:
-        """End the connection that has kept us waiting longest, of the peer that has most of them."""
-        most = max(self._peers.values(), key=len, default={})
-        for connection in list(most)[:1]:
-            self.discard(connection)
-            connection.connections.discard(connection)
-            connection.transport.abort()
-
-
 class _Connection(h11.Connection):
     """h11's, for bodies in parts of some size: each costs it as much time as many bytes."""
 
@@ -172,7 +147,7 @@ class Protocol(H11Protocol):
 
     seconds = 30.0
     most = 1000
-    waiting: Waiting
+    waiting: dict[Protocol, None]  # for what their clients send or take, the one that has waited longest first
     peer = ""
     _head: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
@@ -187,9 +162,9 @@ class Protocol(H11Protocol):
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
         self._head = self.loop.call_later(self.seconds, self._give_up)
-        self.waiting.add(self)
+        self.waiting[self] = None
         if len(self.connections) > self.most:
-            self.waiting.end_one()
+            self._make_room()
 
     def data_received(self, data: bytes) -> None:
         """Wait for the rest where a head is not whole yet."""
@@ -224,7 +199,7 @@ class Protocol(H11Protocol):
         """Wait no more."""
         self._stop_head()
         super().connection_lost(exc)  # which resumes writing
-        self.waiting.discard(self)
+        self.waiting.pop(self, None)
 
     def send_400_response(self, msg: str) -> None:
         """Answer to what is no HTTP as to every other mistake, and close when the client has had time to read it."""
@@ -242,7 +217,18 @@ class Protocol(H11Protocol):
 
     def _look(self) -> None:
         is_waiting = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) or self.flow.write_paused
-        (self.waiting.add if is_waiting else self.waiting.discard)(self)
+        if not is_waiting:
+            self.waiting.pop(self, None)
+        elif not self.transport.is_closing():
+            self.waiting.setdefault(self)
+
+    def _make_room(self) -> None:
+        """End the connection that has waited longest, of the peer that has most of them."""
+        ((peer, _),) = Counter(connection.peer for connection in self.waiting).most_common(1)
+        longest = next(connection for connection in self.waiting if connection.peer == peer)
+        del self.waiting[longest]
+        self.connections.discard(longest)
+        longest.transport.abort()
 
     def _stop_head(self) -> None:
         if self._head is not None:
@@ -260,7 +246,7 @@ def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config
     protocol: Any = type(
         "Protocol",
         (Protocol,),
-        {"seconds": settings.client_seconds, "most": open_files(settings.connections), "waiting": Waiting()},
+        {"seconds": settings.client_seconds, "most": open_files(settings.connections), "waiting": {}},
     )
     return uvicorn.Config(
         make_app(service),
