@@ -544,6 +544,18 @@ def test_clients_that_do_not_read_make_room(open_server):
             assert honest.get("/health/live").status_code == 200
 
 
+@pytest.mark.slow
+def test_an_answer_that_is_not_taken_is_not_waited_for(hostile):
+    with connect(hostile) as slow:
+        slow.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        time.sleep(5)
+        parts = []
+        with suppress(ConnectionResetError):
+            while part := slow.recv(65536):
+                parts.append(part)
+        assert 0 < b"".join(parts).count(b"HTTP/1.1 200") < 1000
+
+
 @pytest.mark.parametrize("size", [1, 40])
 def test_a_body_in_crumbs_is_refused(open_server, size):
     """h11 takes as long for a chunk of one byte as for thousands."""

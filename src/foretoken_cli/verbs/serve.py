@@ -39,7 +39,7 @@ class ServeCommand:
     )
     precision: Precision = option(PRECISION, "fp32")
     allowed_hosts: list[str] | None = option(
-        "name in clients' addresses of a server without a key, *.a.com or * for any; may be repeated (default: localhost)",
+        "name by which clients call the server, or *.a.com; may be repeated (default: localhost; any with a key)",
         None,
     )
     connections: int = option("at a time; beyond, a silent client makes room", 1000, at_least=10, at_most=10**6)

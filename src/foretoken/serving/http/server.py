@@ -27,6 +27,7 @@ from foretoken.serving.engine import Engine
 from foretoken.serving.folders import check_name, checked_folder
 from foretoken.serving.http.app import make_app
 from foretoken.serving.http.guard import error_answer
+from foretoken.serving.http.hosts import Hosts
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
@@ -280,8 +281,9 @@ def checked(settings: ServerSettings) -> str:
 
     Raises:
         AdapterError: a folder holds no usable adapter.
-        ConfigError: there is nothing to serve, or adapters of two models.
+        ConfigError: there is nothing to serve, adapters of two models, or a host that is no name.
     """
+    Hosts(settings)
     if settings.adapters is not None and not settings.adapters.is_dir():
         raise ConfigError(f"--adapters: {settings.adapters} is not a folder; make it, or name another")
     named: dict[str, str] = {}
