@@ -3,18 +3,22 @@
 import asyncio
 import io
 import json
+import random
 import socket
 import stat
 import time
 import zipfile
-from contextlib import asynccontextmanager, closing
-from urllib.parse import urlsplit
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
+import requests
 
 from foretoken.serving.engine import Limits
-from foretoken.serving.http.guard import BODIES, Guard
+from foretoken.serving.http.bodies import BODIES
+from foretoken.serving.http.guard import Guard
+from foretoken.serving.http.hosts import Hosts
 from foretoken.serving.http.logs import json_logs
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
@@ -68,7 +72,7 @@ def read_all(connection):
     return b"".join(parts)
 
 
-HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer open\r\n"
 
 
 @pytest.mark.parametrize(
@@ -117,36 +121,43 @@ def test_a_hundred_megabytes_are_refused_unread(hostile):
 
 
 def test_bodies_that_are_in_memory_together_are_bounded():
+    """By the bytes that have come, and no peer takes the room of all others."""
+    waiting = {"type": "http.request", "body": b"a" * 100, "more_body": True}
+
     async def app(scope, receive, send):
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await scope["state"]["body"].whole()
 
     async def crowd():
-        settings = ServerSettings(sources={}, body_bytes=100)
-        guard = Guard(app, settings=settings, metrics=Metrics())
-        gate, sent = asyncio.Event(), []
+        guard = Guard(app, settings=ServerSettings(sources={}, body_bytes=100), metrics=Metrics())
 
-        async def receive():
-            await gate.wait()
-            return {"type": "http.request", "body": b"a" * 100}
+        def ask(peer, *messages, length=b"200"):
+            sent, coming = [], [*messages]
 
-        async def send(message):
-            sent.append(message.get("status"))
+            async def receive():
+                return coming.pop() if coming else await asyncio.sleep(60)
 
-        def ask(headers):
-            scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers}
-            return asyncio.create_task(guard(scope, receive, send))
+            async def send(message):
+                sent.append(message.get("status"))
 
-        waiting = [ask([(b"content-length", b"100")]) for _ in range(BODIES)]
-        while guard.held < BODIES * 100:
-            await asyncio.sleep(0)
-        await ask([(b"transfer-encoding", b"chunked")])
-        refused = list(sent)
-        gate.set()
-        await asyncio.gather(*waiting)
-        return refused[0], sent.count(200), guard.held
+            headers = [(b"host", b"localhost"), (b"content-length", length)]
+            scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers, "client": (peer, 1)}
+            return asyncio.create_task(guard(scope, receive, send)), sent
 
-    assert asyncio.run(crowd()) == (429, BODIES, 0)
+        tasks = [ask("silent", length=b"100")[0] for _ in range(10 * BODIES)]
+        tasks += [ask("greedy", waiting, length=b"100")[0] for _ in range(BODIES // 2)]
+        await asyncio.sleep(0.05)
+        refused, sent = ask("greedy", waiting, length=b"100")
+        other, _ = ask("honest", waiting, length=b"100")
+        await asyncio.sleep(0.05)
+        held = dict(guard.bodies.held)
+        for task in [*tasks, refused, other]:
+            task.cancel()
+        await asyncio.gather(*tasks, refused, other, return_exceptions=True)
+        return sent, held, +guard.bodies.held
+
+    sent, held, left = asyncio.run(crowd())
+    assert (sent[:1], left) == ([429], {})
+    assert held == {None: 100 * (BODIES // 2 + 1), "greedy": 100 * BODIES // 2, "honest": 100}
 
 
 @pytest.mark.parametrize(
@@ -367,7 +378,7 @@ def test_nothing_that_is_sent_is_in_the_log(hostile, bank, capsys):
     lines = [json.loads(line) for line in printed.splitlines()]
     asked = [line for line in lines if line["message"] == "request"]
     found = [(line["route"], line["status"]) for line in asked]
-    assert found == [("/classify", 424), ("/classify", 422), ("/models/{adapter}", 404), ("/classify", 422)]
+    assert found == [("/classify", 424), ("/classify", 422), ("/models/{adapter}", 404), ("/classify", 415)]
     assert {"request_id": "mine", "adapter": "spam", "documents": 1}.items() <= asked[0].items()
     assert secret not in printed
     assert "open" not in printed
@@ -381,3 +392,217 @@ def test_a_server_that_is_starting_says_so(adapters):
         assert answer.status_code == 503
         assert answer.headers["retry-after"]
         assert client.get("/").status_code == 200
+
+
+CONNECTIONS = 40
+
+
+@pytest.fixture(scope="module")
+def open_server(adapters):
+    """A server without a key, for few connections and slow clients, and an honest client of it."""
+    settings = ServerSettings(sources={}, client_seconds=20, body_bytes=10**6, connections=CONNECTIONS)
+    store = make_store(adapters[0], {"spam": adapters[1]["spam"]})
+    with (
+        serving(store, settings=settings) as (address, service),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+        client.service = service
+        yield client
+
+
+def refused(answer, *statuses):
+    """Return the message of an answer that is one of the server's own, whatever was sent."""
+    assert answer.status_code in statuses, (answer.status_code, answer.text[:300])
+    error = json.loads(answer.content.decode())["error"]
+    assert (error["code"], len(answer.content) < 2000) == (answer.status_code, True)
+    assert error["message"].isprintable()
+    return error["message"]
+
+
+def costly(chance):
+    """Return JSON that is short for what it makes: lists of small things, deep, wide, or of long numbers."""
+    unit = chance.choice(
+        [b"{}", b"[]", b"1", b"-0.0", b"1e308", b"null", b"NaN", b'""', b'"\\ud83d\\ude00"', b"9" * 300]
+    )
+    for _ in range(chance.randrange(4)):
+        wide = b",".join([unit] * chance.choice([1, 2, 40]))
+        unit = chance.choice([b"[%s]", b'{"a":%s}', b'{"question":"a","context":%s}', b'{"text":%s}']) % wide
+    name = chance.choice([b"input", b"inputs", b"id", b"parameters"])
+    return b'{"model":"spam","' + name + b'":[' + b",".join([unit] * (900_000 // (len(unit) + 1))) + b"]}"
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_body_costs_more_than_it_says(open_server, seed):
+    """The example of the issue took seconds and gigabytes: every item and every branch of a union had its error."""
+    body = b'{"model":"spam","input":[' + b"{}," * 300_000 + b"{}]}" if seed == 0 else costly(random.Random(seed))
+    route = "/models/spam" if b'"inputs"' in body else "/classify"
+    start = time.perf_counter()
+    answer = open_server.post(route, content=body, headers={"content-type": "application/json"})
+    assert refused(answer, 413, 422)
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize("name", [r"\ud800", r"\u0000\r\nset-cookie: a=b", r"\u202e", "a" * 500_000, r"\ud83d\ude00"])
+def test_what_is_sent_back_is_short_and_prints(open_server, name):
+    json_type = {"content-type": "application/json", "x-request-id": "a\tb"}
+    for body in (f'{{"model": "{name}", "input": "a"}}', f'{{"{name}": 1}}', f'{{"id": "{name}", "input": [1.5]}}'):
+        answer = open_server.post("/v1/embeddings", content=body, headers=json_type)
+        assert refused(answer, 404, 422)
+        assert "set-cookie" not in answer.headers
+        assert answer.headers["x-request-id"].isalnum()
+    for path in (f"/models/{quote(name.encode().decode('unicode_escape')[:2000], errors='surrogatepass')}", "/%ff%00"):
+        assert refused(open_server.post(path, content=b'{"inputs": "a"}', headers=json_type), 404)
+
+
+def test_a_fault_of_the_server_is_json_too(open_server, monkeypatch):
+    monkeypatch.setattr(open_server.service.metrics, "page", lambda _: "\ud800".encode())
+    assert "log" in refused(open_server.get("/metrics"), 500)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        *(({"input": value}, "input") for value in (None, True, 1, [], [[]], "", [""], ["a", 1], [1, "a"], [[1], "a"])),
+        *(({"input": [3, value]}, "input.1: ") for value in (-1, True, 1.0, 2**31, 10**400, None)),
+        ({"input": [3, 10_000]}, "token numbers: got 10000, expected some, each from 0 to "),
+        ({"input": [[3], [2**31 - 1]]}, "token numbers: got 2147483647"),
+        ({"input": [3, 4], "text_pair": "a", "model": "relevance"}, "text_pair: token numbers"),
+        *(({"truncate_prompt_tokens": value}, "truncate_prompt_tokens: ") for value in (0, 2, -2, True, 1.5, "9")),
+        *(({"coverage": value}, "coverage") for value in (-0.1, 1.1, True, "0.5")),
+        ({"model": 1}, "model: "),
+    ],
+)
+def test_mistakes_of_a_client_name_the_field(server, fields, message):
+    body = json.dumps({"model": "spam", "input": "word1"} | fields)
+    answer = server.post("/classify", content=body, headers={"content-type": "application/json"})
+    assert message in refused(answer, 422)
+    assert {"constrained", "function-after"}.isdisjoint(refused(answer, 422).split("["))
+
+
+def test_numbers_of_tokens_that_are_large_are_those_of_training(server):
+    for most in (-1, 3, 10**400):
+        body = f'{{"model": "spam", "input": "word1 word2", "truncate_prompt_tokens": {most}}}'
+        answer = server.post("/classify", content=body, headers={"content-type": "application/json; charset=utf-8"})
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"content-type": "text/plain"}, {"content-type": "application/json", "content-encoding": "gzip"}]
+)
+def test_pages_of_strangers_cannot_send_what_browsers_send_unasked(open_server, headers):
+    """And what is compressed is not unpacked."""
+    answer = open_server.post("/classify", content=b'{"model": "spam", "input": "a"}', headers=headers)
+    assert "content-" in refused(answer, 415)
+
+
+@pytest.mark.parametrize(
+    ("host", "settings", "is_right"),
+    [
+        *((host, {}, True) for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]:80", "[0:0:0:0:0:0:0:1]")),
+        *((host, {}, False) for host in ("a.com", "127.0.0.1.a.com", "localhost.a.com", "a@localhost", "", "10.0.0.1")),
+        *((host, {}, False) for host in ("[::2]", "[localhost]:x", "localhost/a", "localhost, a.com", "\xe9")),
+        ("a.com", {"api_key": "open"}, True),
+        ("a.com", {"api_key": "open", "allowed_hosts": ("b.com",)}, False),
+        ("a.b.com", {"allowed_hosts": ("*.B.com",)}, True),
+        ("ab.com", {"allowed_hosts": ("*.b.com",)}, False),
+        ("10.0.0.1:80", {"host": "0.0.0.0"}, True),
+        ("a.com", {"host": "0.0.0.0"}, False),
+        ("mine", {"host": "mine"}, True),
+        ("127.0.0.2", {"host": "127.0.0.2"}, True),
+        (None, {}, True),
+    ],
+)
+def test_a_server_without_a_key_has_names_of_its_own(host, settings, is_right):
+    assert Hosts(ServerSettings(sources={}, **settings)).allows(host) == is_right
+
+
+def test_other_names_are_refused_with_the_option_that_adds_them(open_server):
+    answer = open_server.get("/v1/models", headers={"host": "evil.example"})
+    assert "--allowed-hosts" in refused(answer, 421)
+    with connect(open_server) as old:
+        old.sendall(b"GET /health/live HTTP/1.0\r\n\r\n")
+        assert read_all(old).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("start", ["POST /classify", "POST /nowhere", "PUT /classify", "POST /v1/adapters/a"])
+def test_key_and_route_come_before_the_body(hostile, start):
+    expected = {"POST /nowhere": 404, "PUT /classify": 405}.get(start, 401)
+    with connect(hostile) as stranger:
+        head = "Host: x\r\nExpect: 100-continue\r\nContent-Length: 900000\r\nAuthorization: Bearer \xff\xfe"
+        stranger.sendall(f"{start} HTTP/1.1\r\n{head}\r\n\r\n".encode("latin-1"))
+        stranger.settimeout(2)
+        assert stranger.recv(65536).startswith(f"HTTP/1.1 {expected}".encode())
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_over_the_limit_gets_an_answer_that_arrives(open_server, is_chunked):
+    """requests and httpx send all of a body before they read; a connection that is closed on them has no answer."""
+    parts = [b"a" * 10**5] * 40
+    for post in (requests.post, httpx.post):
+        content = iter(parts) if is_chunked else b"".join(parts)
+        name = "data" if post is requests.post else "content"
+        headers = {"content-type": "application/json"}
+        answer = post(f"{open_server.base_url}/classify", **{name: content}, headers=headers, timeout=60)
+        assert "1,000,000 " in refused(answer, 413)
+        assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health/live HTTP/1.1\r\nHost: loc", HEAD + b"Content-Length: 9\r\n\r\n{"])
+def test_connections_that_wait_for_their_client_make_room(open_server, sent):
+    sent = sent.replace(b"Host: x", b"Host: localhost")
+    with ExitStack() as stack:
+        silent = [stack.enter_context(connect(open_server)) for _ in range(5 * CONNECTIONS)]
+        for connection in silent:
+            with suppress(OSError):
+                connection.sendall(sent)
+        with httpx.Client(base_url=open_server.base_url, timeout=5) as honest:
+            is_fine(honest)
+            is_fine(honest)
+        silent[0].settimeout(5)
+        assert read_all(silent[0]) == b""
+
+
+def test_clients_that_do_not_read_make_room(open_server):
+    body = json.dumps({"model": "spam", "input": ["word1"] * 200}).encode()
+    asked = HEAD.replace(b"Host: x", b"Host: localhost") + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with ExitStack() as stack:
+        for _ in range(2 * CONNECTIONS):
+            with suppress(OSError):
+                stack.enter_context(connect(open_server)).sendall(asked)
+        with httpx.Client(base_url=open_server.base_url, timeout=20) as honest:
+            assert honest.get("/health/live").status_code == 200
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_not_taken_is_not_waited_for(hostile):
+    with connect(hostile) as slow:
+        slow.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        time.sleep(5)
+        parts = []
+        with suppress(ConnectionResetError):
+            while part := slow.recv(65536):
+                parts.append(part)
+        assert 0 < b"".join(parts).count(b"HTTP/1.1 200") < 1000
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_a_body_in_crumbs_is_refused(open_server, size):
+    """h11 takes as long for a chunk of one byte as for thousands."""
+    chunk = b"%x\r\n" % size + b"a" * size + b"\r\n"
+    with connect(open_server) as crumbs:
+        crumbs.sendall(HEAD.replace(b"Host: x", b"Host: localhost") + b"Transfer-Encoding: chunked\r\n\r\n")
+        with suppress(OSError):
+            crumbs.sendall(chunk * 20_000)
+        assert b"small parts" in read_all(crumbs)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"a" * 300_000]
+)
+def test_what_is_no_http_is_told_so(open_server, sent):
+    with connect(open_server) as other:
+        other.sendall(sent)
+        head, _, body = read_all(other).partition(b"\r\n\r\n")
+    status = 431 if sent[:1] == b"a" else 400
+    assert head.startswith(f"HTTP/1.1 {status}".encode())
+    assert json.loads(body)["error"]["code"] == status

@@ -22,7 +22,8 @@ class Simulated:
         self.now, self.arrivals, self.waits, self.refused = 0.0, [], [], []
         self.engine = Engine(store, padded=padded, clock=lambda: self.now)
         self.engine.state = "ready"
-        monkeypatch.setattr(store.bank, "__class__", type("Timed", (type(store.bank),), {"__call__": self.compute}))
+        timed = {"__call__": self.compute, "hidden_states": self.compute}
+        monkeypatch.setattr(store.bank, "__class__", type("Timed", (type(store.bank),), timed))
 
     def compute(self, inputs, adapter_names):
         self.engine._finishing.submit(lambda: None).result()  # answers are made on another thread
@@ -81,3 +82,21 @@ def test_what_is_accepted_under_overload_takes_about_as_long_as_at_saturation(si
     assert found[5.0][0] <= 2.5  # of the two seconds that a request may be expected to take
     assert found[5.0][1] >= 0.95 * capacity  # refusing costs nothing of what can be answered
     assert found[5.0][2] > 3 * LASTING * capacity
+
+
+@pytest.mark.parametrize("words", [1, 60])
+def test_a_burst_right_after_the_start_is_refused_as_a_later_one_is(simulated, monkeypatch, words):
+    """The speed was not known before the first full batch, and all of a burst was accepted."""
+    monkeypatch.setattr(simulated.engine._worker, "start", lambda: None)
+    simulated.engine.start()
+    waits = simulated.run([(simulated.now, " ".join(["word1"] * words))] * 1500)
+    assert max(waits) <= 2.5
+    assert len(simulated.refused) >= 500
+    assert len(waits) >= 5
+
+
+def test_texts_that_are_being_tokenised_count(simulated):
+    simulated.engine._tokens_per_second = 100.0
+    simulated.engine._reserve(1, 300)
+    with pytest.raises(BusyError, match="overload"):
+        simulated.engine.submit(Request("spam", [Document("word1")], Classify()))

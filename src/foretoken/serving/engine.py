@@ -19,6 +19,7 @@ from torch import Tensor
 
 from foretoken.errors import AdapterError, ForetokenError
 from foretoken.serving.adapters import Adapter
+from foretoken.serving.bank import BASE
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
 from foretoken.serving.scheduler import Pending, Queue, Row
 from foretoken.serving.store import Store
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _LEAST_TOKENS = 512  # of a batch, however slow the machine is
 _FIRST_TOKENS = 2048  # of a batch while the speed is not known
+_TYPICAL = 128  # tokens of a row, when the speed is measured
+_CHARACTERS = 4  # of a token, while a text is being tokenised
 _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
 
@@ -113,7 +116,7 @@ class Engine:
         self.state: State = "new"
         self._padded, self._clock = not store.bank.packs if padded is None else padded, clock
         self._queue, self._calls = Queue(), deque[tuple[Callable[[], Any], Future[Any]]]()
-        self._reserved = 0
+        self._reserved = self._coming = 0  # documents that are being tokenised, and their tokens, about
         self._running: list[Row] = []
         self._tokens_per_second = 0.0
         self._running_tokens, self._running_since = 0, 0.0
@@ -123,10 +126,26 @@ class Engine:
         self._readers = ThreadPoolExecutor(2, "foretoken-adapters")
 
     def start(self) -> Engine:
-        """Start the thread that owns the model."""
+        """Measure how fast the model is, so that the first requests are refused as later ones are; start its thread."""
+        self._measure()
         self.state = "ready"
         self._worker.start()
         return self
+
+    def _measure(self) -> None:
+        """Time the pretrained model on a small batch, twice: the first one is slow. Full batches say more, later."""
+        length = min(_TYPICAL, self.store.frozen.settings.max_length)
+        ids = torch.zeros((max(1, _LEAST_TOKENS // length), length), dtype=torch.long)
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        try:
+            for _ in range(2):
+                start = self._clock()
+                self.store.bank.hidden_states(batch, [BASE] * len(ids))
+                seconds = self._clock() - start
+        except Exception as error:  # a model that needs more than tokens; its requests tell
+            log.warning("the model's speed is not known yet: %s", type(error).__name__)
+            return
+        self._tokens_per_second = ids.numel() / seconds if seconds > 0 else 0.0
 
     def close(self) -> None:
         """Take no more requests, answer those that were taken, and end."""
@@ -166,12 +185,14 @@ class Engine:
         self._check(request)
         adapter = self.store.hold(request.adapter)
         try:
-            self._reserve(len(request.documents), self._patience(request))
+            count, longest = len(request.documents), adapter.settings.max_length
+            tokens = sum(min(document.characters // _CHARACTERS, longest) for document in request.documents)
+            self._reserve(count, tokens, self._patience(request))
             try:
                 prepared = [request.task.prepare(adapter, document) for document in request.documents]
                 computed = self._put(adapter, request, prepared)
             finally:
-                self._reserve(-len(request.documents))
+                self._reserve(-count, -tokens)
         except BaseException:
             self.store.release(adapter)
             raise
@@ -227,7 +248,7 @@ class Engine:
         limit = min(self.limits.seconds_expected, self.limits.seconds_waiting)
         return limit if request.timeout is None else min(request.timeout, self.limits.seconds_waiting)
 
-    def _reserve(self, documents: int, patience: float = math.inf) -> None:
+    def _reserve(self, documents: int, tokens: int, patience: float = math.inf) -> None:
         """Keep places in the queue for documents that are being tokenised, or refuse them before they are."""
         with self._changed:
             waiting = len(self._queue) + self._reserved
@@ -237,6 +258,7 @@ class Engine:
                 if self._expected() > patience:
                     self._refuse("overload")
             self._reserved += documents
+            self._coming += tokens
 
     def _put(self, adapter: Adapter, request: Request[T], prepared: list[Prepared[T]]) -> Future[list[Tensor]]:
         rows = [row for document in prepared for row in document.rows]
@@ -269,16 +291,15 @@ class Engine:
     def _expected_wait(self) -> float:
         """Return the seconds until all that wait have run, at the speed of the last full batches.
 
-        Rows that are being tokenised count as the others do on average, and of the running batch what is left of it.
-        One that is overdue, or whose speed is not known, is taken to need as long again as it has been.
+        Of texts that are being tokenised their letters tell, and of the running batch what is left of it counts. One
+        that is overdue, or whose speed is not known, is taken to need as long again as it has been.
         """
-        speed, rows = self._tokens_per_second, len(self._queue)
+        speed = self._tokens_per_second
         elapsed = self._clock() - self._running_since if self._running_tokens else 0.0
         if not speed:
             return elapsed
-        coming = self._reserved * self._queue.tokens / rows if rows else 0.0
         running = abs(self._running_tokens / speed - elapsed)
-        return (self._queue.tokens + coming) / speed + running
+        return (self._queue.tokens + self._coming) / speed + running
 
     def _budget(self) -> int:
         """Return the tokens of the next batch: no more than run in half of what a request may be expected to wait."""

@@ -7,14 +7,30 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Literal
+from array import array
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
+
+
+def _packed(numbers: list[int]) -> array[int]:
+    """Return token numbers in the memory that their digits took, and not in ten times as much."""
+    return array("i", numbers)
+
 
 Text = Annotated[str, Field(min_length=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
-TokenIds = list[Annotated[int, Field(ge=0)]]
-Input = Text | list[Text] | TokenIds | list[TokenIds]
+Many = Annotated[list[T], Field(min_length=1, fail_fast=True)]
+TokenIds = Annotated[Many[Annotated[int, Field(ge=0, lt=2**31)]], AfterValidator(_packed)]
+Input = Annotated[Text | Many[Text] | TokenIds | Many[TokenIds], Field(union_mode="left_to_right")]
+
+
+class Asked(BaseModel):
+    """A request: numbers are numbers, and neither texts nor true."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 class Usage(BaseModel):
@@ -39,7 +55,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorBody
 
 
-class ClassifyRequest(BaseModel):
+class ClassifyRequest(Asked):
     """vLLM's request, with abstention and pairs of texts."""
 
     model_config = ConfigDict(
@@ -47,7 +63,7 @@ class ClassifyRequest(BaseModel):
     )
     model: str | None = Field(None, description="the adapter; may be left out where there is one")
     input: Input = Field(description="texts, or token numbers of texts")
-    text_pair: Text | list[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
+    text_pair: Text | Many[Text] | None = Field(None, description="second texts, for adapters trained on pairs")
     truncate_prompt_tokens: int | None = Field(None, ge=-1, description="read no more tokens; -1: as in training")
     use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
@@ -85,7 +101,7 @@ class Score(BaseModel):
     label: str
 
 
-class PipelineParameters(BaseModel):
+class PipelineParameters(Asked):
     """Options of transformers' pipelines."""
 
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] = "simple"
@@ -94,21 +110,21 @@ class PipelineParameters(BaseModel):
     top_k: int | None = Field(None, ge=1, description="classes: how many are answered")
 
 
-class Question(BaseModel):
+class Question(Asked):
     """A question about a context."""
 
     question: Text
     context: Text
 
 
-class ChoiceQuestion(BaseModel):
+class ChoiceQuestion(Asked):
     """A question, and the texts of which one is its answer."""
 
     text: Text
-    choices: list[Text] = Field(min_length=2)
+    choices: list[Text] = Field(min_length=2, fail_fast=True)
 
 
-class PipelineRequest(BaseModel):
+class PipelineRequest(Asked):
     """The request of the Hugging Face inference API; what the inputs are depends on the adapter."""
 
     model_config = ConfigDict(
@@ -120,13 +136,13 @@ class PipelineRequest(BaseModel):
             ]
         },
     )
-    inputs: Text | list[Text] | Question | list[Question] | ChoiceQuestion | list[ChoiceQuestion] = Field(
-        description="texts; questions with their contexts; or questions with their choices"
+    inputs: Text | Many[Text] | Question | Many[Question] | ChoiceQuestion | Many[ChoiceQuestion] = Field(
+        union_mode="left_to_right", description="texts; questions with their contexts; or questions with their choices"
     )
     parameters: PipelineParameters = Field(default_factory=lambda: PipelineParameters.model_validate({}))
 
 
-class EmbeddingsRequest(BaseModel):
+class EmbeddingsRequest(Asked):
     """OpenAI's request."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "spam", "input": "see you at lunch"}]})

@@ -19,7 +19,7 @@ from foretoken.errors import DataError
 from foretoken.serving.adapters import EMBEDDINGS, Adapter
 from foretoken.serving.errors import WrongTaskError
 from foretoken.training.tokens.chunks import pooled
-from foretoken.training.tokens.encode import TokenRow, refuse_without_embedding
+from foretoken.training.tokens.encode import TokenRow
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
@@ -173,12 +173,15 @@ def read(adapter: Adapter, document: Document, at_most: int | None) -> tuple[lis
     """Return the rows of a document, how many tokens they have, and whether it was truncated."""
     settings = adapter.settings
     limit = settings.max_length if at_most is None else min(at_most, settings.max_length)
+    least = settings.tokenizer.num_special_tokens_to_add(pair=document.pair is not None) + 1
+    if at_most is not None and at_most < least:
+        raise DataError(
+            f"truncate_prompt_tokens: got {at_most}, expected {least} or more, or -1 to read as in training"
+        )
     if not isinstance(document.text, str):
-        ids = list(document.text)
-        refuse_without_embedding([ids], settings.rules)
-        if not ids or min(ids) < 0:
-            raise DataError("token numbers: expected some, none of them negative")
-        return [{"input_ids": ids[:limit]}], min(len(ids), limit), len(ids) > limit
+        ids = document.text
+        _check_tokens(document, settings.rules.vocab_size)
+        return [{"input_ids": list(ids[:limit])}], min(len(ids), limit), len(ids) > limit
     if not document.text.strip():
         raise DataError("the document is empty; expected some text")
     if at_most is not None and settings.chunks is None:
@@ -190,6 +193,15 @@ def read(adapter: Adapter, document: Document, at_most: int | None) -> tuple[lis
         return list(columns["sequences"][0]), tokens, bool(truncation.truncated)
     columns.pop("length")
     return [{name: values[0] for name, values in columns.items()}], tokens, bool(truncation.truncated)
+
+
+def _check_tokens(document: Document, size: int | None) -> None:
+    if document.pair is not None:
+        raise DataError("text_pair: token numbers are read as they are, without a second text; leave it out")
+    ids, most = document.text, 2**31 if size is None else size
+    if not ids or min(ids) < 0 or max(ids) >= most:  # type: ignore[type-var,operator]
+        wrong = next((number for number in ids if not 0 <= number < most), "none")  # type: ignore[operator]
+        raise DataError(f"token numbers: got {wrong}, expected some, each from 0 to {most - 1:,}")
 
 
 def _pooled(adapter: Adapter, results: list[Tensor]) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,11 @@ class ServeCommand:
         "type in which adapters are kept; half of float32 takes half of the memory (default: the model's)", None
     )
     precision: Precision = option(PRECISION, "fp32")
+    allowed_hosts: list[str] | None = option(
+        "name by which clients call the server, or *.a.com; may be repeated (default: localhost; any with a key)",
+        None,
+    )
+    connections: int = option("at a time; beyond, a silent client makes room", 1000, at_least=10, at_most=10**6)
     cors: list[str] | None = option("origin of web pages that may call the server; may be repeated", None)
     tokens_per_batch: int = option("tokens of a forward pass", 8192, at_least=1, at_most=10**8)
     max_queue: int = option("rows that may wait; more are refused with 429", 2048, at_least=1, at_most=10**7)
@@ -85,8 +91,10 @@ def run(words: Sequence[str]) -> int:
         precision=options.precision,
         host=options.host,
         port=options.port,
-        api_key=_key(options.api_key, "FORETOKEN_API_KEY"),
-        admin_key=_key(options.admin_key, "FORETOKEN_ADMIN_KEY"),
+        api_key=_key("--api-key", options.api_key, "FORETOKEN_API_KEY"),
+        admin_key=_key("--admin-key", options.admin_key, "FORETOKEN_ADMIN_KEY"),
+        allowed_hosts=tuple(options.allowed_hosts or ()),
+        connections=options.connections,
         cors=tuple(options.cors or ()),
         limits=Limits(
             tokens_per_batch=options.tokens_per_batch,
@@ -124,10 +132,12 @@ def _sources(folders: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _key(given: str | None, variable: str) -> str | None:
+def _key(name: str, given: str | None, variable: str) -> str | None:
+    """Return a key that every client can send: in a header it is letters, digits and signs of ASCII."""
     key = os.environ.get(variable) if given is None else given
-    if key == "":
-        raise ConfigError(f"the key is empty; give one, or leave out the option and ${variable}")
+    if key is not None and not re.fullmatch("[!-~]+", key):
+        what = "has characters other than letters, digits and signs of ASCII" if key else "is empty"
+        raise ConfigError(f"{name} or ${variable}: the key {what}; give another, or leave out both")
     return key
 
 

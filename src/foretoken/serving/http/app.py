@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -15,7 +15,7 @@ import foretoken
 from foretoken.errors import AdapterError, BackboneError, ForetokenError
 from foretoken.serving.errors import BusyError, ComputeError, NoSuchAdapterError, NotReadyError, TooLongError
 from foretoken.serving.http import management, predict
-from foretoken.serving.http.guard import Guard, error_answer
+from foretoken.serving.http.guard import FAULT, Guard, error_answer
 from foretoken.serving.http.service import Service
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
@@ -28,12 +28,11 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (BackboneError, 424),
     (ForetokenError, 422),
 )
-_UNREADABLE = 400  # what FastAPI answers to a body that is no JSON
 
 
 def make_app(service: Service) -> ASGIApp:
     """Return the application around a service."""
-    app = FastAPI(
+    app = _App(
         title="foretoken",
         version=foretoken.__version__,
         summary="Many adapters of one pretrained model.",
@@ -44,7 +43,7 @@ def make_app(service: Service) -> ASGIApp:
         app.include_router(router)
     app.add_exception_handler(ForetokenError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(Exception, _on_fault)
     settings = service.settings
     if settings.cors:
         app.add_middleware(
@@ -65,13 +64,22 @@ async def _on_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _on_http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    status = 422 if error.status_code == _UNREADABLE else error.status_code
-    message = error.detail if error.detail else HTTPStatus(status).phrase
-    return error_answer(status, str(message), headers=error.headers)
+    message = error.detail or HTTPStatus(error.status_code).phrase
+    return error_answer(error.status_code, str(message), headers=error.headers)
 
 
-async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
-    """Say where the request is wrong, without what it held."""
-    assert isinstance(error, RequestValidationError)
-    found = [f"{'.'.join(str(part) for part in item['loc'][1:])}: {item['msg']}" for item in error.errors()[:3]]
-    return error_answer(422, "; ".join(found))
+async def _on_fault(_: Request, error: Exception) -> JSONResponse:
+    return error_answer(500, FAULT)
+
+
+class _App(FastAPI):
+    """Describes the bodies that routes read themselves, after the key and within the limits."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description, with what the requests refer to."""
+        if self.openapi_schema is None:
+            schemas = super().openapi()["components"]["schemas"]
+            for model in predict.REQUESTS:
+                schema = model.model_json_schema(ref_template=predict.REFERENCE)
+                schemas |= schema.pop("$defs", {}) | {model.__name__: schema}
+        return super().openapi()

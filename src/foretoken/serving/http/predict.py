@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel
 
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.answers import Choices, Choose, Find, Tag, Told
 from foretoken.serving.errors import WrongTaskError
+from foretoken.serving.http.bodies import Asked
 from foretoken.serving.http.service import ERRORS, ServiceOf, needs_key
 from foretoken.serving.schema import (
     ChoiceQuestion,
@@ -31,18 +34,40 @@ from foretoken.serving.schema import (
 )
 from foretoken.serving.tasks import Classify, Document, Embed, Embedding, Prediction, Task
 
+REQUESTS = (ClassifyRequest, PipelineRequest, EmbeddingsRequest)
+REFERENCE = "#/components/schemas/{model}"
 _QUESTIONS: dict[str, Task[Told]] = {QUESTION_ANSWERING: Find(), MULTIPLE_CHOICE: Choose()}
 router = APIRouter(dependencies=[Depends(needs_key)], tags=["predict"], responses=ERRORS)
 
 
-@router.post("/classify", response_model=ClassifyAnswer)
+def _reads(model: type[Asked]) -> Any:
+    """Return the dependency that reads a body; FastAPI would read it whole before it looks at the key."""
+
+    async def asked(http: Request, service: ServiceOf) -> Asked:
+        return await service.asked(http, model)
+
+    return Depends(asked)
+
+
+def _body(model: type[BaseModel]) -> dict[str, Any]:
+    """Return what the description says of a body."""
+    content = {"application/json": {"schema": {"$ref": REFERENCE.format(model=model.__name__)}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+AskedClasses = Annotated[ClassifyRequest, _reads(ClassifyRequest)]
+AskedPipeline = Annotated[PipelineRequest, _reads(PipelineRequest)]
+AskedVectors = Annotated[EmbeddingsRequest, _reads(EmbeddingsRequest)]
+
+
+@router.post("/classify", response_model=ClassifyAnswer, openapi_extra=_body(ClassifyRequest))
 @router.post("/v1/classify", response_model=ClassifyAnswer, include_in_schema=False)
-async def classify(asked: ClassifyRequest, http: Request, service: ServiceOf) -> ClassifyAnswer:
+async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> ClassifyAnswer:
     """Predict a class, or a number, for each text (vLLM's request and answer)."""
     adapter = service.adapter(asked.model)
     threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
     most = asked.truncate_prompt_tokens
-    task = Classify(max_tokens=None if most is None or most < 0 else max(1, most))
+    task = Classify(max_tokens=None if most == -1 else most)
     found = await service.ask(http, adapter, _documents(asked.input, asked.text_pair), task)
     raw = asked.use_activation is False
     data = [_classified(number, item, threshold, raw=raw) for number, item in enumerate(found)]
@@ -50,8 +75,8 @@ async def classify(asked: ClassifyRequest, http: Request, service: ServiceOf) ->
     return ClassifyAnswer(model=adapter.name, labels=labels, data=data, usage=_usage(found))
 
 
-@router.post("/models/{adapter}", response_model=None)
-async def pipeline(adapter: str, asked: PipelineRequest, http: Request, answer: Response, service: ServiceOf) -> object:
+@router.post("/models/{adapter}", response_model=None, openapi_extra=_body(PipelineRequest))
+async def pipeline(adapter: str, asked: AskedPipeline, http: Request, answer: Response, service: ServiceOf) -> object:
     """Tag words, answer questions, choose, or classify (the request of Hugging Face's inference API, and its answers).
 
     Entities have `entity_group` (or `entity`), `score`, `word`, `start` and `end`. Long texts are tagged in windows,
@@ -75,8 +100,8 @@ async def pipeline(adapter: str, asked: PipelineRequest, http: Request, answer: 
     return [_scores(item)[: options.top_k] for item in found]
 
 
-@router.post("/v1/embeddings", response_model=EmbeddingsAnswer)
-async def embeddings(asked: EmbeddingsRequest, http: Request, service: ServiceOf) -> EmbeddingsAnswer:
+@router.post("/v1/embeddings", response_model=EmbeddingsAnswer, openapi_extra=_body(EmbeddingsRequest))
+async def embeddings(asked: AskedVectors, http: Request, service: ServiceOf) -> EmbeddingsAnswer:
     """Return the mean of each text's last hidden states, of length 1, with an adapter or the pretrained model."""
     adapter = service.adapter(asked.model)
     found = await service.ask(http, adapter, _documents(asked.input), Embed())
@@ -102,17 +127,8 @@ def _written(vector: np.ndarray, form: str) -> list[float] | str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def _texts(given: Input) -> list[str | list[int]]:
-    """Return one text, or list of token numbers, for each document."""
-    if isinstance(given, str):
-        return [given]
-    if given and all(isinstance(item, int) for item in given):
-        return [[item for item in given if isinstance(item, int)]]
-    return [item for item in given if not isinstance(item, int)]
-
-
 def _documents(given: Input, pairs: str | list[str] | None = None) -> list[Document]:
-    texts = _texts(given)
+    texts: list[Any] = given if isinstance(given, list) else [given]
     if pairs is None:
         return [Document(text) for text in texts]
     second = [pairs] if isinstance(pairs, str) else pairs

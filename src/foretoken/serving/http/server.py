@@ -6,6 +6,8 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -24,12 +26,19 @@ from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine
 from foretoken.serving.folders import check_name, checked_folder
 from foretoken.serving.http.app import make_app
+from foretoken.serving.http.guard import error_answer
+from foretoken.serving.http.hosts import Hosts
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.service import Service
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.store import Store
 
 log = logging.getLogger(__name__)
+_BACKLOG = 2048  # connections that are not taken up yet
+_FILES = 200  # that are open beside connections
+_HEAD_BYTES = 2**14  # of a request's head
+_CRUMB, _CRUMBS = 64, 2000  # bytes of a body's part on average, and how many parts may be smaller
+_LINGER = 2.0  # seconds that a client has to read why it is cut off
 
 
 def serve(settings: ServerSettings, *, say: Callable[[str], None]) -> None:
@@ -114,47 +123,132 @@ class _Serving:
             self.failure, self.server.should_exit = error, True
 
 
+class _Connection(h11.Connection):
+    """h11's, for bodies in parts of some size: each costs it as much time as many bytes."""
+
+    _parts = 0.0
+
+    def next_event(self) -> Any:
+        """Return the next event, unless a body comes in crumbs."""
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._parts += 1 - len(event.data) / _CRUMB
+            if self._parts > _CRUMBS:
+                raise h11.RemoteProtocolError("the body comes in too many small parts")
+        elif isinstance(event, h11.Request):
+            self._parts = 0.0
+        return event
+
+
 class Protocol(H11Protocol):
-    """uvicorn's, with a limit on the time that a request's head takes: it has none of its own."""
+    """uvicorn's, with limits on the time that a head and an answer take, and on connections that wait for their client.
+
+    All connections of a proxy come from one peer, so no peer is refused: what waits longest makes room.
+    """
 
     seconds = 30.0
-    _waiting: asyncio.TimerHandle | None = None
+    most = 1000
+    waiting: dict[Protocol, None]  # for what their clients send or take, the one that has waited longest first
+    peer = ""
+    _head: asyncio.TimerHandle | None = None
+    _taking: asyncio.TimerHandle | None = None
+    _is_ended = False
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.conn = _Connection(h11.SERVER, _HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request from now on."""
         super().connection_made(transport)
-        self._wait()
+        self.peer = self.client[0] if self.client else ""
+        self._head = self.loop.call_later(self.seconds, self._give_up)
+        self.waiting[self] = None
+        if len(self.connections) > self.most:
+            self._make_room()
 
     def data_received(self, data: bytes) -> None:
         """Wait for the rest where a head is not whole yet."""
+        if self._is_ended:
+            return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self._waiting is None:
-            self._wait()
+            self._stop_head()
+        elif self._head is None:
+            self._head = self.loop.call_later(self.seconds, self._give_up)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._look()
+
+    def pause_writing(self) -> None:
+        """Wait for a client to take its answer."""
+        super().pause_writing()
+        self._taking = self.loop.call_later(self.seconds, self.transport.abort)
+        self._look()
+
+    def resume_writing(self) -> None:
+        """Wait no more."""
+        super().resume_writing()
+        if self._taking is not None:
+            self._taking.cancel()
+        self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
-        self._stop_waiting()
-        super().connection_lost(exc)
+        self._stop_head()
+        super().connection_lost(exc)  # which resumes writing
+        self.waiting.pop(self, None)
 
-    def _wait(self) -> None:
-        self._waiting = self.loop.call_later(self.seconds, self._give_up)
+    def send_400_response(self, msg: str) -> None:
+        """Answer to what is no HTTP as to every other mistake, and close when the client has had time to read it."""
+        self._is_ended = True
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        error = sys.exc_info()[1]  # uvicorn calls this where it has caught what h11 says
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        answer = error_answer(status, f"this is no usable HTTP: {error or msg}", headers={"connection": "close"})
+        for event in (h11.Response(status_code=status, headers=answer.raw_headers), h11.Data(data=bytes(answer.body))):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER, self.transport.abort)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _look(self) -> None:
+        is_waiting = self.conn.their_state in (h11.IDLE, h11.SEND_BODY) or self.flow.write_paused
+        if not is_waiting:
+            self.waiting.pop(self, None)
+        elif not self.transport.is_closing():
+            self.waiting.setdefault(self)
+
+    def _make_room(self) -> None:
+        """End the connection that has waited longest, of the peer that has most of them."""
+        ((peer, _),) = Counter(connection.peer for connection in self.waiting).most_common(1)
+        longest = next(connection for connection in self.waiting if connection.peer == peer)
+        del self.waiting[longest]
+        self.connections.discard(longest)
+        longest.transport.abort()
+
+    def _stop_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
 
     def _give_up(self) -> None:
-        self._waiting = None
+        self._head = None
         if self.conn.their_state is h11.IDLE:
             self.transport.close()
 
 
 def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config:
     """Return how uvicorn runs the application."""
-    protocol: Any = type("Protocol", (Protocol,), {"seconds": settings.client_seconds})
+    protocol: Any = type(
+        "Protocol",
+        (Protocol,),
+        {"seconds": settings.client_seconds, "most": open_files(settings.connections), "waiting": {}},
+    )
     return uvicorn.Config(
         make_app(service),
         http=protocol,
@@ -163,10 +257,23 @@ def uvicorn_config(settings: ServerSettings, service: Service) -> uvicorn.Config
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.connections,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=settings.drain_seconds,
     )
+
+
+def open_files(connections: int) -> int:
+    """Return how many connections there may be at a time, with the limit on open files raised as far as may be."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return connections
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _BACKLOG + _FILES
+    if 0 <= files < wanted:
+        files = wanted if most < 0 else min(wanted, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    return connections if files < 0 else min(connections, max(1, files - _FILES))
 
 
 def checked(settings: ServerSettings) -> str:
@@ -174,8 +281,9 @@ def checked(settings: ServerSettings) -> str:
 
     Raises:
         AdapterError: a folder holds no usable adapter.
-        ConfigError: there is nothing to serve, or adapters of two models.
+        ConfigError: there is nothing to serve, adapters of two models, or a host that is no name.
     """
+    Hosts(settings)
     if settings.adapters is not None and not settings.adapters.is_dir():
         raise ConfigError(f"--adapters: {settings.adapters} is not a folder; make it, or name another")
     named: dict[str, str] = {}
@@ -208,7 +316,7 @@ def listening_socket(settings: ServerSettings) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((settings.host, settings.port))
-        listening.listen(2048)
+        listening.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error

@@ -7,8 +7,10 @@ import hmac
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
+import anyio
+from anyio import CapacityLimiter
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
@@ -17,14 +19,16 @@ from foretoken.errors import ConfigError
 from foretoken.serving import engine as engines
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.engine import Engine
-from foretoken.serving.errors import NotReadyError
-from foretoken.serving.http.guard import GoneError
+from foretoken.serving.errors import BusyError, NotReadyError
+from foretoken.serving.http.bodies import Asked, Body, GoneError, parse
 from foretoken.serving.http.metrics import Metrics
 from foretoken.serving.http.settings import ServerSettings
 from foretoken.serving.schema import ErrorAnswer
 from foretoken.serving.tasks import Document, Task
 
 T = TypeVar("T")
+P = ParamSpec("P")
+_LARGE = 2**16  # bytes or characters that are read beside the event loop, one after the other
 _bearer = HTTPBearer(auto_error=False, description="the key that the server was started with, if any")
 
 
@@ -34,6 +38,7 @@ class Service:
     def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
         self.engine: Engine | None = None
+        self._large = CapacityLimiter(1)
         self._spool = tempfile.TemporaryDirectory(prefix="foretoken-uploads-")
         self.uploads = Path(self._spool.name)
 
@@ -74,11 +79,22 @@ class Service:
             name = names[0]
         return store.get(name)
 
+    async def asked(self, http: Request, model: type[Asked]) -> Asked:
+        """Return what a client asks, once its key is known to be right; large bodies are parsed one after the other."""
+        body: Body = http.state.body
+        body.check_type()
+        whole = await body.whole()
+        if len(whole) <= _LARGE:
+            return parse(model, whole, self.settings)
+        return await self._after_others(parse, model, whole, self.settings)
+
     async def ask(self, http: Request, adapter: Adapter, documents: Sequence[Document], task: Task[T]) -> list[T]:
         """Have documents answered; the request is given up when its client leaves."""
         http.scope["state"].setdefault("log", {}).update(adapter=adapter.name, documents=len(documents))
         request = engines.Request(adapter.name, documents, task)
-        answers = asyncio.wrap_future(await run_in_threadpool(self.running.submit, request))
+        is_large = sum(item.characters for item in documents) > _LARGE
+        submit = self._after_others if is_large else run_in_threadpool
+        answers = asyncio.wrap_future(await submit(self.running.submit, request))
         gone = asyncio.ensure_future(_disconnected(http))
         either: set[asyncio.Future[Any]] = {answers, gone}
         try:
@@ -89,6 +105,19 @@ class Service:
         finally:
             gone.cancel()
             answers.cancel()  # and with it the engine's future, unless it is done
+
+    async def _after_others(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Run on another thread what takes time and memory, one after the other; no longer wait than for an answer."""
+        try:
+            with anyio.fail_after(self.settings.limits.seconds_expected):
+                await self._large.acquire()
+        except TimeoutError:
+            self.metrics.rejected("large requests")
+            raise BusyError("too many large requests are being read; try again later", 1) from None
+        try:
+            return await run_in_threadpool(function, *args, **options)
+        finally:
+            self._large.release()
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run something on the engine's thread."""
@@ -129,8 +158,8 @@ async def needs_admin_key(service: ServiceOf, given: Credentials) -> None:
 
 
 def _is_one_of(given: HTTPAuthorizationCredentials | None, *keys: str | None) -> bool:
-    """Compare in constant time, with all keys."""
-    said = b"" if given is None else given.credentials.encode()
+    """Compare in constant time, with all keys; a header is read as Latin-1, whatever its bytes are."""
+    said = b"" if given is None else given.credentials.encode("latin-1")
     same = [hmac.compare_digest(said, key.encode()) for key in keys if key is not None]
     return given is not None and any(same)
 
@@ -145,6 +174,8 @@ _STATUSES = {
     408: "the body did not come in time",
     409: "adapters of a server with replicas are named when it starts",
     413: "the body, the request or a document is too long",
+    415: "the body is not sent as application/json",
+    421: "the server is not called by this name",
     422: "the request is not usable",
     424: "the adapter cannot be read, or the model failed on a document",
     429: "too much is waiting; Retry-After says how long to wait",

@@ -25,12 +25,13 @@ class ServerSettings:
         port: the same; 0 for any that is free.
         api_key: what clients must send; None for no key.
         admin_key: what those must send who load and remove adapters; None: nobody can.
+        allowed_hosts: names by which it may be called; none: those of this machine, and any with a key.
         cors: origins of web pages that may call the server.
         limits: of the engine.
         body_bytes: of a request.
         adapter_bytes: of an adapter's files.
         client_seconds: within which a client must have sent a request, and taken each part of the answer.
-        connections: at a time.
+        connections: at a time; one more takes the place of one whose client keeps the server waiting.
         drain_seconds: that requests have to be answered in when the server is told to stop.
         uploads: whether adapters may be loaded and removed over HTTP at all.
     """
@@ -46,6 +47,7 @@ class ServerSettings:
     port: int = 8000
     api_key: str | None = None
     admin_key: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
     cors: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
     body_bytes: int = 8 * 10**6

@@ -1,0 +1,179 @@
+"""The bodies of requests: read within limits, behind key and route, booked as they arrive, parsed at a bounded cost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from codecs import BOM_UTF8
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope
+
+from foretoken.serving.http.metrics import Metrics
+from foretoken.serving.http.settings import ServerSettings
+
+UPLOADS = "/v1/adapters/"
+BODIES = 32  # of the largest size that are held at a time, or more smaller ones; one peer may have half of them
+_DRAINED = 8  # of the largest bodies, what is read and thrown away behind an early answer
+_DRAIN_SECONDS, _IDLE_SECONDS = 5.0, 1.0  # how long, and how long nothing may come
+_TEXTS = 8  # strings, and lists and objects, of a document
+_MORE = 1000  # of these in fields that are not known
+_BYTES = 8  # of a body for each value in it
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+class RefusedError(HTTPException):
+    """A request that is answered before its route has answered it."""
+
+
+class GoneError(Exception):
+    """The client has left."""
+
+
+@dataclass
+class Bodies:
+    """How many bytes of bodies are in memory, of all clients and of each, and how many requests are being answered."""
+
+    settings: ServerSettings
+    metrics: Metrics
+    held: Counter[str | None] = field(default_factory=Counter)  # None: of all
+    running: int = 0
+
+    def book(self, peer: str, size: int) -> None:
+        """Count bytes that have arrived, or negative ones that have gone.
+
+        Raises:
+            RefusedError: there are too many.
+        """
+        most = BODIES * self.settings.body_bytes
+        if size > 0 and (self.held[None] + size > most or self.held[peer] + size > most // 2):
+            self.metrics.rejected("bodies")
+            raise RefusedError(429, "too many requests are being read; try again later", {"retry-after": "1"})
+        self.held.update({None: size, peer: size})
+        if not self.held[peer]:
+            del self.held[peer]
+
+
+class Body:
+    """The body of one request; nothing of it is read before a route asks for it."""
+
+    def __init__(self, scope: Scope, receive: Receive, bodies: Bodies) -> None:
+        self.receive, self.bodies, self.settings = receive, bodies, bodies.settings
+        self.headers = {name.lower(): value for name, value in scope["headers"]}
+        self.is_upload = scope["method"] == "POST" and scope["path"].startswith(UPLOADS)
+        self.most = self.settings.adapter_bytes if self.is_upload else self.settings.body_bytes
+        self.length = int(self.header(b"content-length") or 0)
+        self.is_whole = not self.length and b"transfer-encoding" not in self.headers
+        bodies.running += self.is_whole
+        self.ends = time.monotonic() + self.settings.client_seconds
+        self.peer, self.read, self.booked = (scope.get("client") or ("",))[0], 0, 0
+
+    def header(self, name: bytes) -> str:
+        """Return a header, or nothing."""
+        return bytes(self.headers.get(name, b"")).decode("latin-1")
+
+    async def whole(self) -> bytearray:
+        """Return all of it."""
+        parts = bytearray()
+        while not self.is_whole:
+            parts += (await self.next()).get("body", b"")
+        return parts
+
+    async def next(self) -> Message:
+        """Return the next part; after the last one, what comes then."""
+        if self.is_whole:
+            return await self.receive()
+        if self.length > self.most:
+            raise RefusedError(413, f"the body has {self.length:,} bytes; at most {self.most:,} are taken")
+        seconds = self.settings.client_seconds
+        try:
+            message = await asyncio.wait_for(
+                self.receive(), seconds if self.is_upload else self.ends - time.monotonic()
+            )
+        except asyncio.TimeoutError:
+            raise RefusedError(408, f"the body did not come within {seconds:g} s; send it again") from None
+        self._count(message)
+        if self.read > self.most:
+            raise RefusedError(413, f"the body has more than {self.most:,} bytes")
+        if not self.is_upload:
+            self.bodies.book(self.peer, self.read - self.booked)
+            self.booked = self.read
+        return message
+
+    def _count(self, message: Message) -> None:
+        if message["type"] == "http.disconnect":
+            raise GoneError
+        self.read += len(message.get("body", b""))
+        self.is_whole = not message.get("more_body", False)
+        self.bodies.running += self.is_whole
+
+    async def drain(self) -> None:
+        """Throw away what still comes for a while: who closes on a client that sends takes the answer away from it."""
+        with suppress(asyncio.TimeoutError, GoneError):
+            await asyncio.wait_for(self._discard(), _DRAIN_SECONDS)
+
+    async def _discard(self) -> None:
+        most = self.read + _DRAINED * self.settings.body_bytes
+        while not self.is_whole and self.read < most:
+            self._count(await asyncio.wait_for(self.receive(), _IDLE_SECONDS))
+
+    def release(self) -> None:
+        """Say that it is in memory no more."""
+        self.bodies.book(self.peer, -self.booked)
+        self.bodies.running -= self.is_whole
+
+    def check_type(self) -> None:
+        """Refuse what is not JSON: a web page of strangers may send everything else without asking.
+
+        Raises:
+            RefusedError: it is something else, or compressed.
+        """
+        kind = self.header(b"content-type").partition(";")[0].strip().lower()
+        if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+            raise RefusedError(415, "expected a body with `content-type: application/json`")
+        if self.header(b"content-encoding").lower() not in ("", "identity"):
+            raise RefusedError(415, "expected a body without `content-encoding`; send it uncompressed")
+
+
+def parse(model: type[Asked], body: bytes | bytearray, settings: ServerSettings) -> Asked:
+    """Return a request.
+
+    Raises:
+        RefusedError: it has more values than the server takes, or is none.
+    """
+    _check_size(body, settings)
+    try:
+        return model.model_validate_json(body.removeprefix(BOM_UTF8))
+    except ValidationError as error:
+        raise RefusedError(422, _told(error)) from None
+
+
+def _check_size(body: bytes | bytearray, settings: ServerSettings) -> None:
+    """Refuse more strings, lists and objects than so many documents have: pydantic makes values of all of them first.
+
+    Between two quotes that no backslash escapes is a string, and what is in it does not count.
+    """
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    most, values = _TEXTS * settings.limits.documents + _MORE, settings.body_bytes // _BYTES
+    has_few = plain.count(b'"') <= 2 * most
+    outside = b"".join(plain.split(b'"')[::2]) if has_few else plain
+    is_nested = outside.count(b"[") + outside.count(b"{") > most
+    if is_nested or not has_few:
+        message = f"body: got more than {most:,} texts, names, lists or objects; split it"
+        raise RefusedError(422 if is_nested else 413, message)
+    if outside.count(b",") > values:
+        raise RefusedError(413, f"the body has more than {values:,} values; split it")
+
+
+def _told(error: ValidationError) -> str:
+    """Say where the request is wrong, without what it held and without pydantic's names for the kinds of a union."""
+    lines = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        place = ".".join(str(name) for name in item["loc"] if isinstance(name, int) or name.isidentifier())
+        lines.append(f"{place or 'body'}: {item['msg']}")
+    return "; ".join(list(dict.fromkeys(lines))[:3])
