@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TokenClassificationPipeline
 from transformers.pipelines.token_classification import AggregationStrategy
 
+from foretoken.data.documents import is_readable
 from foretoken.data.plain_table import PlainTable
 from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import DataError
@@ -118,7 +119,7 @@ def _only_row(columns: dict[str, list[object]]) -> TableRow:
 
 
 def _refuse_empty(**texts: str) -> None:
-    empty: Sequence[str] = [name for name, text in texts.items() if not text.strip()]
+    empty: Sequence[str] = [name for name, text in texts.items() if not is_readable(text)]
     if empty:
         raise DataError(f"the {empty[0]} is empty; expected some text")
 
@@ -141,7 +142,7 @@ class Tag:
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Entities]:
         """Return the windows of a document."""
         check_task(adapter, TOKEN_CLASSIFICATION)
-        if not isinstance(document.text, str) or not document.text.strip():
+        if not isinstance(document.text, str) or not is_readable(document.text):
             raise DataError("the document is empty or no text; expected some text")
         windows = _windows(adapter, document.text, self.stride)
         rows = [{"input_ids": list(ids)} for ids in windows["input_ids"]]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from foretoken.backbones.pooling import sentence_vectors
+from foretoken.data.documents import is_readable
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import EMBEDDINGS, Adapter
@@ -182,7 +183,7 @@ def read(adapter: Adapter, document: Document, at_most: int | None) -> tuple[lis
         ids = document.text
         _check_tokens(document, settings.rules.vocab_size)
         return [{"input_ids": list(ids[:limit])}], min(len(ids), limit), len(ids) > limit
-    if not document.text.strip():
+    if not is_readable(document.text) or not is_readable(document.pair or document.text):
         raise DataError("the document is empty; expected some text")
     if at_most is not None and settings.chunks is None:
         settings = type(settings)(settings.tokenizer, limit, settings.rules)
