@@ -114,17 +114,3 @@ def test_nothing_usable_is_an_error(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"text": "", "label": "a"}] * 3)
     with pytest.raises(DataError, match=r"a.jsonl:1: the document is empty.*\(all 3 rows are so\)"):
         load_data(DataOptions(path=str(path), bad_rows="drop"))
-
-
-def test_sentences_with_bad_lines_are_left_out(tmp_path):
-    sentences = [f"Ada{n} B-PER\nwrote O\n" for n in range(20)]
-    good, bad = list(sentences), list(sentences)
-    bad[3], bad[7] = "Ada3 B-PER\nwrote PAST\n", "Ada7\nwrote O\n"
-    (tmp_path / "bad.conll").write_text("\n".join(bad))
-    options = {"path": str(tmp_path / "bad.conll"), "problem": "token-classification"}
-    with pytest.raises(DataError, match=r"bad.conll:11: tag 'PAST' is not known.*2 of 20 rows.*data.bad_rows: drop"):
-        load_data(DataOptions(**options))
-    loaded = load_data(DataOptions(**options, bad_rows="drop"))
-    assert [row["number"] for row in loaded.left_out["bad_rows"]["rows"]] == [3, 7]
-    words = {word for split in loaded.splits.values() for sentence in split["words"] for word in sentence}
-    assert words == {"wrote", *(f"Ada{n}" for n in range(len(good)) if n not in (3, 7))}

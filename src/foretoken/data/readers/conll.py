@@ -13,7 +13,6 @@ from pathlib import Path
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import kind_of, local_path, read_bytes, read_text, text_lines, without_gz
-from foretoken.data.readers.rows import BadRow, BadRows
 from foretoken.errors import DataError
 
 _DOCSTART = "-DOCSTART-"
@@ -48,7 +47,6 @@ def read_tagged(
     lenient: bool = False,
     word_column: int | None = None,
     tag_column: int = -1,
-    bad_rows: BadRows | None = None,
 ) -> list[TaggedExample]:
     r"""Return the sentences of a file of words and tags, with the tags in IOB2.
 
@@ -71,12 +69,12 @@ def read_tagged(
     path = local_path(path)
     blocks = _blocks(path, encoding, "has no sentences; expected one word and its tag per line")
     read = partial(_word_and_tag, word_column=_words_at(blocks, word_column), tag_column=tag_column)
-    sentences = _sentences(path, blocks, read, bad_rows)
+    sentences = [_sentence(path, block, read) for block in blocks]
     if not lenient:
-        _refuse_mixture(path, list(sentences.values()))
+        _refuse_mixture(path, sentences)
     return [
         TaggedExample(str(number), item.words, tuple(to_iob2(item.tags)), f"{path}:{item.lines[0]}", item.document)
-        for number, item in sentences.items()
+        for number, item in enumerate(sentences)
     ]
 
 
@@ -132,9 +130,7 @@ def _joined(members: Sequence[TaggedExample]) -> TaggedExample:
     return TaggedExample(first.id, words, tags, first.where, first.group, first.part)
 
 
-def read_words(
-    path: Path, encoding: str = UTF_8, *, word_column: int | None = None, bad_rows: BadRows | None = None
-) -> list[TaggedExample]:
+def read_words(path: Path, encoding: str = UTF_8, *, word_column: int | None = None) -> list[TaggedExample]:
     """Return sentences of one word per line, with a blank line between them; what else is in a line is not read.
 
     Raises:
@@ -142,8 +138,10 @@ def read_words(
     """
     blocks = _blocks(path, encoding, "no words; expected one word per line, and a blank line after each sentence")
     column = _words_at(blocks, word_column)
-    found = _sentences(path, blocks, lambda where, fields: (_word(where, fields, column), OUTSIDE), bad_rows)
-    return [TaggedExample(str(n), item.words, item.tags, f"{path}:{item.lines[0]}") for n, item in found.items()]
+    sentences = [
+        _sentence(path, block, lambda where, fields: (_word(where, fields, column), OUTSIDE)) for block in blocks
+    ]
+    return [TaggedExample(str(n), item.words, item.tags, f"{path}:{item.lines[0]}") for n, item in enumerate(sentences)]
 
 
 def _blocks(path: Path, encoding: str, expected: str) -> list[_Block]:
@@ -269,24 +267,6 @@ def _word_and_tag(where: str, fields: Sequence[str], word_column: int, tag_colum
 def _sentence(path: Path, block: _Block, read: Callable[[str, Sequence[str]], tuple[str, str]]) -> _Sentence:
     words, tags = zip(*(read(f"{path}:{number}", fields) for number, fields in block.lines), strict=True)
     return _Sentence(words, tags, tuple(number for number, _ in block.lines), block.document)
-
-
-def _sentences(
-    path: Path,
-    blocks: Sequence[_Block],
-    read: Callable[[str, Sequence[str]], tuple[str, str]],
-    bad_rows: BadRows | None,
-) -> dict[int, _Sentence]:
-    """Return the sentences by their numbers; one with a line that is not usable goes to `bad_rows`."""
-    sentences: dict[int, _Sentence] = {}
-    bad: list[BadRow] = []
-    for number, block in enumerate(blocks):
-        try:
-            sentences[number] = _sentence(path, block, read)
-        except DataError as error:
-            bad.append(BadRow(number, str(number), f"{path}:{block.lines[0][0]}", str(error)))
-    (bad_rows or BadRows()).set_aside(bad, len(blocks))
-    return sentences
 
 
 def _places(sentences: Sequence[_Sentence], test: Callable[[str, str], bool]) -> Iterator[tuple[int, str]]:
