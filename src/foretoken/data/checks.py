@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -87,10 +87,13 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
         return corpus, {}
     counted = corpus.splits if options.folds is not None else {"train": corpus.splits.get("train", ())}
     groups = groups_by_class([document for documents in counted.values() for document in documents])
-    rare = {label: len(different) for label, different in groups.items() if len(different) < options.min_documents}
+    present = sort_labels(str(document.label) for documents in corpus.splits.values() for document in documents)
+    sizes = {label: len(groups.get(label, ())) for label in present}
+    rare = {label: size for label, size in sizes.items() if size < options.min_documents}
     if not rare:
         return corpus, {}
     is_dropped = options.other == DROP
+    _refuse_too_few({label for label in present if label not in rare} | ({options.other} - {DROP}), options)
     described = ", ".join(f"{label!r} ({count})" for label, count in rare.items())
     _log.warning(
         "%d classes have fewer than %d different documents and are %s: %s",
@@ -110,6 +113,14 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
     return replace(corpus, splits=kept, label_names=names), rare
 
 
+def _refuse_too_few(left: Collection[str], options: DataOptions) -> None:
+    if len(left) < 2:
+        raise DataError(
+            f"data.min_documents: {options.min_documents} leaves {len(left)} class{'' if len(left) == 1 else 'es'} "
+            f"({shown(sorted(left)) or 'none'}); classification needs at least two: lower it"
+        )
+
+
 def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: Sequence[str]) -> None:
     """Raise a DataError when a split has a class that train has not."""
     known = set(names)
@@ -119,7 +130,8 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
             first = next(document for document in documents if document.label == unknown[0])
             raise DataError(
                 f"{first.where}: {split} has documents labelled {shown(list(map(repr, unknown)))}, but train has none"
-                f"{like_known(unknown[0], names)}; the labels of train are {shown(list(names))}"
+                f"{like_known(unknown[0], names)}; the labels of train are {shown(list(names))}; "
+                "data.min_documents: 1 leaves such classes out"
             )
 
 

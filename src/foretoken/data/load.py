@@ -218,7 +218,7 @@ def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> 
     missing = {split: fraction for split, fraction in fractions.items() if split not in splits}
     for split, documents in splits.items():
         if not documents:
-            raise DataError(f"{split} has no documents of the classes in labels; name other classes")
+            raise DataError(f"{split} has no documents of the classes in labels, or that min_documents leaves; choose others")
     _say_idle(options, missing)
     if options.folds is not None:
         missing.pop("test")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
-from foretoken.data.documents import E, Example, shown
+from foretoken.data.documents import E, Example
 from foretoken.errors import ConfigError, DataError
 
 
@@ -56,9 +56,9 @@ def _group(document: Example) -> str:
 
 
 def groups_by_class(documents: Sequence[Example]) -> dict[str, dict[str, int]]:
-    """Return the size of every group, by the class of its first document."""
+    """Return the size of every group, by the class of its first document; a class may have none."""
     home: dict[str, str] = {}
-    classes: dict[str, dict[str, int]] = defaultdict(dict)
+    classes: dict[str, dict[str, int]] = {document.stratum: {} for document in documents}
     for document in documents:
         key = _group(document)
         sizes = classes[home.setdefault(key, document.stratum)]
@@ -73,7 +73,7 @@ def refuse_small_classes(sizes: Mapping[str, int], needed: int, why: str) -> Non
         return
     if "" in small:  # of problems without classes
         raise DataError(f"there are {small['']} different documents, but {why}; add documents")
-    described = shown([f"{label!r} ({size})" for label, size in small.items()])
+    described = ", ".join(f"{label!r} ({size})" for label, size in small.items())
     raise DataError(
         f"{len(small)} class{'es have' if len(small) > 1 else ' has'} too few different documents, {described}: {why}; "
         f"add documents, leave such classes out (data.min_documents: {needed}) or make them one (data.other: NAME)"
