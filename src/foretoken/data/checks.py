@@ -135,19 +135,17 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
             )
 
 
-def refuse_unknown(problem: str, examples: Sequence[Example], names: Sequence[str]) -> None:
-    """Raise a DataError that names the first example with a class or tag that is none of the names."""
+def refuse_unknown(problem: str, names: Sequence[str], example: Example) -> None:
+    """Raise a DataError for an example with a class or tag that is none of the names."""
     if problem not in _LABELS:
         return
     what, labels_of = _LABELS[problem]
-    known = set(names)
-    for example in examples:
-        for label in labels_of(example):
-            if label not in known:
-                raise DataError(
-                    f"{example.where}: {what} {label!r} is unknown{like_known(str(label), names)}; "
-                    f"the {what}s are {shown(list(names))}"
-                )
+    for label in labels_of(example):
+        if label not in names:
+            raise DataError(
+                f"{example.where}: {what} {label!r} is unknown{like_known(str(label), names)}; "
+                f"the {what}s are {shown(list(names))}"
+            )
 
 
 _LABELS: dict[str, tuple[str, Callable[[Any], Iterable[str]]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +120,9 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     Raises:
         DataError: the data are not usable, or a label is not among the names; the message names the line.
     """
-    columns = replace(options.columns, problem=problem)
+    columns = replace(options.columns, problem=problem, check=partial(refuse_unknown, problem, label_names))
     examples = _one_split(local_path(path), columns)
     columns.bad_rows.summary()
-    refuse_unknown(problem, examples, label_names)
     return table(problem, examples, list(label_names))
 
 
@@ -218,7 +218,9 @@ def _complete(corpus: Corpus, together: Sequence[str], options: DataOptions) -> 
     missing = {split: fraction for split, fraction in fractions.items() if split not in splits}
     for split, documents in splits.items():
         if not documents:
-            raise DataError(f"{split} has no documents of the classes in labels, or that min_documents leaves; choose others")
+            raise DataError(
+                f"{split} has no documents of the classes in labels, or that min_documents leaves; choose others"
+            )
     _say_idle(options, missing)
     if options.folds is not None:
         missing.pop("test")

@@ -2,10 +2,11 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
-from foretoken.data.load import load_data, load_inputs
+from foretoken.data.load import load_data, load_examples, load_inputs
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.rows import DROP, BadRows
 from foretoken.errors import DataError
@@ -29,6 +30,7 @@ GOOD = {
         "answers": [{"text": "text", "answer_start": 0}],
     },
 }
+ANSWERS = [{"text": "text", "answer_start": 0}]
 BAD = {  # of every problem
     "empty": lambda row: row | {name: "" for name in ("text", "query", "context") if name in row},
     "invisible": lambda row: row | {name: "\u200b \ufeff" for name in ("text",) if name in row},
@@ -131,3 +133,61 @@ def test_a_class_without_documents_of_its_own_is_rare(tmp_path):
     for other in ("drop", "rest"):
         with pytest.raises(DataError, match=r"data.min_documents: 99 leaves [01] class"):
             load_data(DataOptions(path=str(train), min_documents=99, other=other))
+
+
+def test_bad_sentences_are_left_out(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("".join(f"w{n} B-PER\nx {'wrong' if n in (3, 7) else 'O'}\n\n" for n in range(30)))
+    options = DataOptions(path=str(path), problem="token-classification", bad_rows="drop")
+    with pytest.raises(DataError, match=r"words.txt:11: tag 'wrong'.*2 of 30 rows.*data.bad_rows: drop"):
+        load_data(replace(options, bad_rows="error"))
+    loaded = load_data(options)
+    assert [row["number"] for row in loaded.left_out["bad_rows"]["rows"]] == [3, 7]
+    assert {name for split in loaded.splits.values() for name in split["id"]} == {str(n) for n in range(30)} - {
+        "3",
+        "7",
+    }
+    path.write_text("one\n\n\t \ttwo\n\nthree\n")
+    bad_rows = BadRows(DROP)
+    assert load_inputs(path, options, "token-classification", bad_rows)["id"][:] == ["0", "2"]
+    assert [row.number for row in bad_rows.rows] == [1]
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "content", "unknown"),
+    [
+        ("classification", "a.csv", "text,label\none,a\ntwo,q\nthree,b\n", "label 'q'"),
+        ("token-classification", "a.txt", "one B-A\n\ntwo B-Q\n\nthree O\n", "tag"),
+    ],
+)
+def test_evaluate_leaves_out_labels_that_are_not_known(tmp_path, problem, name, content, unknown):
+    (tmp_path / name).write_text(content)
+    names = ["a", "b"] if problem == "classification" else ["O", "B-A", "I-A"]
+    options = DataOptions(path="x")
+    with pytest.raises(DataError, match=rf"{name}:3: {unknown}.*1 of 3 rows"):
+        load_examples(tmp_path / name, options, problem, names)
+    assert load_examples(tmp_path / name, replace(options, bad_rows="drop"), problem, names)["id"][:] == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        (lambda article: article["paragraphs"][0]["qas"][0].pop("id"), 1),
+        (lambda article: article["paragraphs"][0].pop("qas"), 1),
+        (lambda article: article["paragraphs"].__setitem__(0, "nothing"), 1),
+        (lambda article: article.pop("paragraphs"), 1),
+        (lambda article: article["paragraphs"][0]["qas"].__setitem__(0, None), 1),
+    ],
+)
+def test_bad_records_of_squad_are_left_out(tmp_path, change, lost):
+    articles = [
+        {"paragraphs": [{"context": f"text {n}", "qas": [{"id": f"q{n}", "question": "which?", "answers": ANSWERS}]}]}
+        for n in range(30)
+    ]
+    change(articles[4])
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"version": "1.1", "data": articles}))
+    loaded = load_data(DataOptions(path=str(path), problem="question-answering", bad_rows="drop"))
+    assert loaded.left_out["bad_rows"]["count"] == lost
+    assert "article 5" in loaded.left_out["bad_rows"]["rows"][0]["where"]
+    assert {name for split in loaded.splits.values() for name in split["id"]} == {f"q{n}" for n in range(30) if n != 4}

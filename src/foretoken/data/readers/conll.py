@@ -11,14 +11,17 @@ from itertools import groupby
 from pathlib import Path
 
 from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import kind_of, local_path, read_bytes, read_text, text_lines, without_gz
+from foretoken.data.readers.rows import ColumnNames, read_each
 from foretoken.errors import DataError
 
 _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
 _FORMAT = "write one word per line, with its tag (CoNLL), as .conll, .tsv or .txt"
 _TABLES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet")
+_TAGGED = ColumnNames(problem=TOKEN_CLASSIFICATION)
 _TAG = re.compile(r"O|[BI]-\S+")
 
 
@@ -47,6 +50,7 @@ def read_tagged(
     lenient: bool = False,
     word_column: int | None = None,
     tag_column: int = -1,
+    columns: ColumnNames = _TAGGED,
 ) -> list[TaggedExample]:
     r"""Return the sentences of a file of words and tags, with the tags in IOB2.
 
@@ -56,7 +60,7 @@ def read_tagged(
     or the second where the first one numbers them, unless ``word_column``, from 0, says where.
 
     The tags keep to IOB1 or to IOB2. ``lenient`` takes a mixture: every ``B-``, and every ``I-`` that does not continue
-    an entity of its type, begins one.
+    an entity of its type, begins one. Sentences with a malformed line or tag go to ``columns.bad_rows``.
 
     Raises:
         DataError: a malformed line, an unknown tag or tags of no one scheme; the message names file and line.
@@ -67,15 +71,19 @@ def read_tagged(
     ('B-PER', 'I-PER', 'O')
     """
     path = local_path(path)
-    blocks = _blocks(path, encoding, "has no sentences; expected one word and its tag per line")
+    expected = "has no sentences; expected one word and its tag per line"
+    blocks = _blocks(path, encoding, expected)
     read = partial(_word_and_tag, word_column=_words_at(blocks, word_column), tag_column=tag_column)
-    sentences = [_sentence(path, block, read) for block in blocks]
+    sentences: list[_Sentence] = []
+
+    def make(where: str, block: _Block, number: int) -> TaggedExample:
+        sentences.append(sentence := _sentence(path, block, read))
+        return TaggedExample(str(number), sentence.words, tuple(to_iob2(sentence.tags)), where, sentence.document)
+
+    examples = read_each(_placed(path, blocks), make, columns, expected)
     if not lenient:
         _refuse_mixture(path, sentences)
-    return [
-        TaggedExample(str(number), item.words, tuple(to_iob2(item.tags)), f"{path}:{item.lines[0]}", item.document)
-        for number, item in enumerate(sentences)
-    ]
+    return examples
 
 
 def tag_columns(paths: Iterable[Path], encoding: str = UTF_8) -> dict[int, Counter[str]]:
@@ -130,18 +138,27 @@ def _joined(members: Sequence[TaggedExample]) -> TaggedExample:
     return TaggedExample(first.id, words, tags, first.where, first.group, first.part)
 
 
-def read_words(path: Path, encoding: str = UTF_8, *, word_column: int | None = None) -> list[TaggedExample]:
+def read_words(
+    path: Path, encoding: str = UTF_8, *, word_column: int | None = None, columns: ColumnNames = _TAGGED
+) -> list[TaggedExample]:
     """Return sentences of one word per line, with a blank line between them; what else is in a line is not read.
 
     Raises:
         DataError: a word is empty, or there are none; the message names file and line.
     """
-    blocks = _blocks(path, encoding, "no words; expected one word per line, and a blank line after each sentence")
+    expected = "no words; expected one word per line, and a blank line after each sentence"
+    blocks = _blocks(path, encoding, expected)
     column = _words_at(blocks, word_column)
-    sentences = [
-        _sentence(path, block, lambda where, fields: (_word(where, fields, column), OUTSIDE)) for block in blocks
-    ]
-    return [TaggedExample(str(n), item.words, item.tags, f"{path}:{item.lines[0]}") for n, item in enumerate(sentences)]
+
+    def make(where: str, block: _Block, number: int) -> TaggedExample:
+        sentence = _sentence(path, block, lambda place, fields: (_word(place, fields, column), OUTSIDE))
+        return TaggedExample(str(number), sentence.words, sentence.tags, where)
+
+    return read_each(_placed(path, blocks), make, columns, expected)
+
+
+def _placed(path: Path, blocks: Iterable[_Block]) -> Iterator[tuple[str, _Block]]:
+    return ((f"{path}:{block.lines[0][0]}", block) for block in blocks)
 
 
 def _blocks(path: Path, encoding: str, expected: str) -> list[_Block]:

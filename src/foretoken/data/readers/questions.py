@@ -134,18 +134,31 @@ def _occurrences(context: str, text: str) -> list[int]:
 
 
 def _squad_rows(path: Path, number: int, article: object) -> Iterator[Row]:
-    where = f"{path}:article {number}"
-    for count, paragraph in enumerate(_list(where, article, "paragraphs"), 1):
-        here = f"{where}, paragraph {count}"
-        for asked in _list(here, paragraph, "qas"):
-            name = _field(here, asked, "id")
-            place = f"{here}, question {str(name)!r}"
-            yield place, {"id": name, "paragraph": paragraph, "asked": asked, "group": f"article {number}"}
+    for here, paragraph in _each(f"{path}:article {number}", article, "paragraphs", "paragraph"):
+        for place, asked in _each(here, paragraph, "qas", "question"):
+            if isinstance(asked, DataError):
+                yield place, asked
+                continue
+            name = asked.get("id") if isinstance(asked, Mapping) else None
+            named = place if name is None else f"{here}, question {str(name)!r}"
+            yield named, {"id": name, "paragraph": paragraph, "asked": asked, "group": f"article {number}"}
+
+
+def _each(where: str, values: object, name: str, what: str) -> Iterator[tuple[str, Any]]:
+    """Yield what a list in a record holds, each with its place, or why there is no such list."""
+    try:
+        if isinstance(values, DataError):
+            raise values
+        for count, value in enumerate(_list(where, values, name), 1):
+            yield f"{where}, {what} {count}", value
+    except DataError as error:
+        yield where, error
 
 
 def _squad_question(
     places: _Places, labelled: bool, where: str, values: Mapping[str, Any], number: int
 ) -> QuestionExample:
+    _field(where, values["asked"], "id")
     context = filled(where, _field(where, values["paragraph"], "context"), "context")
     question = filled(where, _field(where, values["asked"], "question"), "question").strip()
     answers = _squad_answers(where, values["asked"]) if labelled else ()

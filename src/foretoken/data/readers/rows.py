@@ -88,7 +88,7 @@ class BadRows:
 class ColumnNames:
     """The columns of a table that are read; ``label`` None: the rows are yet to be predicted.
 
-    ``bad_rows`` takes the rows that are not usable.
+    ``bad_rows`` takes the rows that are not usable; ``check`` raises a DataError for an example that is not.
 
     >>> ColumnNames("question", "answer", problem="multiple-choice").needed
     ['question', 'answer', 'choices']
@@ -100,6 +100,7 @@ class ColumnNames:
     problem: str = CLASSIFICATION
     format: FileFormat = field(default_factory=FileFormat)
     bad_rows: BadRows = field(default_factory=BadRows, compare=False)
+    check: Callable[[Any], object] | None = field(default=None, compare=False)
 
     @property
     def needed(self) -> list[str]:
@@ -179,6 +180,8 @@ def read_each(
                 raise values
             example = make(where, values, number)
             refuse_repeated_id(first, example)
+            if columns.check is not None:
+                columns.check(example)
         except DataError as error:
             bad.append(BadRow(number, _id_or_number(values, number), where, str(error)))
         else:

@@ -64,9 +64,9 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if columns.problem == TOKEN_CLASSIFICATION:
         words, tags = _place(columns.text), _place(columns.label)
         if columns.label is None:
-            return read_words(path, columns.format.encoding, word_column=words)
-        tag_column = -1 if tags is None else tags
-        return read_tagged(path, word_column=words, tag_column=tag_column, encoding=columns.format.encoding)
+            return read_words(path, columns.format.encoding, word_column=words, columns=columns)
+        at = {"word_column": words, "tag_column": -1 if tags is None else tags}
+        return read_tagged(path, columns.format.encoding, **at, columns=columns)
     if columns.problem == QUESTION_ANSWERING:
         return read_questions(path, columns)
     if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
