@@ -86,10 +86,16 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
     if options.min_documents is None or corpus.problem != CLASSIFICATION:
         return corpus, {}
     counted = corpus.splits if options.folds is not None else {"train": corpus.splits.get("train", ())}
-    groups = groups_by_class([document for documents in counted.values() for document in documents])
+    documents = [document for documents in counted.values() for document in documents]
+    groups = groups_by_class(documents)
+
+    def different(label: str) -> int:
+        # where all share their text or group with documents of other classes, none is the first of a group
+        alone = groups.get(label) or groups_by_class([item for item in documents if item.label == label]).get(label)
+        return len(alone or ())
+
     present = sort_labels(str(document.label) for documents in corpus.splits.values() for document in documents)
-    sizes = {label: len(groups.get(label, ())) for label in present}
-    rare = {label: size for label, size in sizes.items() if size < options.min_documents}
+    rare = {label: size for label in present if (size := different(label)) < options.min_documents}
     if not rare:
         return corpus, {}
     is_dropped = options.other == DROP

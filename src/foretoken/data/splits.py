@@ -56,9 +56,9 @@ def _group(document: Example) -> str:
 
 
 def groups_by_class(documents: Sequence[Example]) -> dict[str, dict[str, int]]:
-    """Return the size of every group, by the class of its first document; a class may have none."""
+    """Return the size of every group, by the class of its first document."""
     home: dict[str, str] = {}
-    classes: dict[str, dict[str, int]] = {document.stratum: {} for document in documents}
+    classes: dict[str, dict[str, int]] = defaultdict(dict)
     for document in documents:
         key = _group(document)
         sizes = classes[home.setdefault(key, document.stratum)]

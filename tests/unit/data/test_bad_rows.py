@@ -118,17 +118,15 @@ def test_nothing_usable_is_an_error(tmp_path):
         load_data(DataOptions(path=str(path), bad_rows="drop"))
 
 
-def test_a_class_without_documents_of_its_own_is_rare(tmp_path):
+def test_a_class_of_copies_and_one_without_training_documents_are_rare(tmp_path):
     rows = [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(40)]
     train = write(tmp_path / "train.jsonl", [*rows, {"text": "text  0", "label": "copy"}])
     test = write(tmp_path / "test.jsonl", [*rows[:6], {"text": "new", "label": "later"}])
-    with pytest.raises(DataError, match=r"'copy' \(0\)"):
-        load_data(DataOptions(path=str(train)))
-    assert load_data(DataOptions(path=str(train), min_documents=3)).left_out == {"rare_classes": {"copy": 0}}
+    assert load_data(DataOptions(path=str(train), min_documents=3)).left_out == {"rare_classes": {"copy": 1}}
     with pytest.raises(DataError, match=r"'later', but train has none.*data.min_documents: 1 leaves such classes out"):
         load_data(DataOptions(train=str(train), test=str(test), validation=str(test)))
     loaded = load_data(DataOptions(train=str(train), test=str(test), min_documents=2))
-    assert loaded.left_out == {"rare_classes": {"copy": 0, "later": 0}}
+    assert loaded.left_out == {"rare_classes": {"copy": 1, "later": 0}}
     assert len(loaded.splits["test"]) == 6
     for other in ("drop", "rest"):
         with pytest.raises(DataError, match=r"data.min_documents: 99 leaves [01] class"):
