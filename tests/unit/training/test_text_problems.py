@@ -76,6 +76,20 @@ def test_pairs_are_the_same_packed_and_padded(tokenizer, packing):
     assert (without - found[0]).abs().max() > 1e-3  # the token types were seen
 
 
+def test_a_text_without_tokens_is_read_in_chunks_as_without_them(tokenizer):
+    chunks = ChunkOptions(overlap=1)
+    split = Dataset.from_dict({"text": ["   ", text(5)], "label": [1, 0]})
+    for documents in (split, split.select([0])):
+        plain, _ = make_problem("classification", ["a", "b"]).encode(
+            documents, EncodeSettings(tokenizer, 6, TokenRules())
+        )
+        problem = make_problem("classification", ["a", "b"], chunks=chunks)
+        columns, _ = problem.encode(documents, EncodeSettings(tokenizer, 6, TokenRules(), chunks))
+        assert [[row["input_ids"] for row in rows] for rows in columns["sequences"]] == [
+            [ids] for ids in plain["input_ids"]
+        ]
+
+
 @pytest.mark.parametrize("pool", ["mean", "max"])
 def test_chunks_are_run_alone_and_their_logits_pooled(tokenizer, pool):
     chunks = ChunkOptions(pool=pool, overlap=1)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foretoken.data.documents import Document, E, is_empty, refuse_repeated_id, shown
+from foretoken.data.documents import Document, E, is_empty, is_readable, refuse_repeated_id, shown
 from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
 from foretoken.data.readers.encodings import BAD_BYTE
 from foretoken.data.readers.formats import FileFormat
@@ -246,9 +246,9 @@ def text_value(where: str, value: object, column: str) -> str:
 
 
 def filled(where: str, value: object, name: str) -> str:
-    """Return a text that is more than white space; DataError for anything else."""
+    """Return a text that has something to read; DataError for anything else."""
     text = text_value(where, value, name)
-    if not text.strip():
+    if not is_readable(text):
         raise DataError(f"{where}: {name!r} is empty; remove the record or fill it in")
     return text
 

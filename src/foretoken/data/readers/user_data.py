@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from foretoken.data.documents import Example, like_known
+from foretoken.data.documents import Example, is_readable, like_known
 from foretoken.data.examples import CandidateExample, ChoiceExample, GenerationExample
 from foretoken.data.problems import (
     CANDIDATES,
@@ -149,7 +149,7 @@ def _choices(where: str, value: object) -> tuple[str, ...]:
             "(jsonl, json and parquet files can hold lists)"
         )
     choices = tuple(text_value(where, choice, CHOICES) for choice in value)
-    if not all(choice.strip() for choice in choices):
+    if not all(map(is_readable, choices)):
         raise DataError(f"{where}: column {CHOICES!r} holds an empty choice; every choice needs a text")
     return choices
 

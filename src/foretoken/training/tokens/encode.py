@@ -164,18 +164,19 @@ def encode(
     return Encoded(kept, count_lengths(lengths, max_length, len(begun.cut)))
 
 
-def token_sequences(texts: Sequence[str], settings: EncodeSettings) -> list[list[int]]:
+def token_sequences(texts: Sequence[str], settings: EncodeSettings, *, may_be_empty: bool = False) -> list[list[int]]:
     """Return the tokens of every text, without special ones.
 
     Raises:
-        DataError: a text has no tokens.
+        DataError: a text has no tokens, and none may be so.
         BackboneError: a token has no embedding in the model.
     """
     rows: list[list[int]] = []
     for place in _batches(texts):
         batch = list(texts[place])
         ids = _tokens(settings.tokenizer, batch, special=False)["input_ids"]
-        _refuse_without_tokens(batch, ids)
+        if not may_be_empty:
+            _refuse_without_tokens(batch, ids)
         refuse_without_embedding(ids, settings.rules)
         rows += ids
     return rows

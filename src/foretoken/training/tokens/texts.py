@@ -63,7 +63,10 @@ def _in_chunks(
 ) -> tuple[TokenColumns, Truncation]:
     options = settings.chunks
     assert options is not None
-    before, after = special_frame(settings, texts[0])
+    with_tokens = (
+        text for text in texts if settings.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    )
+    before, after = special_frame(settings, next(with_tokens, texts[0]))
     special = len(before) + len(after)
     size = settings.max_length - special
     if pairs is not None:
@@ -75,7 +78,7 @@ def _in_chunks(
         )
     most = None if options.at_most is None else special + size + (options.at_most - 1) * (size - options.overlap)
     begun = Beginnings(list(texts), frozenset()) if most is None else beginnings(texts, settings.tokenizer, most)
-    bare = token_sequences(begun.texts, settings)
+    bare = token_sequences(begun.texts, settings, may_be_empty=special > 0)  # then read as without chunks
     cuts = [spans(len(ids), size, options.overlap, options.at_most) for ids in bare]
     sequences = [
         [{"input_ids": [*before, *ids[start:end], *after]} for start, end in places]
