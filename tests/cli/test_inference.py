@@ -148,8 +148,8 @@ def test_predict_goes_on_after_rows_that_cannot_be_used(finished, cli, refused, 
 def test_lines_of_stdin_end_at_line_feeds_and_carriage_returns_alone(finished, cli, monkeypatch):
     separators = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
     lines = ["lunch", *(f"lunch{mark}prize" for mark in separators), "word1"]
-    for end in ("\n", "\r\n", "\r"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(end.join(lines).encode())))
+    for end, encoding in (("\n", "utf-8"), ("\r\n", "utf-8-sig"), ("\r", "utf-16")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(end.join(lines).encode(encoding))))
         assert [row["id"] for row in answers(cli("predict", finished, "--input", "-").out)] == [
             str(number) for number in range(1, len(lines) + 1)
         ]

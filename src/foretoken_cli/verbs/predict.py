@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -156,9 +155,11 @@ def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -
 
 def _stdin_lines() -> list[tuple[int, str]]:
     """Return the lines of stdin that are not blank, with their numbers; bytes that are not UTF-8 stay to be refused."""
-    from foretoken.data.readers.files import text_lines
+    from foretoken.data.readers.encodings import AUTO, marked
+    from foretoken.data.readers.files import as_text, text_lines
 
-    text = sys.stdin.buffer.read().removeprefix(BOM_UTF8).decode("utf-8", "surrogateescape")
+    content, errors = sys.stdin.buffer.read(), "surrogateescape"
+    text = as_text("stdin", content, AUTO, errors=errors) if marked(content) else content.decode("utf-8", errors)
     lines = [(number, line) for number, line in enumerate(text_lines(text), 1) if line.strip()]
     if not lines:
         raise DataError("stdin: no text; expected one document per line")

@@ -65,8 +65,8 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         words, tags = _place(columns.text), _place(columns.label)
         if columns.label is None:
             return read_words(path, columns.format.encoding, word_column=words, columns=columns)
-        at = {"word_column": words, "tag_column": -1 if tags is None else tags}
-        return read_tagged(path, columns.format.encoding, **at, columns=columns)
+        tag_column, encoding = -1 if tags is None else tags, columns.format.encoding
+        return read_tagged(path, encoding, word_column=words, tag_column=tag_column, columns=columns)
     if columns.problem == QUESTION_ANSWERING:
         return read_questions(path, columns)
     if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
