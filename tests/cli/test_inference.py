@@ -129,7 +129,7 @@ def test_predict_goes_on_after_rows_that_cannot_be_used(finished, cli, refused, 
     data.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
     result = cli("predict", finished, "--input", data, "-o", out)
     assert result.code == 1
-    assert "5 of 7 rows have an error" in result.err
+    assert "5 of 7 rows: an error in the place of an answer" in result.err
     said = answers(out.read_text())
     assert [row["id"] for row in said] == ["a", "b", "a", "c", "d", "e", "6"]
     assert ["error" in row for row in said] == [False, True, True, True, True, False, True]

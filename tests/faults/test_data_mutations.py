@@ -73,7 +73,7 @@ def check(forked, recipe_for, run_for, tmp_path_factory):
             assert '"error": ' in predicted.out
         elif assert_done_or_refused(predicted):
             assert predicted.out.count("\n") == count_rows(given)
-        elif learned and name != "splits":
+        elif learned and name != "splits" and "text is read from column" not in trained.err:  # as another run does not
             raise AssertionError(f"trained on what cannot be predicted: {predicted.err}")
 
     return run

@@ -29,6 +29,7 @@ SPLIT_ALIASES = {
 _SPLIT_WORD = re.compile(f"(?<![a-z])({'|'.join(SPLIT_ALIASES)})(?![a-z])")
 _log = logging.getLogger(__name__)
 _SHOWN = 5
+_UNREADABLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # not "Cn": letters that are newer than Python's tables
 _LONGEST_SHOWN = 80  # characters of an item in a message
 
 
@@ -178,12 +179,12 @@ def is_empty(document: Document) -> bool:
 
 
 def is_readable(text: str) -> bool:
-    r"""Say whether a text has anything besides white space and characters of no width.
+    r"""Say whether a text has anything besides white space, control characters and characters of no width.
 
     >>> is_readable(" \u200b\ufeff"), is_readable("\u200ba")
     (False, True)
     """
-    return any(unicodedata.category(character)[0] not in "CZ" for character in text)
+    return any(unicodedata.category(character) not in _UNREADABLE for character in text)
 
 
 def without_empty(documents: Sequence[Document], what: str) -> list[Document]:

@@ -120,9 +120,11 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     Raises:
         DataError: the data are not usable, or a label is not among the names; the message names the line.
     """
-    columns = replace(options.columns, problem=problem, check=partial(refuse_unknown, problem, label_names))
+    bad_rows = BadRows(options.bad_rows, remedy="--bad-rows drop")
+    known = partial(refuse_unknown, problem, label_names)
+    columns = replace(options.columns, problem=problem, bad_rows=bad_rows, check=known)
     examples = _one_split(local_path(path), columns)
-    columns.bad_rows.summary()
+    bad_rows.summary()
     return table(problem, examples, list(label_names))
 
 

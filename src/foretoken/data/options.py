@@ -233,6 +233,10 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
 
 def _choices(options: DataOptions) -> list[str]:
     problems = []
+    if options.other != options.other.strip() or not options.other:
+        problems.append(
+            f"other: got {quoted(options.other)}, expected drop, or the name of a class without blanks around"
+        )
     if options.is_given("other") and options.min_documents is None:
         problems.append("other has no use without min_documents, which says which classes are meant")
     if gone := left.gone(str(options.problem), left.PROBLEMS):

@@ -78,7 +78,8 @@ def run(words: Sequence[str]) -> int:
         write_text(options.output, "".join(f"{line}\n" for line in lines))
     if bad_rows.rows:
         first = min(bad_rows.rows, key=lambda row: row.number).reason
-        log.error("%s of %s rows have an error, not an answer; the first: %s", len(bad_rows.rows), len(answers), first)
+        count = f"{len(bad_rows.rows):,} of {len(answers):,} rows"
+        log.error("%s: an error in the place of an answer; the first: %s", count, first)
     return 1 if bad_rows.rows else 0
 
 
