@@ -278,6 +278,7 @@ def count_rows(path):
         return len([row for row in csv.reader(io.StringIO(text, newline=""), **style) if row]) - 1
     if path.suffix == ".json" and text.lstrip().startswith("["):
         return len(json.loads(text))
+    text = io.StringIO(text, newline=None).read()  # every end of a line as \n
     if path.suffix == ".conll":
         return count_sentences(text)
     return len([json.loads(line) for line in text.split("\n") if line.strip()])

@@ -152,7 +152,7 @@ def _whole(where: str, value: str, column: str) -> str:
         byte = f" (or byte 0x{half - 0xDC00:02x}, which is not in the encoding)" if BAD_BYTE.match(chr(half)) else ""
         raise DataError(
             f"{where}: column {column!r} holds half of a surrogate pair{byte} at character {error.start + 1}; repair "
-            "the text where it was cut, or name the file's encoding with data.encoding; data.bad_rows: drop leaves it out"
+            "the text where it was cut, or name the encoding with data.encoding; data.bad_rows: drop leaves the row out"
         ) from None
     return value
 
