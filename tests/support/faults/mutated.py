@@ -268,12 +268,17 @@ def count_rows(path):
         return pyarrow.ipc.open_stream(path.read_bytes()).read_all().num_rows
     if path.suffix == ".parquet":
         return parquet.read_metadata(path).num_rows
-    text = path.read_bytes().decode("utf-8-sig", "replace")
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")  # which has as many lines as any encoding that is guessed
     if path.suffix in (".csv", ".tsv"):
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        return len([row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]) - 1
+        style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix == ".tsv" else {}
+        return len([row for row in csv.reader(io.StringIO(text, newline=""), **style) if row]) - 1
     if path.suffix == ".json" and text.lstrip().startswith("["):
         return len(json.loads(text))
+    text = io.StringIO(text, newline=None).read()  # every end of a line as \n
     if path.suffix == ".conll":
         return count_sentences(text)
     return len([json.loads(line) for line in text.split("\n") if line.strip()])

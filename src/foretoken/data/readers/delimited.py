@@ -214,10 +214,9 @@ def _header(where: str, head: Sequence[_Record], needed: Sequence[str]) -> list[
 
 
 def _ragged(where: str, fields: Sequence[str], names: Sequence[str], delimiter: str) -> DataError:
-    remedy = "no field can hold" if delimiter in _UNQUOTED else "put double quotes around fields that hold"
     return DataError(
-        f"{where}: the row has {len(fields)} fields, expected {len(names)} ({shown(names)}); {remedy} {delimiter!r} or "
-        "a line break"
+        f"{where}: the row has {len(fields)} fields, expected {len(names)} ({shown(names)}); "
+        f"put fields that hold {delimiter!r} or a line break in double quotes"
     )
 
 

@@ -27,8 +27,8 @@ BAD_BYTE = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of a by
 def encoding_error(name: str) -> str | None:
     """Return what is wrong with the name of an encoding.
 
-    >>> encoding_error("cp1253"), encoding_error("cp125")
-    (None, "no encoding 'cp125' (did you mean 'cp1125'?); expected auto, utf-8, cp1252 or another codec of Python")
+    >>> encoding_error("cp1253"), encoding_error("utf-9")
+    (None, "no encoding 'utf-9' (did you mean 'utf'?); expected auto, utf-8, cp1252 or another codec of Python")
     """
     try:
         "".encode(UTF_8 if name == AUTO else name)  # also tells codecs of text from those of bytes

@@ -22,7 +22,7 @@ class FileFormat:
         ConfigError: values that cannot be used.
 
     >>> FileFormat(delimiter="tab").delimiter
-    '\\t'
+    '\t'
     """
 
     delimiter: str | None = option(

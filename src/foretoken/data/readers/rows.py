@@ -268,15 +268,11 @@ def _whole(where: str, value: str, column: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        if BAD_BYTE.match(value[error.start]):
-            raise DataError(
-                f"{where}: column {column!r} has byte 0x{ord(value[error.start]) - 0xDC00:02x} at character "
-                f"{error.start + 1}, which is not valid in the file's encoding; repair it, or name the encoding with "
-                "data.encoding"
-            ) from None
+        half = ord(value[error.start])
+        byte = f" (or byte 0x{half - 0xDC00:02x}, which is not in the encoding)" if BAD_BYTE.match(chr(half)) else ""
         raise DataError(
-            f"{where}: column {column!r} holds half of a surrogate pair at character {error.start + 1}; "
-            "repair the text where it was cut"
+            f"{where}: column {column!r} holds half of a surrogate pair{byte} at character {error.start + 1}; repair "
+            "the text where it was cut, or name the encoding with data.encoding"
         ) from None
     return value
 
