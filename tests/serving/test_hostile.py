@@ -120,17 +120,19 @@ def test_a_hundred_megabytes_are_refused_unread(hostile):
     is_fine(hostile)
 
 
-def test_bodies_that_are_in_memory_together_are_bounded():
-    """By the bytes that have come, and no peer takes the room of all others."""
+def test_bodies_that_are_in_memory_together_are_bounded_and_the_silent_ones_give_way():
+    """By the bytes that have come: also where all come from one proxy, and where some peers take all the room."""
     waiting = {"type": "http.request", "body": b"a" * 100, "more_body": True}
+    whole = waiting | {"more_body": False}
 
     async def app(scope, receive, send):
         await scope["state"]["body"].whole()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    async def crowd():
+    async def crowd(peers):
         guard = Guard(app, settings=ServerSettings(sources={}, body_bytes=100), metrics=Metrics())
 
-        def ask(peer, *messages, length=b"200"):
+        def ask(peer, *messages):
             sent, coming = [], [*messages]
 
             async def receive():
@@ -139,25 +141,29 @@ def test_bodies_that_are_in_memory_together_are_bounded():
             async def send(message):
                 sent.append(message.get("status"))
 
-            headers = [(b"host", b"localhost"), (b"content-length", length)]
+            headers = [(b"host", b"localhost"), (b"content-length", b"100")]
             scope = {"type": "http", "method": "POST", "path": "/classify", "headers": headers, "client": (peer, 1)}
             return asyncio.create_task(guard(scope, receive, send)), sent
 
-        tasks = [ask("silent", length=b"100")[0] for _ in range(10 * BODIES)]
-        tasks += [ask("greedy", waiting, length=b"100")[0] for _ in range(BODIES // 2)]
+        stalled = [ask(f"stalled {number % peers}", waiting) for number in range(peers * BODIES // 2)]
         await asyncio.sleep(0.05)
-        refused, sent = ask("greedy", waiting, length=b"100")
-        other, _ = ask("honest", waiting, length=b"100")
+        held = guard.bodies.held[None]
+        answered = [ask(peer, whole) for peer in ("stalled 0", "honest", "stalled 0")]
         await asyncio.sleep(0.05)
-        held = dict(guard.bodies.held)
-        for task in [*tasks, refused, other]:
+        statuses = [sent[0] for _, sent in answered]
+        refused = [number for number, (_, sent) in enumerate(stalled) if sent[:1] == [429]]
+        for task, _ in [*stalled, *answered]:
             task.cancel()
-        await asyncio.gather(*tasks, refused, other, return_exceptions=True)
-        return sent, held, +guard.bodies.held
+        await asyncio.gather(*(task for task, _ in [*stalled, *answered]), return_exceptions=True)
+        return held, statuses, refused, +guard.bodies.held
 
-    sent, held, left = asyncio.run(crowd())
-    assert (sent[:1], left) == ([429], {})
-    assert held == {None: 100 * (BODIES // 2 + 1), "greedy": 100 * BODIES // 2, "honest": 100}
+    for peers in (1, 2):
+        held, statuses, refused, left = asyncio.run(crowd(peers))
+        assert held == peers * 100 * BODIES // 2
+        assert statuses == [200, 200, 200]
+        assert refused[:1] == [0]
+        assert len(refused) <= 3
+        assert left == {}
 
 
 @pytest.mark.parametrize(

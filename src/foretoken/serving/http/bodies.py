@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import anyio
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
@@ -23,12 +24,16 @@ _DRAINED = 8  # of the largest bodies, what is read and thrown away behind an ea
 _DRAIN_SECONDS, _IDLE_SECONDS = 5.0, 1.0  # how long, and how long nothing may come
 _TEXTS = 8  # strings, and lists and objects, of a document
 _MORE = 1000  # of these in fields that are not known
-_BYTES = 8  # of a body for each value in it
+_BYTES = 4  # of a body for each value in it: token numbers have as many and more
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
 class RefusedError(HTTPException):
     """A request that is answered before its route has answered it."""
+
+
+def _busy() -> RefusedError:
+    return RefusedError(429, "too many requests are being read; try again later", {"retry-after": "1"})
 
 
 class GoneError(Exception):
@@ -37,26 +42,46 @@ class GoneError(Exception):
 
 @dataclass
 class Bodies:
-    """How many bytes of bodies are in memory, of all clients and of each, and how many requests are being answered."""
+    """How many bytes of bodies are in memory, of all clients and of each, and how many requests are being answered.
+
+    All bodies of a proxy come from one peer: where there is no room, what has been silent longest gives way.
+    """
 
     settings: ServerSettings
     metrics: Metrics
     held: Counter[str | None] = field(default_factory=Counter)  # None: of all
     running: int = 0
+    arriving: dict[Body, None] = field(default_factory=dict)  # the one that has been silent longest first
 
-    def book(self, peer: str, size: int) -> None:
-        """Count bytes that have arrived, or negative ones that have gone.
+    def book(self, body: Body, size: int) -> None:
+        """Count bytes that have arrived.
 
         Raises:
-            RefusedError: there are too many.
+            RefusedError: there are too many, and none of them can give way.
         """
         most = BODIES * self.settings.body_bytes
-        if size > 0 and (self.held[None] + size > most or self.held[peer] + size > most // 2):
+        self.arriving.pop(body, None)
+        while self.held[None] + size > most or self.held[body.peer] + size > most // 2:
             self.metrics.rejected("bodies")
-            raise RefusedError(429, "too many requests are being read; try again later", {"retry-after": "1"})
-        self.held.update({None: size, peer: size})
-        if not self.held[peer]:
-            del self.held[peer]
+            silent = self._silent(body.peer if self.held[body.peer] + size > most // 2 else None)
+            if silent is None:
+                raise _busy()
+            silent.give_way()
+        self.count(body, size)
+        if not body.is_whole:
+            self.arriving[body] = None
+
+    def count(self, body: Body, size: int) -> None:
+        """Count bytes, or negative ones that have gone."""
+        self.held.update({None: size, body.peer: size})
+        body.booked += size
+        if not self.held[body.peer]:
+            del self.held[body.peer]
+
+    def _silent(self, peer: str | None) -> Body | None:
+        """Return what has been silent longest, of a peer or of the one that holds most."""
+        greediest = peer or max((body.peer for body in self.arriving), key=self.held.__getitem__, default="")
+        return next((body for body in self.arriving if body.peer == greediest), None)
 
 
 class Body:
@@ -72,6 +97,7 @@ class Body:
         bodies.running += self.is_whole
         self.ends = time.monotonic() + self.settings.client_seconds
         self.peer, self.read, self.booked = (scope.get("client") or ("",))[0], 0, 0
+        self._reading, self._is_given_up = anyio.CancelScope(), False
 
     def header(self, name: bytes) -> str:
         """Return a header, or nothing."""
@@ -91,19 +117,29 @@ class Body:
         if self.length > self.most:
             raise RefusedError(413, f"the body has {self.length:,} bytes; at most {self.most:,} are taken")
         seconds = self.settings.client_seconds
-        try:
-            message = await asyncio.wait_for(
-                self.receive(), seconds if self.is_upload else self.ends - time.monotonic()
-            )
-        except asyncio.TimeoutError:
-            raise RefusedError(408, f"the body did not come within {seconds:g} s; send it again") from None
+        with anyio.move_on_after(seconds if self.is_upload else self.ends - time.monotonic()) as self._reading:
+            message = await self.receive()
+        if self._is_given_up:
+            raise _busy()
+        if self._reading.cancelled_caught:
+            raise RefusedError(408, f"the body did not come within {seconds:g} s; send it again")
         self._count(message)
         if self.read > self.most:
             raise RefusedError(413, f"the body has more than {self.most:,} bytes")
         if not self.is_upload:
-            self.bodies.book(self.peer, self.read - self.booked)
-            self.booked = self.read
+            self.bodies.book(self, len(message.get("body", b"")))
         return message
+
+    def give_way(self) -> None:
+        """Be read no more, and be in memory no more."""
+        self._is_given_up = True
+        self._reading.cancel()
+        self.release_bytes()
+
+    def release_bytes(self) -> None:
+        """Say that what has come of it is in memory no more."""
+        self.bodies.arriving.pop(self, None)
+        self.bodies.count(self, -self.booked)
 
     def _count(self, message: Message) -> None:
         if message["type"] == "http.disconnect":
@@ -124,7 +160,7 @@ class Body:
 
     def release(self) -> None:
         """Say that it is in memory no more."""
-        self.bodies.book(self.peer, -self.booked)
+        self.release_bytes()
         self.bodies.running -= self.is_whole
 
     def check_type(self) -> None:
