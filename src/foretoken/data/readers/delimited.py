@@ -198,7 +198,8 @@ def _rows(
 def _header(where: str, head: Sequence[_Record], needed: Sequence[str]) -> list[str]:
     """Return the names of the columns, without blanks around them."""
     row, *following = (record.fields for record in head)
-    names = [name if name.strip() in row else name.strip() for name in row]
+    written = {*row}
+    names = [name if name.strip() in written else name.strip() for name in row]
     try:
         check_columns(where, names, needed)
     except DataError as error:
