@@ -80,7 +80,7 @@ HEAD = b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\
     [
         pytest.param(b"", id="nothing", marks=pytest.mark.slow),
         pytest.param(b"POST /classify HT", id="half a line", marks=pytest.mark.slow),
-        pytest.param(HEAD, id="half a head"),
+        pytest.param(HEAD, id="half a head", marks=pytest.mark.slow),
     ],
 )
 def test_a_head_that_does_not_come_is_not_waited_for(hostile, sent):
