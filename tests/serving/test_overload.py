@@ -11,6 +11,7 @@ from foretoken.serving.errors import BusyError
 from foretoken.serving.tasks import Classify, Document
 
 from support.served import make_store
+from support.served_questions import save
 
 PER_BATCH, PER_TOKEN, LASTING = 0.05, 2e-3, 40  # seconds
 
@@ -93,6 +94,27 @@ def test_a_burst_right_after_the_start_is_refused_as_a_later_one_is(simulated, m
     assert max(waits) <= 2.5
     assert len(simulated.refused) >= 500
     assert len(waits) >= 5
+
+
+def test_a_model_that_cannot_be_measured_does_not_take_everything(simulated, monkeypatch):
+    def fails(*_):
+        raise ValueError("more than tokens")
+
+    monkeypatch.setattr(simulated.engine._worker, "start", lambda: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(simulated.engine.store.bank, "hidden_states", fails)
+        simulated.engine.start()
+    waits = simulated.run([(simulated.now, "word1 " * 20)] * 1500)
+    assert max(waits) <= 2.5  # about 500 tokens a second are computed, as is assumed
+    assert (len(simulated.refused) >= 500, len(waits) >= 5) == (True, True)
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_encoder_decoders_are_measured_too(family, tmp_path, caplog):
+    card = {"labels": ["a", "b", "c"], "max_length": 32}
+    with Engine(make_store(*save(tmp_path, family, {"classes": ("prefix-tuning", "SEQ_CLS", {}, card)}))) as engine:
+        assert engine._tokens_per_second > 0
+    assert "not known" not in caplog.text
 
 
 def test_texts_that_are_being_tokenised_count(simulated):

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from foretoken.errors import AdapterError, ForetokenError
+from foretoken.errors import AdapterError, DataError, ForetokenError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.bank import BASE
 from foretoken.serving.errors import BusyError, ComputeError, NotReadyError, TooLongError
@@ -32,6 +32,7 @@ T = TypeVar("T")
 _LEAST_TOKENS = 512  # of a batch, however slow the machine is
 _FIRST_TOKENS = 2048  # of a batch while the speed is not known
 _TYPICAL = 128  # tokens of a row, when the speed is measured
+_ASSUMED = 512.0  # tokens a second of a model that could not be measured, until a full batch tells
 _CHARACTERS = 4  # of a token, while a text is being tokenised
 _LOOK = 0.1  # seconds between two looks at deadlines while adapters are read
 State: TypeAlias = Literal["new", "ready", "draining", "closed", "failed"]
@@ -137,13 +138,16 @@ class Engine:
         length = min(_TYPICAL, self.store.frozen.settings.max_length)
         ids = torch.zeros((max(1, _LEAST_TOKENS // length), length), dtype=torch.long)
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if self.store.base.config.is_encoder_decoder:
+            batch["decoder_input_ids"] = ids
         try:
             for _ in range(2):
                 start = self._clock()
                 self.store.bank.hidden_states(batch, [BASE] * len(ids))
                 seconds = self._clock() - start
         except Exception as error:  # a model that needs more than tokens; its requests tell
-            log.warning("the model's speed is not known yet: %s", type(error).__name__)
+            log.warning("the model's speed is not known yet and taken to be slow: %s", type(error).__name__)
+            self._tokens_per_second = _ASSUMED
             return
         self._tokens_per_second = ids.numel() / seconds if seconds > 0 else 0.0
 
@@ -189,7 +193,7 @@ class Engine:
             tokens = sum(min(document.characters // _CHARACTERS, longest) for document in request.documents)
             self._reserve(count, tokens, self._patience(request))
             try:
-                prepared = [request.task.prepare(adapter, document) for document in request.documents]
+                prepared = _prepared(request, adapter)
                 computed = self._put(adapter, request, prepared)
             finally:
                 self._reserve(-count, -tokens)
@@ -460,6 +464,17 @@ class Engine:
         request.results[row.number] = result
         if len(request.results) == len(request.rows):
             _settle(request.future, [request.results[number] for number in range(len(request.rows))])
+
+
+def _prepared(request: Request[T], adapter: Adapter) -> list[Prepared[T]]:
+    """Return the rows of all documents; of several, an error says which."""
+    prepared = []
+    for number, document in enumerate(request.documents):
+        try:
+            prepared.append(request.task.prepare(adapter, document))
+        except DataError as error:
+            raise (DataError(f"document {number}: {error}") if len(request.documents) > 1 else error) from None
+    return prepared
 
 
 def _settle(future: Future[Any], value: object = None, *, error: BaseException | None = None) -> None:
