@@ -13,7 +13,7 @@ from pathlib import Path
 from foretoken.data.examples import OUTSIDE, TaggedExample
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.encodings import UTF_8
-from foretoken.data.readers.files import kind_of, local_path, read_bytes, read_text, text_lines, without_gz
+from foretoken.data.readers.files import as_text, kind_of, local_path, read_unpacked, text_lines, without_gz
 from foretoken.data.readers.rows import ColumnNames, read_each
 from foretoken.errors import DataError
 
@@ -200,12 +200,13 @@ def _numbers(block: _Block) -> bool:
 
 def _text(path: Path, encoding: str) -> str:
     """Return the text of a file; of a table DataError, as its lines would be taken for words."""
-    what = kind_of(read_bytes(path), _FORMAT) or ""
+    content = read_unpacked(path)
+    what = kind_of(content, _FORMAT) or ""
     if _FORMAT in what:
         raise DataError(f"{path}:1:1: not text but {what}")
     if without_gz(path).suffix.lower() in _TABLES:
         raise DataError(f"{path}: token classification reads no table: {_FORMAT}")
-    return read_text(path, encoding)
+    return as_text(path, content, encoding)
 
 
 def to_iob2(tags: Iterable[str]) -> list[str]:

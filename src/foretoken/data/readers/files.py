@@ -139,10 +139,13 @@ def read_text(path: Path, encoding: str = UTF_8, *, may_be_empty: bool = False, 
     Raises:
         DataError: absent, empty, binary or of another encoding; the message names line and byte column.
     """
+    return as_text(path, read_unpacked(path, may_be_empty=may_be_empty), encoding, errors=errors)
+
+
+def read_unpacked(path: Path, *, may_be_empty: bool = False) -> bytes:
+    """Return a file's bytes as :func:`read_bytes` does; those that are packed with gzip are unpacked."""
     content = read_bytes(path, may_be_empty=may_be_empty)
-    if content.startswith(_GZIP):
-        content = _unpacked(path, content)
-    return as_text(path, content, encoding, errors=errors)
+    return _unpacked(path, content) if content.startswith(_GZIP) else content
 
 
 def without_gz(path: Path) -> Path:

@@ -232,8 +232,7 @@ def _id_or_number(values: object, number: int) -> str:
 
 def row_id(where: str, values: Mapping[str, object], number: int) -> str:
     """Return the row's ``id``, or its number where it has none."""
-    value = values.get("id")
-    return str(number) if value is None or value == "" else _whole(where, str(value), "id")
+    return _whole(where, _id_or_number(values, number), "id")
 
 
 def text_value(where: str, value: object, column: str) -> str:
