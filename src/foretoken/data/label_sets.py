@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     from foretoken.data.documents import Example
 
@@ -53,6 +51,7 @@ def stratified(sets: LabelSets, shares: Sequence[float], order: Sequence[str], s
     >>> sum(parts[key] for key in sets), sum(parts[key] for key, labels in sets.items() if "y" in labels)
     (4, 2)
     """
+    import numpy as np
     from iterstrat.ml_stratifiers import IterativeStratification
 
     if not order:

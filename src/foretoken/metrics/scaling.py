@@ -94,7 +94,7 @@ class Scaling:
         Raises :class:`~foretoken.errors.DataError` for missing or unknown keys, and for values that are no numbers.
 
         >>> Scaling.from_dict({"kind": "temperature", "temperature": 2.0})
-        Scaling(kind='temperature', weight=(0.5,), bias=(0.0,))
+        Scaling(kind='temperature', weight=(0.5,), bias=(0.0,), link='softmax')
         """
         kind: Any = values.get("kind") if isinstance(values, Mapping) else None
         if kind not in tuple(_KEYS):

@@ -35,8 +35,8 @@ def read(path: Path, options: DataOptions) -> Splits:
         DataError: the archive is damaged.
     """
     splits: dict[str, list[Document]] = {"train": [], "test": []}
-    for name, where, content in raw_files(path, "reuters21578*.tar*", lambda name: name.suffix == ".sgm"):
-        for split, document in _documents(f"{where}", content.decode("latin-1")):
+    for _, where, content in raw_files(path, "reuters21578*.tar*", lambda name: name.suffix == ".sgm"):
+        for split, document in _documents(where, content.decode("latin-1")):
             splits[split].append(document)
     if not all(splits.values()):
         raise MissingDataError(

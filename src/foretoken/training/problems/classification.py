@@ -21,6 +21,7 @@ from foretoken.training.recipe.recipe import DecisionOptions
 from foretoken.training.tokens.chunks import ChunkCollator, pooled
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
 from foretoken.training.tokens.texts import encode_texts
+from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,16 @@ class TextProblem(Problem):
         return padding if self.pool is None else ChunkCollator(padding)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
-        """Return the loss of the model's logits and these; of chunks, their logits are pooled first."""
+        """Return the model's own loss and logits, or the loss of pooled or weighed ones."""
+        if "owner" not in inputs and self.losses == PLAIN:
+            return super().forward(model, inputs)
         read = dict(inputs)
         owner, labels = read.pop("owner", None), read.pop("labels", None)
-        logits = model(**read).logits
+        with added_by_caller():
+            logits = model(**read).logits
         if owner is not None:
             logits = pooled(logits, owner, str(self.pool))
-        return None if labels is None else self.loss(logits, labels), logits
+        return None if labels is None else with_auxiliary_loss(self.loss(logits, labels), model), logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of logits (B, C)."""
