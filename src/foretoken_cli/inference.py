@@ -54,13 +54,16 @@ class InferenceOptions(BaseModelOptions):
     overwrite: bool = option("replace the file of results where it exists", False)
     text_column: str | None = option("column of the text in a file (default: as in training)", None)
     text_pair_column: str | None = option("column of the second text of a pair (default: as in training)", None)
+    word_column: str | None = option("column of the words or texts to tag (default: as in training, or found)", None)
+    sentence_column: str | None = option("column of sentences, in a table with a word per row", None)
     unscaled: bool = option("leave out the scaling that training fitted", False)
 
     @property
     def columns(self) -> dict[str, Any]:
         """The given columns, by the keys of a recipe."""
-        given = {"text_column": self.text_column, "text_pair_column": self.text_pair_column}
-        return {name: column for name, column in given.items() if column}
+        names = ("text_column", "text_pair_column", "word_column", "sentence_column")
+        given = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return ({"text_column": "text"} if self.word_column else {}) | given  # in place of one that is remembered
 
     def check_result(self, file: Path | None, predictor: AnyPredictor, data: str | None, *endings: str) -> None:
         """Raise before anything is computed if the results cannot be written to a file of one of these endings.

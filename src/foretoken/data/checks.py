@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from foretoken.data.documents import Corpus, Document, Example, like_known, shown, sort_labels
-from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.examples import OUTSIDE, TaggedExample, mark_entities
 from foretoken.data.label_sets import label_counts, label_sets
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
@@ -35,23 +35,32 @@ def names_of(corpus: Corpus) -> list[str]:
 
 
 def tag_names(splits: Mapping[str, Sequence[TaggedExample]]) -> list[str]:
-    """Return the tags of train: ``O`` first, then for every type ``B-`` and ``I-``, whether train has both or not.
+    """Return the tags of train: ``O``, then ``B-`` and ``I-`` of every type of entity, whether train has both or not.
+
+    Tags that mark no entities are themselves.
 
     Raises:
-        DataError: another split has a type that train lacks, or train has no entities.
+        DataError: another split has a type or tag that train lacks, or train has no two different tags.
     """
-    types = {tag[2:] for sentence in splits["train"] for tag in sentence.tags if tag != OUTSIDE}
-    if not types:
+
+    def kinds(sentence: TaggedExample) -> list[str]:
+        return [tag[2:] for tag in sentence.tags if tag != OUTSIDE] if is_of_entities else [*sentence.tags]
+
+    is_of_entities = mark_entities({tag for sentence in splits["train"] for tag in sentence.tags})
+    known = sorted({kind for sentence in splits["train"] for kind in kinds(sentence)})
+    if not known:
         raise DataError("train has no entities: every word has tag O; token classification needs at least one type")
-    for split, sentences in splits.items():
-        for sentence in sentences:
-            unknown = [tag for tag in sentence.tags if tag != OUTSIDE and tag[2:] not in types]
-            if unknown:
+    if not is_of_entities and len(known) < 2:
+        raise DataError(f"every word of train has tag {known[0]}; token classification needs at least two tags")
+    for split, sentence in ((split, sentence) for split, sentences in splits.items() for sentence in sentences):
+        for kind in kinds(sentence):
+            if kind not in known:
+                what = "an entity of type" if is_of_entities else "the tag"
                 raise DataError(
-                    f"{sentence.where}: {split} has the tag {unknown[0]!r}, but train has no entity of that type"
-                    f"{like_known(unknown[0][2:], sorted(types))}; its types are {', '.join(sorted(types))}"
+                    f"{sentence.where}: {split} has {what} {kind!r}, but train has none{like_known(kind, known)}; "
+                    f"train has {shown(known)}"
                 )
-    return [OUTSIDE, *(f"{prefix}-{name}" for name in sorted(types) for prefix in "BI")]
+    return [OUTSIDE, *(f"{prefix}-{kind}" for kind in known for prefix in "BI")] if is_of_entities else known
 
 
 def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:

@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -16,12 +16,15 @@ from typing import Any, Literal
 from foretoken.data.documents import number_of, shown
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
-from foretoken.data.readers.conll import tag_columns
+from foretoken.data.readers.conll import layout_of, read_blocks
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, training_files
 from foretoken.data.readers.hub import first_rows, hub_name
-from foretoken.data.readers.rows import ColumnNames
+from foretoken.data.readers.rows import ColumnNames, Row, usable_rows
 from foretoken.data.readers.tables import read_rows
+from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS, scheme_of
+from foretoken.data.readers.tagging.sentences import tags_of
+from foretoken.data.readers.tagging.tables import file_lines, roles_of, sentences_of_rows, table_rows
 from foretoken.errors import DataError
 
 _log = logging.getLogger(__name__)
@@ -76,8 +79,7 @@ def own_columns(options: DataOptions) -> ColumnNames:
         DataError: there is a doubt; the message has the options that end it, to be copied.
     """
     if options.problem == TOKEN_CLASSIFICATION:
-        files = _files(options)
-        return find_tags(str(files[0]), files, options) if files else options.columns
+        return _tag_columns(options)
     if options.columns.needed[:1] != [options.text_column] or all(map(options.is_given, _OPTIONS)):
         return options.columns  # those of the problem, or of the options
     where, rows = sample(options)
@@ -86,8 +88,21 @@ def own_columns(options: DataOptions) -> ColumnNames:
 
 def changed(options: DataOptions, columns: ColumnNames) -> dict[str, str]:
     """Return the options whose columns were found, with these."""
-    given = dict(zip(_OPTIONS, (columns.text, str(columns.label)), strict=True))
-    return {name: column for name, column in given.items() if column != getattr(options, name)}
+    before, after = ((str(names.text), str(names.label)) for names in (options.columns, columns))
+    return {name: new for name, old, new in zip(_OPTIONS, before, after, strict=True) if new != old}
+
+
+def read_as(options: DataOptions, looks: Sequence[Look]) -> dict[str | None, str]:
+    """Return what the columns of one's own table are read as, by their names.
+
+    Raises:
+        DataError: there is a doubt; the message has the options that end it, to be copied.
+    """
+    columns = own_columns(options)
+    if options.problem != TOKEN_CLASSIFICATION or not looks:
+        return {columns.text: "text", columns.label: "label", columns.text_pair: "second text"}
+    roles = roles_of(str(options.train or options.path), [look.name for look in looks], columns)
+    return {roles.words: "words", roles.tags: "tags", roles.sentence: "sentence", roles.document: "document"}
 
 
 def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
@@ -101,9 +116,12 @@ def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
     table, files = _through_datasets(options), _files(options)
     if table is not None:
         return str(table), first_rows(table, options.config_name, SAMPLE)
-    is_table = files and options.problem != TOKEN_CLASSIFICATION
-    rows = read_rows(files[0], [], format=options.columns.format) if is_table else iter(())
-    first = [values for _, values in islice(rows, SAMPLE) if not isinstance(values, DataError)]
+    rows: Iterable[Row] | None = None
+    if files and options.problem == TOKEN_CLASSIFICATION:
+        rows = table_rows(files[0], options.columns)
+    elif files:
+        rows = read_rows(files[0], [], format=options.columns.format)
+    first = [*usable_rows(islice(rows or (), SAMPLE))]
     return str(files[0] if files else options.path), first
 
 
@@ -248,28 +266,25 @@ def _longest(looks: Sequence[Look], names: Sequence[str]) -> str:
     return max(((look.words, look.name) for look in looks if look.name in names), default=(0, "NAME"))[1]
 
 
-def find_tags(where: str, files: Sequence[Path], options: DataOptions) -> ColumnNames:
-    """Return the columns of files of words and tags: the tags are in the last one that holds entities.
+def _tag_columns(options: DataOptions) -> ColumnNames:
+    """Return the columns of words and tags with what all splits share: the number of the tags' column, and the scheme.
 
     Raises:
         DataError: several columns may be meant; the message has the option that says which.
     """
-    columns = options.columns
-    if options.is_given("label_column"):
+    columns, (where, rows) = options.columns, sample(options)
+    files = [] if rows else _files(options)
+    if not (rows or files):
         return columns
-    types = tag_columns(files, columns.format.encoding)
-    last = types.pop(-1, Counter[str]())
-    others = {number: kinds for number, kinds in types.items() if kinds and kinds != last}
-    nested = {number: kinds for number, kinds in others.items() if last and last.keys() <= kinds.keys()}
-    candidates = nested or ({} if last else others)
-    if len(candidates) > 1 or nested:
-        described = shown([f"{number} ({', '.join(sorted(kinds)[:5])})" for number, kinds in candidates.items()])
-        beside = " beside the last one" if nested else ""
-        raise DataError(
-            f"{where}: entities are in the columns {described}{beside}; say which one holds the tags, as in "
-            f"--data.label_column {next(iter(candidates))}"
+    if rows:
+        sentences = sentences_of_rows(
+            where, [(f"{where} row {number}", row) for number, row in enumerate(rows, 1)], columns
         )
-    for number in candidates:
-        _log.info("%s: tags are read from column %d; the last one has no entities", where, number)
-        return replace(columns, label=str(number))
-    return columns
+    else:
+        lines = chain.from_iterable([*file_lines(file, columns), (str(file), [])] for file in files)
+        blocks, places = layout_of(where, lines, columns)
+        sentences = read_blocks(blocks, places)
+        if places.tag is not None and places.tag >= 0:
+            columns = replace(columns, label=str(places.tag + 1))
+    scheme = scheme_of(where, tags_of(sentences), columns.scheme)
+    return replace(columns, scheme=ENTITIES if columns.scheme == AUTO and scheme != POS else scheme)

@@ -6,9 +6,19 @@ examples are found) and ``stratum`` (what splits keep in proportion).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 OUTSIDE = "O"  # the tag of a word of no entity
+
+
+def mark_entities(tags: Iterable[str]) -> bool:
+    """Say whether tags are those of IOB2, and not word classes and the like.
+
+    >>> mark_entities(["O", "B-PER"]), mark_entities(["DET", "NOUN"])
+    (True, False)
+    """
+    return all(tag == OUTSIDE or tag.startswith(("B-", "I-")) for tag in tags)
 
 
 class Unstratified:
@@ -45,7 +55,7 @@ class ChoiceExample(Unstratified):
 
 @dataclass(frozen=True)
 class TaggedExample(Unstratified):
-    """The words of a sentence or document, and a tag for each, in IOB2."""
+    """The words of a sentence or document, and a tag for each: in IOB2, or of words that are no entities."""
 
     id: str
     words: tuple[str, ...]
@@ -53,6 +63,7 @@ class TaggedExample(Unstratified):
     where: str
     group: str | None = None  # the document of a sentence
     part: str | None = None
+    raw_text: str | None = None  # the text that words were made from
 
     @property
     def content(self) -> str:

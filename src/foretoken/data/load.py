@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from foretoken.data.checks import keep_labels, merge_rare, names_of, refuse_labels_beyond_train, refuse_unknown
 from foretoken.data.columns import changed, own_columns
 from foretoken.data.documents import SPLITS, Corpus, Example, Splits, with_unique_ids
-from foretoken.data.examples import OUTSIDE
+from foretoken.data.examples import OUTSIDE, mark_entities
 from foretoken.data.folds import fold_splits, pooled
 from foretoken.data.made_up import made_up
 from foretoken.data.oddities import (
@@ -37,6 +37,7 @@ from foretoken.data.readers.folders import is_saved_dataset, read_folder, read_l
 from foretoken.data.readers.hub import hub_name, read_hub
 from foretoken.data.readers.notes import noted_together
 from foretoken.data.readers.rows import BadRows, ColumnNames
+from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS
 from foretoken.data.readers.user_data import read_examples
 from foretoken.data.schemas import table
 from foretoken.data.splits import split_off, subsample, subsample_groups
@@ -123,7 +124,9 @@ def load_examples(path: str | Path, options: DataOptions, problem: str, label_na
     """
     bad_rows = BadRows(options.bad_rows, remedy="--bad-rows drop")
     known = partial(refuse_unknown, problem, label_names)
-    columns = replace(options.columns, problem=problem, bad_rows=bad_rows, check=known)
+    columns = replace(_remembered(options, problem), bad_rows=bad_rows, check=known)
+    if problem == TOKEN_CLASSIFICATION and columns.scheme == AUTO:
+        columns = replace(columns, scheme=ENTITIES if mark_entities(label_names) else POS)
     examples = _one_split(local_path(path), columns)
     bad_rows.summary()
     return table(problem, examples, list(label_names))
@@ -141,10 +144,15 @@ def load_inputs(
         DataError: the file or folder is not usable, or a row is not and these are an error.
     """
     path = local_path(path)
-    columns = replace(options.columns, problem=problem, label=None, bad_rows=bad_rows or BadRows())
+    columns = replace(_remembered(options, problem), label=None, bad_rows=bad_rows or BadRows())
     examples = _texts_of_folder(path, columns) if is_folder(path) else read_examples(path, columns)
     kind, label, names = _UNLABELLED.get(problem, (problem, "label", []))
     return table(kind, examples, names).remove_columns(label)
+
+
+def _remembered(options: DataOptions, problem: str) -> ColumnNames:
+    """Return the columns as in training; files of tagged words may have others."""
+    return replace(replace(options, problem=problem).columns, is_exact=False)
 
 
 _UNLABELLED = {  # the table of which problem, without which column

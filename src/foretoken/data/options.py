@@ -19,7 +19,7 @@ from foretoken.data.problems import (
 )
 from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.data.readers.formats import FileFormat
-from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames, is_column_number
+from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames
 from foretoken.errors import did_you_mean, quoted
 from foretoken.options import check_fields, option
 
@@ -57,11 +57,12 @@ class DataOptions:
         f"What is to be learned from your own data: {', '.join(PROBLEMS)}. Tasks know theirs.", CLASSIFICATION
     )
     text_column: str = option(
-        "The column that holds the text; for generation, the source; where words are tagged, its number.", "text"
+        "The column that holds the text; for generation, the source; for tags, that of the words.", "text"
     )
     text_pair_column: str | None = option("The column that holds the second text, where there are pairs of them.", None)
     label_column: str = option(
-        "The column that holds the label; for generation, the target; where words are tagged, its number.", "label"
+        "The column that holds the label; for generation, the target; where words are tagged, that of the tags.",
+        "label",
     )
     label_columns: tuple[str, ...] | None = option(
         "The columns of several numbers (regression), or of one 0/1 column per label (multi-label-classification).",
@@ -69,6 +70,20 @@ class DataOptions:
     )
     label_separator: str | None = option(
         "What stands between the labels of one column, e.g. ';' (multi-label-classification); lists need none.", None
+    )
+    word_column: str | None = option(
+        "For token classification: the column of the words, or of the texts that have spans; by its name, or in files "
+        "that name no columns by its number, from 1. Default: found.",
+        None,
+    )
+    tag_column: str | None = option("The column of the tags or spans, named as word_column is. Default: found.", None)
+    sentence_column: str | None = option(
+        "In tables with a word per row: the column that tells sentences, in every row or in the first of each.", None
+    )
+    tag_scheme: Literal["auto", "bio", "bio1", "bioes", "bilou", "io", "pos"] = option(
+        "How tags mark entities: bio (IOB2), bio1 (IOB1), bioes, bilou or io; pos: they mark none, and every word has "
+        "one; auto: what they show.",
+        AUTO,
     )
     encoding: str = option(
         "The encoding of text files, e.g. cp1252; auto: UTF-8, or what a byte order mark or the bytes show, which the "
@@ -137,7 +152,12 @@ class DataOptions:
         format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
         bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
         names = self.text_column, self.label_column, self.text_pair_column, self.problem
-        return ColumnNames(*names, format, bad_rows, self.label_columns or (), self.label_separator)
+        columns = ColumnNames(*names, format, bad_rows, self.label_columns or (), self.label_separator)
+        if self.problem != TOKEN_CLASSIFICATION:
+            return columns
+        word, tag = (getattr(self, name) if self.is_given(name) else "" for name in ("text_column", "label_column"))
+        word, tag = self.word_column or word, self.tag_column or tag
+        return replace(columns, text=word, label=tag, sentence=self.sentence_column, scheme=self.tag_scheme)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
@@ -184,6 +204,9 @@ def given_options(values: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in plain.items() if name in defaults and value != defaults[name]}
 
 
+_FILES = ("task", "path", "train", "validation", "test")
+
+
 def _source(options: DataOptions) -> list[str]:
     problems = []
     files = [name for name in ("train", "validation", "test") if getattr(options, name) is not None]
@@ -199,13 +222,17 @@ def _source(options: DataOptions) -> list[str]:
         problems.append(f"{files[0]} is set without train: name the training file too")
     problems.extend(
         f"{name} is an empty string: leave it out or name a file"
-        for name in ("task", "path", "train", "validation", "test", "text_column", "text_pair_column", "label_column")
+        for name in (*_FILES, "text_column", "text_pair_column", "label_column", *_OF_TAGS)
         if getattr(options, name) == ""
     )
     return problems
 
 
-_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format", "bad_rows")
+_OF_TAGS = ("word_column", "tag_column", "sentence_column", "tag_scheme")
+_OWN = (
+    *("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format", "bad_rows"),
+    *_OF_TAGS,
+)
 
 
 def _unused(options: DataOptions) -> list[str]:
@@ -221,10 +248,9 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
     columns = [name for name in ("text_column", "label_column") if options.is_given(name)]
     if options.problem == TOKEN_CLASSIFICATION:
         problems = [
-            f"{name}: got {quoted(column)}, expected the number of a column, from 1, as files of words and tags have "
-            "no header"
-            for name in columns
-            if not is_column_number(column := getattr(options, name))
+            f"{name} and {other} both name the column of the {what}: leave {other} out"
+            for name, other, what in (("word_column", "text_column", "words"), ("tag_column", "label_column", "tags"))
+            if options.is_given(name) and options.is_given(other)
         ]
     if options.problem in (CANDIDATES, QUESTION_ANSWERING):
         problems = [
@@ -242,6 +268,7 @@ _ONLY_FOR = {
     "labels": (CLASSIFICATION, MULTI_LABEL),
     "label_columns": (MULTI_LABEL, REGRESSION),
     "label_separator": (MULTI_LABEL,),
+    **dict.fromkeys(_OF_TAGS, (TOKEN_CLASSIFICATION,)),
 }
 
 
@@ -283,7 +310,8 @@ def _encodings(options: DataOptions) -> list[str]:
 def _columns(options: DataOptions) -> list[str]:
     roles: dict[str, str] = {CHOICES: "the choices"} if options.problem == MULTIPLE_CHOICE else {}
     problems = []
-    for name in ("text_column", "text_pair_column", "label_column"):
+    names = ("text_column", "text_pair_column", "label_column")
+    for name in names if options.problem != TOKEN_CLASSIFICATION else _OF_TAGS[:3]:
         column = getattr(options, name)
         if column in roles:
             problems.append(f"{roles[column]} and {name} are both {quoted(column)}: they must differ")

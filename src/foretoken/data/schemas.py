@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     import datasets
 
 SHARED = ("id", "part", "group")  # columns that any problem may have
-_WHERE_ANY = (*SHARED[1:], "text_pair", "mentions")  # columns that a table has where any example has one
+_WHERE_ANY = (*SHARED[1:], "text_pair", "mentions", "raw_text")  # columns that a table has where any example has one
 _COLUMNS: dict[str, tuple[str, ...]] = {
     problems.CLASSIFICATION: ("text", "text_pair", "label"),
     problems.MULTI_LABEL: ("text", "text_pair", "labels"),
     problems.REGRESSION: ("text", "text_pair", "label"),
     problems.MULTIPLE_CHOICE: ("text", "choices", "label"),
-    problems.TOKEN_CLASSIFICATION: ("words", "labels"),
+    problems.TOKEN_CLASSIFICATION: ("words", "labels", "raw_text"),
     problems.CANDIDATES: ("question", "candidates", "supports", "label"),
     problems.GENERATION: ("source", "references"),
     problems.QUESTION_ANSWERING: ("question", "context", "answers", "mentions"),
@@ -31,8 +31,8 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     Its columns are ``id``, ``part`` and ``group`` where any example has one, and those of the problem:
     classification, regression: text, text_pair (where there are any), label (ClassLabel or float); with several
     labels: text, text_pair, labels;
-    multiple-choice: text, choices, label; token-classification: words, labels; candidates: question, candidates,
-    supports, label; generation: source, references; question-answering:
+    multiple-choice: text, choices, label; token-classification: words, labels, raw_text (where words were made from
+    one); candidates: question, candidates, supports, label; generation: source, references; question-answering:
     question, context, answers (first character and the one after the last), mentions (where there are any).
     """
     import datasets

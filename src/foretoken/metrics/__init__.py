@@ -16,7 +16,7 @@ from foretoken.metrics.regression import regression_metrics
 from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
 from foretoken.metrics.scores import brier_score, negative_log_likelihood
 from foretoken.metrics.selective import aurc, coverage_risk
-from foretoken.metrics.spans import span_metrics, to_iob2
+from foretoken.metrics.spans import span_metrics, tag_metrics, to_iob2
 from foretoken.metrics.statistics import expected_validation_performance, holm, paired_bootstrap, summary, t_test
 from foretoken.metrics.table import METRICS, PROBLEMS, Metric, check_metric, metric_names
 
@@ -51,6 +51,7 @@ __all__ = [
     "span_metrics",
     "summary",
     "t_test",
+    "tag_metrics",
     "to_iob2",
     "upper_edge_calibration_error",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from foretoken.errors import DataError
@@ -42,6 +43,26 @@ def span_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str
     }
 
 
+def tag_metrics(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return ``accuracy`` and ``f1_macro`` over words, for tags that mark no entities, such as word classes.
+
+    ``f1_macro`` is the mean over the tags that are true or predicted at all. ``precision``, ``recall`` and ``f1`` are
+    those of all tags together (micro), which with one tag per word are the accuracy.
+
+    Raises :class:`~foretoken.errors.DataError` for unequal lengths, and no words at all.
+
+    >>> scores = tag_metrics([["DET", "NOUN"], ["NOUN"]], [["DET", "NOUN"], ["DET"]])
+    >>> {name: round(value, 2) for name, value in scores.items() if name in ("accuracy", "f1_macro")}
+    {'accuracy': 0.67, 'f1_macro': 0.67}
+    """
+    from sklearn.metrics import accuracy_score, f1_score
+
+    truth, guesses = (list(chain(*tags)) for tags in _checked(true, predicted, of_entities=False))
+    accuracy = float(accuracy_score(truth, guesses))
+    macro = float(f1_score(truth, guesses, average="macro", zero_division=0))
+    return {"precision": accuracy, "recall": accuracy, "f1": accuracy, "f1_macro": macro, "accuracy": accuracy}
+
+
 def to_iob2(tags: Sequence[str]) -> list[str]:
     """Return the tags of one sentence, IOB1 or IOB2, as IOB2, in which every entity begins with ``B-``.
 
@@ -62,15 +83,16 @@ def _scores(true: list[list[str]], predicted: list[list[str]], average: str | No
 
 
 def _checked(
-    true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+    true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, of_entities: bool = True
 ) -> tuple[list[list[str]], list[list[str]]]:
     if len(true) != len(predicted):
         raise DataError(f"there are {len(predicted)} predicted sentences for {len(true)} true ones; expected as many")
     for number, (tags, guesses) in enumerate(zip(true, predicted, strict=True), 1):
         if len(tags) != len(guesses):
             raise DataError(f"sentence {number} has {len(guesses)} predicted tags for {len(tags)} words")
-        _check_tags(tags, f"sentence {number}")
-        _check_tags(guesses, f"sentence {number} of the predictions")
+        if of_entities:
+            _check_tags(tags, f"sentence {number}")
+            _check_tags(guesses, f"sentence {number} of the predictions")
     if not any(len(tags) for tags in true):
         raise DataError("there are no words to score; expected at least one sentence with a word")
     return [list(tags) for tags in true], [list(tags) for tags in predicted]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from foretoken.data.examples import mark_entities
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
@@ -128,7 +129,7 @@ def lengths_in_tokens(plan: Plan, data: Loaded) -> tuple[dict[str, Sequence[int]
 
 
 def counts_of(data: Loaded) -> dict[str, Counter[str]]:
-    """Return how often every class, or type of entity, occurs in each split; nothing for other problems."""
+    """Return how often every class, type of entity or other tag occurs in each split; nothing for other problems."""
     if data.problem == CLASSIFICATION:
         return {name: Counter(data.labels[number] for number in split["label"]) for name, split in data.splits.items()}
     if data.problem == MULTI_LABEL:
@@ -138,7 +139,12 @@ def counts_of(data: Loaded) -> dict[str, Counter[str]]:
         }
     if data.problem != TOKEN_CLASSIFICATION:
         return {}
-    begin = {number: tag[2:] for number, tag in enumerate(data.labels) if tag.startswith("B-")}
+    is_of_entities = mark_entities(data.labels)
+    begin = {
+        number: tag[2:] if is_of_entities else tag
+        for number, tag in enumerate(data.labels)
+        if not is_of_entities or tag.startswith("B-")
+    }
     return {
         name: Counter(begin[number] for tags in split["labels"] for number in tags if number in begin)
         for name, split in data.splits.items()

@@ -61,13 +61,12 @@ def run(words: Sequence[str]) -> int:
 
 def _print_columns(options: DataOptions) -> None:
     """Print the columns of one's own table, and which of them are read."""
-    from foretoken.data.columns import looks_of, own_columns, sample
+    from foretoken.data.columns import looks_of, read_as, sample
 
     where, rows = sample(options)
     looks, roles = looks_of(rows), dict[str | None, str]()
     try:
-        columns = own_columns(options)
-        roles = {columns.text: "text", columns.label: "label", columns.text_pair: "second text"}
+        roles = read_as(options, looks)
     finally:
         if looks:
             rows_of = [

@@ -20,6 +20,10 @@ class EvaluateCommand(InferenceOptions):
 
     file: str = option("labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
     label_column: str | None = option("column of the label (default: as in training)", None)
+    tag_column: str | None = option("column of the tags or spans of words (default: as in training, or found)", None)
+    tag_scheme: Literal["auto", "bio", "bio1", "bioes", "bilou", "io", "pos"] = option(
+        "how tags mark entities (default: found)", "auto"
+    )
     bad_rows: Literal["error", "drop"] = option(
         "rows that cannot be used are an error, or left out and counted", "error"
     )
@@ -29,7 +33,9 @@ class EvaluateCommand(InferenceOptions):
     @property
     def columns(self) -> dict[str, Any]:
         """The given columns, by the keys of a recipe."""
-        return super().columns | ({"label_column": self.label_column} if self.label_column else {})
+        tags = {"label_column": "label", "tag_column": self.tag_column} if self.tag_column else {}
+        scheme = {} if self.tag_scheme == "auto" else {"tag_scheme": self.tag_scheme}
+        return super().columns | tags | scheme | ({"label_column": self.label_column} if self.label_column else {})
 
 
 def run(words: Sequence[str]) -> int:
@@ -43,7 +49,8 @@ def run(words: Sequence[str]) -> int:
     predictor = options.load()
     options.check_result(options.output, predictor, options.file, ".parquet")
     problem = replace(predictor.problem, n_bins=options.ece_bins)
-    data = DataOptions(path=options.file, **{**predictor.columns, **options.columns}, bad_rows=options.bad_rows)
+    columns = {**predictor.columns, **options.columns, "problem": problem.name}
+    data = DataOptions(path=options.file, **columns, bad_rows=options.bad_rows)
     documents = load_examples(options.file, data, problem.name, problem.labels)
     outcome = predicted(
         replace(predictor, problem=problem),

@@ -141,7 +141,7 @@ def _rows(options: PredictCommand, predictor: AnyPredictor, bad_rows: BadRows) -
     from foretoken.data.load import load_inputs
     from foretoken.data.options import DataOptions
 
-    columns = dict(predictor.columns) | options.columns
+    columns = dict(predictor.columns) | options.columns | {"problem": predictor.problem.name}
     return load_inputs(options.input, DataOptions(path=options.input, **columns), predictor.problem.name, bad_rows)
 
 

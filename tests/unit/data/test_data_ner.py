@@ -14,7 +14,7 @@ from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
 from foretoken.data.readers.conll import join, read_tagged, read_words, to_iob2
 from foretoken.data.tasks.table import TASKS
-from foretoken.errors import ConfigError, DataError
+from foretoken.errors import DataError
 
 RAW = Path(os.environ.get("FORETOKEN_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 IOB1 = """-DOCSTART- -X- -X- O
@@ -103,8 +103,8 @@ def test_a_hashtag_is_no_document(tmp_path):
     [
         ("a O\n\nb\n", {}, 3, "the line has 1 column ('b'), expected at least 2: a word and its tag"),
         ("a\tO\n\tO\n", {}, 2, "the word is empty"),
-        ("a O\nb S-PER\n", {}, 2, "tag 'S-PER' is not known; expected O, B-<type> or I-<type>"),
-        ("a B-X\nb O\n\nc I-X\n", {}, 4, "tag 'I-X' begins an entity, which is IOB1, but line 1 begins one with 'B-X'"),
+        ("a B-X\nb PER\n", {}, 2, "tag 'PER' is not known; expected O, B-<type> or I-<type> (bio; data.tag_scheme"),
+        ("a B-X\nb O\n\nc I-X\n", {}, 4, "tag 'I-X' begins an entity, which is IOB1, but "),
         ("a b O\nc O\n", {"tag_column": 2}, 2, "the line has 2 columns ('c O'), expected at least 3"),
     ],
 )
@@ -288,7 +288,7 @@ def test_tags_are_read_from_the_column_that_holds_entities(tmp_path):
     assert (one.labels, one.columns) == (["O", "B-FAC", "I-FAC"], {"label_column": "2"})
     assert own(file(tmp_path, sentences_of(20, tags="NNP B-NP B-PER"))).labels == ["O", "B-PER", "I-PER"]
     two = file(tmp_path, sentences_of(20, tags="B-FAC B-PER O"))
-    with pytest.raises(DataError, match=r"entities are in the columns 2 \(FAC\), 3 \(PER\); .*--data\.label_column 2"):
+    with pytest.raises(DataError, match=r"entities are in the columns 2 \(FAC\), 3 \(PER\); .*--data\.tag_column 2"):
         own(two)
     assert own(two, label_column="3").labels == ["O", "B-PER", "I-PER"]
     nested = file(tmp_path, sentences_of(20, tags="B-FAC O") + "\n" + sentences_of(20, tags="B-PER B-FAC", start=30))
@@ -296,7 +296,7 @@ def test_tags_are_read_from_the_column_that_holds_entities(tmp_path):
         own(nested)
     with pytest.raises(DataError, match="train has no entities"):
         own(file(tmp_path, sentences_of(20, tags="O O")))
-    with pytest.raises(ConfigError, match="label_column: got 'tag', expected the number of a column"):
+    with pytest.raises(DataError, match=r"names no columns, and data\.tag_column is 'tag'; expected the num"):
         own(two, label_column="tag")
 
 

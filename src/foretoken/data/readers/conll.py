@@ -1,46 +1,60 @@
-"""Files with one word and its tag per line (CoNLL), and the tag schemes IOB1 and IOB2."""
+"""Files with one word and its tag per line (CoNLL)."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.documents import shown
+from foretoken.data.examples import TaggedExample
 from foretoken.data.problems import TOKEN_CLASSIFICATION
 from foretoken.data.readers.encodings import UTF_8
-from foretoken.data.readers.files import as_text, kind_of, local_path, read_unpacked, text_lines, without_gz
-from foretoken.data.readers.rows import ColumnNames, read_each
+from foretoken.data.readers.files import as_text, kind_of, local_path, read_unpacked, text_lines
+from foretoken.data.readers.notes import note
+from foretoken.data.readers.rows import ColumnNames, is_column_number
+from foretoken.data.readers.tagging.schemes import ENTITY_TAG, to_iob2
+from foretoken.data.readers.tagging.sentences import Placed, Sentence, placed, tagged_examples
 from foretoken.errors import DataError
 
+__all__ = ["join", "read_tagged", "read_words", "to_iob2"]
 _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
 _FORMAT = "write one word per line, with its tag (CoNLL), as .conll, .tsv or .txt"
-_TABLES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet")
 _TAGGED = ColumnNames(problem=TOKEN_CLASSIFICATION)
-_TAG = re.compile(r"O|[BI]-\S+")
+_DEFAULTS = ("", _TAGGED.text, _TAGGED.label)
+_NO_WORD = re.compile("[0-9]+[-.][0-9]+")  # the number of several words (1-2), or of one that is only thought (1.1)
+_UD_COLUMNS, _UD_TAG = 10, 4  # of CoNLL-U: ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC
+_UD_MISC = re.compile(r"_|[^\s=]+=.*")
+Line = tuple[str, list[str] | DataError]  # where it is, and its fields, or why there are none; no fields end a sentence
 
 
 @dataclass(frozen=True)
-class _Block:
-    """The lines of a sentence, each with its number."""
+class Block:
+    """The lines of a sentence, its document and its id, where these are known."""
 
-    lines: Sequence[tuple[int, list[str]]]
-    document: str | None
-
-
-@dataclass(frozen=True)
-class _Sentence:
-    """The words of a sentence with their tags as they are in the file; ``lines`` has the line of each word."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
-    lines: tuple[int, ...]
+    lines: Sequence[Line]
     document: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Places:
+    """The columns that are read, from 0; a negative one counts from the last.
+
+    Attributes:
+        word: that of the words.
+        tag: that of their tags; None where these are not looked at.
+        is_numbered: whether the first column numbers the words.
+    """
+
+    word: int = 0
+    tag: int | None = -1
+    is_numbered: bool = False
 
 
 def read_tagged(
@@ -52,15 +66,15 @@ def read_tagged(
     tag_column: int = -1,
     columns: ColumnNames = _TAGGED,
 ) -> list[TaggedExample]:
-    r"""Return the sentences of a file of words and tags, with the tags in IOB2.
+    r"""Return the sentences of a file of words and tags, with tags of entities in IOB2.
 
     One word per line, its tag in the last column, columns separated by tabs or blanks; a blank line, also one of
-    blanks and tabs, ends a sentence. A line ``-DOCSTART-`` or ``#doc <id>`` begins a document, which becomes the
-    ``group`` of its sentences. Comments (``# text = ...``) stand before a sentence. The words are in the first column,
-    or the second where the first one numbers them, unless ``word_column``, from 0, says where.
+    blanks and tabs, ends a sentence. A line ``-DOCSTART-``, ``#doc <id>`` or ``# newdoc`` begins a document, which
+    becomes the ``group`` of its sentences. Comments (``# text = ...``) stand before a sentence. The words are in the
+    first column, or the second where the first one numbers them, unless ``word_column``, from 0, says where.
 
-    The tags keep to IOB1 or to IOB2. ``lenient`` takes a mixture: every ``B-``, and every ``I-`` that does not continue
-    an entity of its type, begins one. Sentences with a malformed line or tag go to ``columns.bad_rows``.
+    ``lenient`` takes a mixture of IOB1 and IOB2: every ``B-``, and every ``I-`` that does not continue an entity of its
+    type, begins one. Sentences with a malformed line or tag go to ``columns.bad_rows``.
 
     Raises:
         DataError: a malformed line, an unknown tag or tags of no one scheme; the message names file and line.
@@ -71,40 +85,86 @@ def read_tagged(
     ('B-PER', 'I-PER', 'O')
     """
     path = local_path(path)
-    expected = "has no sentences; expected one word and its tag per line"
-    blocks = _blocks(path, encoding, expected)
-    read = partial(_word_and_tag, word_column=_words_at(blocks, word_column), tag_column=tag_column)
-    sentences: list[_Sentence] = []
-
-    def make(where: str, block: _Block, number: int) -> TaggedExample:
-        sentences.append(sentence := _sentence(path, block, read))
-        return TaggedExample(str(number), sentence.words, tuple(to_iob2(sentence.tags)), where, sentence.document)
-
-    examples = read_each(_placed(path, blocks), make, columns, expected)
-    if not lenient:
-        _refuse_mixture(path, sentences)
-    return examples
+    blocks = blocks_of(lines_of(path, encoding))
+    sentences = read_blocks(blocks, places_of(blocks, word_column, tag_column))
+    return tagged_examples(str(path), sentences, columns, lenient=lenient)
 
 
-def tag_columns(paths: Iterable[Path], encoding: str = UTF_8) -> dict[int, Counter[str]]:
-    r"""Return the columns behind the first, from 1, whose every value is a tag: how often each type begins an entity.
+def read_words(path: Path, encoding: str = UTF_8, *, word_column: int | None = None) -> list[TaggedExample]:
+    """Return sentences of one word per line, with a blank line between them; what else is in a line is not read.
+
+    Raises:
+        DataError: a word is empty, or there are none; the message names file and line.
+    """
+    blocks = blocks_of(lines_of(path, encoding))
+    sentences = read_blocks(blocks, places_of(blocks, word_column, None))
+    return tagged_examples(str(path), sentences, replace(_TAGGED, label=None))
+
+
+def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple[list[Block], Places]:
+    """Return lines by sentence, and which of their columns are read: those that are named, or that leave no doubt.
+
+    Raises:
+        DataError: several columns may be meant; the message has the option that says which.
+    """
+    named = {"word": columns.text, "tag": columns.label, "sentence": columns.sentence}
+    numbers = {name: int(column) - 1 for name, column in named.items() if column and is_column_number(column)}
+    for name, column in named.items():
+        if columns.is_exact and name not in numbers and column not in (None, *_DEFAULTS):
+            raise DataError(
+                f"{source}: names no columns, and data.{name}_column is {column!r}; expected the number of a column, "
+                "from 1, or a file whose first line names its columns"
+            )
+    blocks = blocks_of(lines, numbers.get("sentence"))
+    places = places_of(blocks, numbers.get("word"), None if columns.label is None else numbers.get("tag", -1))
+    if places.is_numbered:
+        note(source, "the first column numbers the words; data.word_column: 1 would read it", kind="numbers of words")
+    if places.tag is not None and "tag" not in numbers:
+        places = replace(places, tag=_tag_place(source, blocks, places))
+    return blocks, places
+
+
+def _tag_place(source: str, blocks: Sequence[Block], places: Places) -> int:
+    """Return the column of the tags: the last one that holds entities, that of word classes in CoNLL-U, or the last.
+
+    Raises:
+        DataError: several columns may be meant; the message has the option that says which.
+    """
+    types = _entities(blocks)
+    last = types.pop(-1, Counter[str]())
+    others = {number: kinds for number, kinds in types.items() if kinds and kinds != last}
+    nested = {number: kinds for number, kinds in others.items() if last and last.keys() <= kinds.keys()}
+    candidates = nested or ({} if last else others)
+    if len(candidates) > 1 or nested:
+        described = shown([f"{number} ({', '.join(sorted(kinds)[:5])})" for number, kinds in candidates.items()])
+        beside = " beside the last one" if nested else ""
+        raise DataError(
+            f"{source}: entities are in the columns {described}{beside}; say which one holds the tags, as in "
+            f"--data.tag_column {next(iter(candidates))}"
+        )
+    number = next(iter(candidates), None if last or not _is_conllu(blocks, places) else _UD_TAG)
+    if number is not None:
+        why = "the last one has no entities" if candidates else "those of CoNLL-U for UPOS; data.tag_column: 5 is XPOS"
+        note(source, f"tags are read from column {number}: {why}", kind="column of tags")
+    return -1 if number is None else number - 1
+
+
+def _is_conllu(blocks: Sequence[Block], places: Places) -> bool:
+    fields = [fields for block in blocks for _, fields in block.lines if isinstance(fields, list)]
+    return places.is_numbered and all(len(row) == _UD_COLUMNS and _UD_MISC.fullmatch(row[-1]) for row in fields)
+
+
+def _entities(blocks: Iterable[Block]) -> dict[int, Counter[str]]:
+    """Return the columns behind the first, from 1, whose every value is a tag of entities: how often each type occurs.
 
     The last column is there as -1 too, as lines may differ in their number of columns.
-
-    >>> file = getfixture("tmp_path") / "mine.txt"
-    >>> _ = file.write_text("Ada B-PER _ O\nLovelace I-PER _ O\n")
-    >>> tag_columns([file])
-    {2: Counter({'PER': 1}), 4: Counter(), -1: Counter()}
     """
     types: dict[int, Counter[str]] | None = None
-    for block in (block for path in paths for block in _blocks(path, encoding, "has no sentences")):
-        before: dict[int, str] = {}
-        for _, fields in block.lines:
-            tags = {number: tag for number, tag in _numbered(fields) if _TAG.fullmatch(tag)}
-            types = {number: types[number] if types else Counter() for number in (types or tags) if number in tags}
-            for number in types:
-                _count(types[number], before.get(number, OUTSIDE), tags[number])
-            before = tags
+    for fields in (fields for block in blocks for _, fields in block.lines if isinstance(fields, list)):
+        tags = {number: tag for number, tag in _numbered(fields) if ENTITY_TAG.fullmatch(tag)}
+        types = {number: types[number] if types else Counter() for number in (types or tags) if number in tags}
+        for number in types:
+            types[number].update([tags[number][2:]] if len(tags[number]) > 1 else [])
     return types or {}
 
 
@@ -112,11 +172,6 @@ def _numbered(fields: Sequence[str]) -> Iterator[tuple[int, str]]:
     yield from enumerate(fields[1:], start=2)
     if len(fields) > 1:
         yield -1, fields[-1]
-
-
-def _count(types: Counter[str], before: str, tag: str) -> None:
-    if tag.startswith("B-") or _starts_without_b(before, tag):
-        types[tag[2:]] += 1
 
 
 def join(sentences: Iterable[TaggedExample]) -> list[TaggedExample]:
@@ -138,169 +193,128 @@ def _joined(members: Sequence[TaggedExample]) -> TaggedExample:
     return TaggedExample(first.id, words, tags, first.where, first.group, first.part)
 
 
-def read_words(
-    path: Path, encoding: str = UTF_8, *, word_column: int | None = None, columns: ColumnNames = _TAGGED
-) -> list[TaggedExample]:
-    """Return sentences of one word per line, with a blank line between them; what else is in a line is not read.
-
-    Raises:
-        DataError: a word is empty, or there are none; the message names file and line.
-    """
-    expected = "no words; expected one word per line, and a blank line after each sentence"
-    blocks = _blocks(path, encoding, expected)
-    column = _words_at(blocks, word_column)
-
-    def make(where: str, block: _Block, number: int) -> TaggedExample:
-        sentence = _sentence(path, block, lambda place, fields: (_word(place, fields, column), OUTSIDE))
-        return TaggedExample(str(number), sentence.words, sentence.tags, where)
-
-    return read_each(_placed(path, blocks), make, columns, expected)
-
-
-def _placed(path: Path, blocks: Iterable[_Block]) -> Iterator[tuple[str, _Block]]:
-    return ((f"{path}:{block.lines[0][0]}", block) for block in blocks)
-
-
-def _blocks(path: Path, encoding: str, expected: str) -> list[_Block]:
-    """Return the lines of every sentence, as fields with their numbers."""
-    blocks: list[_Block] = []
-    document, documents = None, 0
-    lines: list[tuple[int, list[str]]] = []
-    for number, line in enumerate([*text_lines(_text(path, encoding)), ""], start=1):
-        fields = _fields(line)
-        begins = _begins_document(fields)
-        if lines and (begins or not fields):
-            blocks.append(_Block(lines, document))
-            lines = []
-        if begins:
-            documents += 1
-            document = fields[1] if fields[0] == _DOC and len(fields) > 1 else str(documents)
-        elif fields and (lines or not _is_comment(line, fields)):
-            lines.append((number, fields))
-    if not blocks:
-        raise DataError(f"{path}: {expected}")
-    return blocks
-
-
-def _words_at(blocks: Sequence[_Block], wanted: int | None) -> int:
-    """Return the column of the words, from 0: behind their numbers, as in Universal Dependencies, or else the first."""
-    if wanted is not None:
-        return wanted
-    return int(all(_numbers(block) for block in blocks))
-
-
-def _numbers(block: _Block) -> bool:
-    """Say whether the first column counts the words of a sentence, from 0 or 1, ranges (``1-2``) aside."""
-    first = [fields[0] for _, fields in block.lines if len(fields) > 1 and not _TAG.fullmatch(fields[1])]
-    counted = [int(name) for name in first if re.fullmatch("[0-9]{1,9}", name)]
-    others = [name for name in first if not re.fullmatch("[0-9]+([-.][0-9]+)?", name)]
-    is_whole = len(first) == len(block.lines) and not others
-    return is_whole and bool(counted) and counted == [*range(counted[0], counted[0] + len(counted))] and counted[0] < 2
-
-
-def _text(path: Path, encoding: str) -> str:
-    """Return the text of a file; of a table DataError, as its lines would be taken for words."""
+def text_of(path: Path, encoding: str) -> str:
+    """Return the text of a file of words; DataError for what is none."""
     content = read_unpacked(path)
     what = kind_of(content, _FORMAT) or ""
     if _FORMAT in what:
         raise DataError(f"{path}:1:1: not text but {what}")
-    if without_gz(path).suffix.lower() in _TABLES:
-        raise DataError(f"{path}: token classification reads no table: {_FORMAT}")
     return as_text(path, content, encoding)
 
 
-def to_iob2(tags: Iterable[str]) -> list[str]:
-    """Return tags in IOB2, where ``B-`` begins every entity and nothing else.
-
-    In IOB1 an entity begins with ``I-``, or with ``B-`` right after another of its type (Tjong Kim Sang and Veenstra
-    1999). Tags in IOB2 stay as they are.
-
-    >>> to_iob2(["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-ORG"])
-    ['B-PER', 'I-PER', 'B-PER', 'O', 'B-LOC', 'B-ORG']
-    """
-    found: list[str] = []
-    before = OUTSIDE
-    for tag in tags:
-        found.append(f"B-{tag[2:]}" if _starts_without_b(before, tag) else tag)
-        before = tag
-    return found
+def lines_of(path: Path, encoding: str) -> Iterator[Line]:
+    """Yield the lines of a text file, as their fields."""
+    lines = enumerate(text_lines(text_of(path, encoding)), start=1)
+    return ((f"{path}:{number}", fields_of(line)) for number, line in lines)
 
 
-def _refuse_mixture(path: Path, sentences: Sequence[_Sentence]) -> None:
-    """Refuse a file whose tags do not keep to one scheme."""
-    without_b = next(_places(sentences, _starts_without_b), None)
-    needless_b = next(_places(sentences, _needless_b), None)
-    if without_b and needless_b:
-        raise DataError(
-            f"{path}:{without_b[0]}: tag {without_b[1]!r} begins an entity, which is IOB1, but line {needless_b[0]} "
-            f"begins one with {needless_b[1]!r}, which is IOB2; correct the tags so that the file keeps to one of them"
-        )
-
-
-def _fields(line: str) -> list[str]:
+def fields_of(line: str) -> list[str]:
+    """Return the fields of a line, which tabs or else blanks separate."""
     # only blanks and tabs: a no-break space and the like are part of a word
     line = line.rstrip(" \t")
     return line.split("\t") if "\t" in line else [field for field in line.split(" ") if field]
+
+
+def blocks_of(lines: Iterable[Line], sentence: int | None = None, document: int | None = None) -> list[Block]:
+    """Return the lines of every sentence, without the comments before it.
+
+    A sentence ends at a line without fields, at a document's end, and where the column ``sentence`` has another value;
+    no value there is that of the line before. The column ``document`` holds the document's name.
+    """
+    number, documents, name, key = 0, 0, None, None
+    marked: list[tuple[tuple[int, str | None, str | None], Line]] = []
+    for where, fields in lines:
+        if isinstance(fields, list):
+            if _begins_document(fields):
+                documents, number = documents + 1, number + 1
+                name = _name_of_document(fields) or str(documents)
+                continue
+            if not any(field.strip() for field in fields):
+                number += 1
+                continue
+            if sentence is not None and _field(fields, sentence) not in ("", key):
+                key, number = _field(fields, sentence), number + 1
+            name = name if document is None else _field(fields, document) or name
+        marked.append(((number, name, key), (where, fields)))
+    groups = groupby(marked, key=lambda item: item[0])
+    blocks = [Block(_without_comments([line for _, line in items]), name, key) for (_, name, key), items in groups]
+    return [block for block in blocks if block.lines]
+
+
+def _field(fields: Sequence[str], place: int) -> str:
+    return fields[place].strip() if place < len(fields) else ""
 
 
 def _begins_document(fields: Sequence[str]) -> bool:
     if not fields:
         return False
     # '#doc' with a tag is a word, a hashtag
-    return fields[0] == _DOCSTART or (fields[0] == _DOC and not _TAG.fullmatch(fields[-1]))
+    is_named = fields[0] == _DOC or [*fields[:2]] == ["#", "newdoc"]
+    return fields[0] == _DOCSTART or (is_named and not ENTITY_TAG.fullmatch(fields[-1]))
 
 
-def _is_comment(line: str, fields: Sequence[str]) -> bool:
-    # '#' with a tag is a word
-    return line.startswith("# ") and (fields[2:3] == ["="] or not _TAG.fullmatch(fields[-1]))
+def _name_of_document(fields: Sequence[str]) -> str | None:
+    names = {_DOC: fields[1:2], "#": fields[2:][-1:]}.get(fields[0])
+    return names[0] if names else None
 
 
-def _word(where: str, fields: Sequence[str], word_column: int) -> str:
-    if len(fields) <= word_column:
-        raise DataError(
-            f"{where}: the line has {len(fields)} columns, and words are read from column {word_column + 1}"
-        )
-    word = fields[word_column]
-    if not word.strip():
-        raise DataError(f"{where}: the word is empty; remove the line, or leave it wholly blank to end the sentence")
-    return word
+def _without_comments(lines: Sequence[Line]) -> Sequence[Line]:
+    """Return the lines of a sentence without the comments that they begin with; '#' with a tag is a word."""
+    for place, (_, fields) in enumerate(lines):
+        if not isinstance(fields, list) or fields[0] != "#" or len(fields) < 2:
+            return lines[place:]
+        behind = [rest for _, rest in lines[place + 1 :] if isinstance(rest, list)]
+        is_of_words = not behind or len(fields) == len(behind[-1])
+        has_tag = ENTITY_TAG.fullmatch(fields[-1]) or not all(ENTITY_TAG.fullmatch(rest[-1]) for rest in behind)
+        if fields[2:3] != ["="] and is_of_words and has_tag:
+            return lines[place:]
+    return ()
 
 
-def _word_and_tag(where: str, fields: Sequence[str], word_column: int, tag_column: int) -> tuple[str, str]:
-    needed = max(2, word_column + 1, tag_column + 1)
+def places_of(blocks: Sequence[Block], word: int | None, tag: int | None) -> Places:
+    """Return where words and tags are; words behind their numbers, as in Universal Dependencies, or else first."""
+    is_numbered = word != 0 and 2 * sum(_is_numbered(block, tag is not None) for block in blocks) > len(blocks)
+    return Places(int(is_numbered) if word is None else word, tag, is_numbered)
+
+
+def _is_numbered(block: Block, is_tagged: bool) -> bool:
+    """Say whether the first column counts the words of a sentence, from 0 or 1, beside what are no words."""
+    rows = [fields for _, fields in block.lines if isinstance(fields, list)]
+    if any(len(fields) < 2 or (len(fields) == 2 and (is_tagged or ENTITY_TAG.fullmatch(fields[1]))) for fields in rows):
+        return False
+    names = [fields[0] for fields in rows if not _NO_WORD.fullmatch(fields[0])]
+    return bool(names) and any(
+        names == [str(number) for number in range(begin, begin + len(names))] for begin in (0, 1)
+    )
+
+
+def read_blocks(blocks: Sequence[Block], places: Places) -> list[Placed]:
+    """Return the sentences of blocks, each with where it begins."""
+    return [placed(block.lines[0][0], block, partial(_sentence, places)) for block in blocks]
+
+
+def _sentence(places: Places, where: str, block: Block) -> Sentence:
+    words: list[tuple[str, str, str]] = []
+    for place, fields in block.lines:
+        if isinstance(fields, DataError):
+            raise fields
+        if not (places.is_numbered and _NO_WORD.fullmatch(fields[0])):
+            words.append((place, *_word_and_tag(place, fields, places)))
+    if not words:
+        raise DataError(f"{where}: the sentence has no words")
+    at, texts, tags = zip(*words, strict=True)
+    return Sentence(texts, () if places.tag is None else tags, at, block.name, block.document)
+
+
+def _word_and_tag(where: str, fields: Sequence[str], places: Places) -> tuple[str, str]:
+    needed = max(places.word + 1, 1 if places.tag is None else max(2, places.tag + 1))
     if len(fields) < needed:
+        expected = "word" if places.tag is None else "word and its tag, separated by a tab or blanks"
         raise DataError(
             f"{where}: the line has {len(fields)} column{'' if len(fields) == 1 else 's'} ({' '.join(fields)!r}), "
-            f"expected at least {needed}: a word and its tag, separated by a tab or blanks"
+            f"expected at least {needed}: a {expected}"
         )
-    word, tag = _word(where, fields, word_column), fields[tag_column]
-    if not _TAG.fullmatch(tag):
-        raise DataError(
-            f"{where}: tag {tag!r} is not known; expected O, B-<type> or I-<type> (other schemes, such as BIOES, have "
-            "to be converted first)"
-        )
-    return word, tag
-
-
-def _sentence(path: Path, block: _Block, read: Callable[[str, Sequence[str]], tuple[str, str]]) -> _Sentence:
-    words, tags = zip(*(read(f"{path}:{number}", fields) for number, fields in block.lines), strict=True)
-    return _Sentence(words, tags, tuple(number for number, _ in block.lines), block.document)
-
-
-def _places(sentences: Sequence[_Sentence], test: Callable[[str, str], bool]) -> Iterator[tuple[int, str]]:
-    """Yield line and tag wherever the test holds for the tag before and the tag."""
-    for sentence in sentences:
-        pairs = zip((OUTSIDE, *sentence.tags), sentence.tags, sentence.lines, strict=False)
-        yield from ((line, tag) for before, tag, line in pairs if test(before, tag))
-
-
-def _continues(before: str, tag: str) -> bool:
-    return before[2:] == tag[2:]  # O has no type
-
-
-def _starts_without_b(before: str, tag: str) -> bool:
-    return tag.startswith("I-") and not _continues(before, tag)
-
-
-def _needless_b(before: str, tag: str) -> bool:
-    return tag.startswith("B-") and not _continues(before, tag)
+    word = fields[places.word]
+    if not word.strip():
+        raise DataError(f"{where}: the word is empty; remove the line, or leave it wholly blank to end the sentence")
+    return word, "" if places.tag is None else fields[places.tag]

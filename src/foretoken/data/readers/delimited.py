@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -44,6 +44,7 @@ def delimited_rows(
     *,
     ending: str = ".csv",
     names: Sequence[str] = (),
+    blanks: bool = False,
 ) -> Iterator[Row]:
     """Yield the rows of a text, each with the names of its columns.
 
@@ -54,6 +55,7 @@ def delimited_rows(
         format: what is known of how it is written.
         ending: the ending of the file, which tells the usual delimiter.
         names: the columns of a file that does not name them; its rows may go on with more.
+        blanks: yield a row without columns for blank lines between rows.
 
     Raises:
         DataError: a column is missing, or the rows have no end or beginning that is certain.
@@ -68,7 +70,12 @@ def delimited_rows(
     if unusual or (quoted and delimiter in _UNQUOTED and format.quoting == AUTO):
         words = f"columns separated by {delimiter!r} and {'fields in double quotes' if quoted else 'no quotes'}"
         note(source, f"read as a table with {words}; data.format can say that it is another", kind=words)
-    yield from _rows(source, text, quoted, needed, names, replace(format, delimiter=delimiter))
+    last = 0
+    for record, row in _rows(source, text, quoted, needed, names, replace(format, delimiter=delimiter)):
+        if blanks and record.first > last + 1:
+            yield f"{source}:{record.first - 1}", {}
+        last = record.last
+        yield f"{source}:{record.first}", row
 
 
 def _records(text: str, delimiter: str, quoted: bool) -> Iterator[_Record]:
@@ -172,7 +179,7 @@ def _shows_quotes(records: Sequence[_Record]) -> bool:
 
 def _rows(
     source: Path | str, text: str, quoted: bool, needed: Sequence[str], known: Sequence[str], format: FileFormat
-) -> Iterator[Row]:
+) -> Iterator[tuple[_Record, Mapping[str, str] | DataError]]:
     delimiter = format.delimiter or ","
     records = _records(text, delimiter, quoted)
     head = list(islice(records, _SAMPLE_ROWS))
@@ -188,11 +195,11 @@ def _rows(
     for record in chain(head[format.header :], records):
         where = f"{source}:{record.first}"
         if record.error:
-            yield where, _malformed(where, text, record)
+            yield record, _malformed(where, text, record)
         elif len(record.fields) < named or (any(record.fields[len(columns) :]) and not known):
-            yield where, _ragged(where, record.fields, columns, delimiter)
+            yield record, _ragged(where, record.fields, columns, delimiter)
         else:
-            yield where, dict(zip(columns, record.fields, strict=False))
+            yield record, dict(zip(columns, record.fields, strict=False))
 
 
 def _header(where: str, head: Sequence[_Record], needed: Sequence[str]) -> list[str]:

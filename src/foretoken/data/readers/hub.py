@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
-from foretoken.data.problems import CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
 from foretoken.data.readers.files import refuse_damage
 from foretoken.data.readers.rows import (
     OPTIONAL,
@@ -17,9 +17,10 @@ from foretoken.data.readers.rows import (
     Row,
     UsableRow,
     check_columns,
+    class_names,
     named_row,
-    names_of_labels,
     refuse_claim,
+    usable,
 )
 from foretoken.data.readers.user_data import examples_from_rows
 from foretoken.errors import DataError
@@ -67,13 +68,10 @@ def first_rows(source: Path | str, config_name: str | None, count: int) -> list[
     table = next((table for name, table in tables.items() if SPLIT_ALIASES.get(name.lower()) == "train"), None)
     if table is None:
         return []
-    names = {
-        column: dict(enumerate(getattr(feature, "names", None) or [])) for column, feature in table.features.items()
-    }
     rows = table.select(range(min(count, len(table))))
-    return [
-        {name: names[name].get(value, value) if names[name] else value for name, value in row.items()} for row in rows
-    ]
+    names = class_names(table.features)
+    named = (named_row(str(source), {**row}, names)[1] for row in rows)
+    return [row if isinstance(values, DataError) else values for row, values in zip(rows, named, strict=True)]
 
 
 def _saved(root: Path) -> dict[str, datasets.Dataset]:
@@ -143,21 +141,24 @@ def _tables(loaded: datasets.DatasetDict | datasets.Dataset) -> dict[str, datase
 def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
     refuse_claim(source, len(table))
-    kept = table.select_columns([name for name in table.column_names if name in {*columns.needed, *OPTIONAL}])
-    named = columns.label if columns.problem == CLASSIFICATION else None
-    names = getattr(table.features[named], "names", None) if named else None
+    read = {*(columns.needed or table.column_names), *OPTIONAL}
+    kept = table.select_columns([name for name in table.column_names if name in read])
+    all_labels = {
+        TOKEN_CLASSIFICATION: table.column_names,
+        CLASSIFICATION: [columns.label],
+        MULTI_LABEL: [columns.label],
+    }
+    labels = all_labels.get(columns.problem, [])
+    names = {name: known for name, known in class_names(table.features).items() if name in labels}
     for number, values in enumerate(kept, start=1):
-        yield named_row(f"{source} row {number}", values, {named: names} if named and names else {})
+        yield named_row(f"{source} row {number}", values, names)
 
 
 def _task_rows(source: str, table: datasets.Dataset, needed: Sequence[str]) -> Iterator[UsableRow]:
     check_columns(source, table.column_names, needed)
-    items = {column: getattr(feature, "feature", None) for column, feature in table.features.items()}
-    names = {column: list(item.names) for column, item in items.items() if item is not None and hasattr(item, "names")}
-    for number, values in enumerate(table, start=1):
-        where = f"{source} row {number}"
-        named = {column: [names_of_labels(where, one, of) for one in values[column]] for column, of in names.items()}
-        yield where, {**values, **named}
+    lists = {column: feature for column, feature in table.features.items() if hasattr(feature, "feature")}
+    names = class_names(lists)
+    yield from usable(named_row(f"{source} row {number}", row, names) for number, row in enumerate(table, start=1))
 
 
 def _one_line(error: BaseException) -> str:

@@ -65,10 +65,17 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """Return the class names that `datasets` wrote into the file, by column."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        items = {name: _item(feature) for name, feature in features.items()}
         return {
-            name: [str(label) for label in feature["names"]]
-            for name, feature in features.items()
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
+            name: [str(label) for label in item["names"]]
+            for name, item in items.items()
+            if isinstance(item, dict) and item.get("_type") == "ClassLabel" and "names" in item
         }
     except (ValueError, AttributeError, TypeError, RecursionError):
         return {}
+
+
+def _item(feature: Any) -> Any:
+    """Return the feature of the items of a list; any other feature as it is."""
+    items = feature.get("feature", feature) if isinstance(feature, dict) else feature
+    return items[0] if isinstance(items, list) and len(items) == 1 else items

@@ -21,8 +21,9 @@ from foretoken.data.problems import (
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
+    TOKEN_CLASSIFICATION,
 )
-from foretoken.data.readers.encodings import BAD_BYTE
+from foretoken.data.readers.encodings import AUTO, BAD_BYTE
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.notes import note
 from foretoken.errors import DataError, did_you_mean
@@ -99,7 +100,10 @@ class BadRows:
 class ColumnNames:
     """The columns of a table that are read; ``label`` None: the rows are yet to be predicted.
 
-    ``bad_rows`` takes the rows that are not usable; ``check`` raises a DataError for an example that is not.
+    ``bad_rows`` takes the rows that are not usable; ``check`` raises a DataError for an example that is not. Where
+    words are tagged, ``text`` and ``label`` are the columns of words and tags, with a default where they are to be
+    found, ``sentence`` is that of sentences, and ``scheme`` that of the tags; ``is_exact`` is False for columns that are
+    remembered from training, which other files may lack.
 
     >>> ColumnNames("question", "answer", problem="multiple-choice").needed
     ['question', 'answer', 'choices']
@@ -113,11 +117,16 @@ class ColumnNames:
     bad_rows: BadRows = field(default_factory=BadRows, compare=False)
     label_columns: tuple[str, ...] = ()
     label_separator: str | None = None
+    sentence: str | None = None
+    scheme: str = AUTO
+    is_exact: bool = True
     check: Callable[[Any], object] | None = field(default=None, compare=False)
 
     @property
     def needed(self) -> list[str]:
-        """The columns that every row must have."""
+        """The columns that every row must have; none where words are tagged, whose columns are found by file."""
+        if self.problem == TOKEN_CLASSIFICATION:
+            return []
         if self.problem == QUESTION_ANSWERING:
             return [QUESTION, CONTEXT] if self.label is None else [QUESTION, CONTEXT, ANSWERS]
         if self.problem == CANDIDATES:
@@ -152,6 +161,11 @@ def usable(rows: Iterable[Row]) -> Iterator[UsableRow]:
         if isinstance(values, DataError):
             raise values
         yield where, values
+
+
+def usable_rows(rows: Iterable[Row]) -> Iterator[Mapping[str, Any]]:
+    """Yield the values of the rows that are usable."""
+    return (values for _, values in rows if not isinstance(values, DataError))
 
 
 def refuse_repeated(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
@@ -346,7 +360,7 @@ def _label_items(where: str, value: Any, column: str, separator: str | None) -> 
     if not isinstance(value, str):
         return (value,)
     text = value.strip()
-    if (items := _written_list(text)) is not None:
+    if (items := written_list(text)) is not None:
         return items
     if separator is not None:
         return [item for item in text.split(separator) if item.strip()]
@@ -359,7 +373,7 @@ def _label_items(where: str, value: Any, column: str, separator: str | None) -> 
     return (text,) if text else ()
 
 
-def _written_list(text: str) -> list[object] | None:
+def written_list(text: str) -> list[object] | None:
     """Return the list of labels that a text is, as JSON or as Python writes it; None for any other text."""
     if not (text.startswith("[") and text.endswith("]")):
         return None
@@ -406,11 +420,13 @@ def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, si
 
 
 def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> object:
-    """Return the class name of a class number; any other value unchanged.
+    """Return the class name of a class number, or those of a list of numbers; any other value unchanged.
 
     Raises:
         DataError: a number outside the classes (-1 marks documents without a label).
     """
+    if names is not None and isinstance(value, list):
+        return [names_of_labels(where, item, names) for item in value]
     if names is None or not isinstance(value, int):
         return value
     if not 0 <= value < len(names):
@@ -420,6 +436,12 @@ def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> o
             "can be neither trained on nor scored"
         )
     return names[value]
+
+
+def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of classes by column, of columns of class numbers and of lists of them."""
+    items = {column: getattr(feature, "feature", feature) for column, feature in features.items()}
+    return {column: [*item.names] for column, item in items.items() if getattr(item, "names", None)}
 
 
 def named_row(where: str, values: Mapping[str, object], names: Mapping[str, Sequence[str]]) -> Row:

@@ -18,7 +18,6 @@ from foretoken.data.problems import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.readers.conll import read_tagged, read_words
 from foretoken.data.readers.files import read_text, without_gz
 from foretoken.data.readers.questions import questions_from_rows, read_questions
 from foretoken.data.readers.rows import (
@@ -29,13 +28,13 @@ from foretoken.data.readers.rows import (
     Row,
     documents_from_rows,
     filled,
-    is_column_number,
     read_each,
     row_id,
     text_value,
     with_decimal_points,
 )
 from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
+from foretoken.data.readers.tagging.tables import read_tagged_file, tagged_from_rows
 from foretoken.errors import ConfigError, DataError
 
 _Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
@@ -63,11 +62,7 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         DataError: the file, a row or a value is not usable; the message names file and line.
     """
     if columns.problem == TOKEN_CLASSIFICATION:
-        words, tags = _place(columns.text), _place(columns.label)
-        if columns.label is None:
-            return read_words(path, columns.format.encoding, word_column=words, columns=columns)
-        tag_column, encoding = -1 if tags is None else tags, columns.format.encoding
-        return read_tagged(path, encoding, word_column=words, tag_column=tag_column, columns=columns)
+        return read_tagged_file(path, columns)
     if columns.problem == QUESTION_ANSWERING:
         return read_questions(path, columns)
     if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
@@ -79,11 +74,6 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if columns.problem == REGRESSION and columns.label is not None:
         rows = with_decimal_points(path, rows, columns.label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
-
-
-def _place(column: str | None) -> int | None:
-    """Return the place, from 0, of a column that is named by its number from 1; None for other names."""
-    return int(column) - 1 if column is not None and is_column_number(column) else None
 
 
 def file_suffixes(problem: str) -> tuple[str, ...] | None:
@@ -186,4 +176,5 @@ _TABLES: dict[str, _Table] = {
     CANDIDATES: _rows_of(_candidates),
     GENERATION: _rows_of(_source),
     QUESTION_ANSWERING: questions_from_rows,
+    TOKEN_CLASSIFICATION: tagged_from_rows,
 }

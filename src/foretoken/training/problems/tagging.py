@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from foretoken.data.examples import OUTSIDE
+from foretoken.data.examples import OUTSIDE, mark_entities
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import TOKEN_CLASSIFICATION
+from foretoken.data.readers.tagging.spans import word_places, words_of
 from foretoken.errors import ConfigError, DataError
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem, head_of
 from foretoken.training.tokens.encode import (
@@ -38,7 +39,7 @@ _SHARED = 4  # neighbouring windows share a quarter of their tokens
 
 @dataclass(frozen=True)
 class TokenClassification(Problem):
-    """One tag per word, predicted from the word's first token."""
+    """One tag per word, predicted from the word's first token: of entities in IOB2, or any other."""
 
     name: ClassVar[str] = TOKEN_CLASSIFICATION
     task_type: ClassVar[str] = "TOKEN_CLS"
@@ -49,7 +50,7 @@ class TokenClassification(Problem):
         return head_of(self.labels)
 
     def check_texts(self) -> None:
-        """Accept bare texts; their words are what stands between blanks."""
+        """Accept bare texts; their words are letters and digits that touch, and single other signs."""
 
     def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
         """Return ``sequences``, one per window, ``window`` and ``place`` of every word, ``length``, and the labels.
@@ -85,7 +86,7 @@ class TokenClassification(Problem):
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
         """Return the mean cross-entropy over the words, and their logits (B, W, C).
 
-        A word without tokens has no loss, and logits that say ``O``.
+        A word without tokens has no loss, and logits that say ``O``, or the first tag where there is no ``O``.
         """
         given = dict(inputs)
         window, place, labels = given.pop("window"), given.pop("place"), given.pop("labels", None)
@@ -95,7 +96,8 @@ class TokenClassification(Problem):
         if labels is not None:
             total = nn.functional.cross_entropy(logits[read], labels[read], reduction="sum")
             loss = total / self.items(inputs)
-        rule = nn.functional.one_hot(torch.tensor(self.labels.index(OUTSIDE)), len(self.labels)).to(logits)
+        absent = self.labels.index(OUTSIDE) if OUTSIDE in self.labels else 0
+        rule = nn.functional.one_hot(torch.tensor(absent), len(self.labels)).to(logits)
         logits = torch.where(read[..., None], logits, rule)
         return loss, logits.masked_fill(~there[..., None], FILL)
 
@@ -116,33 +118,52 @@ class TokenClassification(Problem):
         return [[self.labels[number] for number in row] for row in split["labels"]]
 
     def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
-        """Return the metrics of entities, and the accuracy over words."""
-        from foretoken.metrics.spans import span_metrics
+        """Return the metrics of entities, and the accuracy over words; where tags mark none, the metrics of tags."""
+        from foretoken.metrics.spans import span_metrics, tag_metrics
 
-        return span_metrics(labels, outputs)
+        return span_metrics(labels, outputs) if mark_entities(self.labels) else tag_metrics(labels, outputs)
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return the right and the predicted tags."""
         return {"label": list(labels), "prediction": list(outputs)}
 
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
-        """Return words, tags, and the entities with their first word and the one after their last, from 0."""
+        """Return words, tags, and the entities with their first word and the one after their last, from 0.
+
+        Of texts, entities have their characters too. Tags that mark none are alone.
+        """
+        documents = _words(rows)
+        if not mark_entities(self.labels):
+            return [{"words": words, "tags": tags} for words, tags in zip(documents, outputs, strict=True)]
+        texts = next(
+            (rows[name] for name in ("raw_text", "text") if name in rows.column_names), [None] * len(documents)
+        )
         return [
-            {"words": words, "tags": tags, "entities": entities(words, tags)}
-            for words, tags in zip(_words(rows), outputs, strict=True)
+            {"words": words, "tags": tags, "entities": entities(words, tags, text)}
+            for words, tags, text in zip(documents, outputs, texts, strict=True)
         ]
 
 
-def entities(words: Sequence[str], tags: Sequence[str]) -> list[dict[str, object]]:
-    """Return the entities that tags mark, read as the metrics read them.
+def entities(words: Sequence[str], tags: Sequence[str], text: str | None = None) -> list[dict[str, object]]:
+    """Return the entities that tags mark, read as the metrics read them; with the text of the words, their characters.
 
     >>> entities(["Ada", "Lovelace", "wrote"], ["B-PER", "I-PER", "O"])
     [{'type': 'PER', 'start': 0, 'end': 2, 'text': 'Ada Lovelace'}]
+    >>> entities(["Ada", "'", "s"], ["B-PER", "O", "O"], "Ada's")
+    [{'type': 'PER', 'start': 0, 'end': 1, 'text': 'Ada', 'start_char': 0, 'end_char': 3}]
     """
     from seqeval.metrics.sequence_labeling import get_entities
 
+    places = [] if text is None else word_places(text)
+
+    def of_text(first: int, last: int) -> dict[str, object]:
+        if text is None:
+            return {"text": " ".join(words[first : last + 1])}
+        start, end = places[first][0], places[last][1]
+        return {"text": text[start:end], "start_char": start, "end_char": end}
+
     return [
-        {"type": kind, "start": first, "end": last + 1, "text": " ".join(words[first : last + 1])}
+        {"type": kind, "start": first, "end": last + 1, **of_text(first, last)}
         for kind, first, last in get_entities(list(tags))
     ]
 
@@ -170,7 +191,7 @@ def _words(split: Table) -> list[list[str]]:
     """Return the words of every row, or of bare texts."""
     if "words" in split.column_names:
         return [list(words) for words in split["words"]]
-    found = [text.split() for text in split["text"]]
+    found = [words_of(text) for text in split["text"]]
     empty = next((number for number, words in enumerate(found, 1) if not words), None)
     if empty is not None:
         raise DataError(f"document {empty} of {len(found)} is empty; expected some text")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from foretoken import __version__, left
-from foretoken.data.examples import OUTSIDE
 from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
@@ -80,8 +79,8 @@ class Card:
             raise ConfigError(f"problem: got {quoted(self.problem)}{hint}")
         if len(set(self.labels)) < len(self.labels):
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected each of them once")
-        if self.problem == TOKEN_CLASSIFICATION and OUTSIDE not in self.labels:
-            raise ConfigError(f"labels: got {quoted(self.labels)}, expected tags with {OUTSIDE!r} among them")
+        if self.problem == TOKEN_CLASSIFICATION and len(self.labels) < 2:
+            raise ConfigError(f"labels: got {quoted(self.labels)}, expected at least two tags")
         for label in self.labels:
             _check_text(label)
 

@@ -1,0 +1,124 @@
+"""Tag schemes: which one the tags of sentences keep to, and entities in IOB2."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from foretoken.data.documents import shown
+from foretoken.data.examples import OUTSIDE
+from foretoken.errors import DataError
+
+AUTO, ENTITIES, POS = "auto", "entities", "pos"
+_IO, _BIO, _BIO1 = "io", "bio", "bio1"
+_LETTERS = {_BIO: "BI", _BIO1: "BI", "bioes": "BIESMW", "bilou": "BILU"}  # before the type; M of BMES, W of BMEWO
+_BEGIN, _END = "BSUW", "ESUWL"  # letters of an entity's first and last words
+_MARKED = re.compile(r"([BIESMWLU])-(.+)", re.DOTALL)
+ENTITY_TAG = re.compile(r"O|[BIESMWLU]-\S+")
+SAID = {
+    _BIO: "BIO (IOB2)",
+    _BIO1: "BIO1 (IOB1)",
+    "bioes": "BIOES",
+    "bilou": "BILOU",
+    _IO: "IO: all neighbours of one type are one entity",
+    POS: "one tag per word and no entities (pos)",
+}
+
+
+def scheme_of(source: str, sentences: Iterable[Sequence[str]], kind: str = AUTO) -> str:
+    """Return the scheme that the tags of a source keep to: the one that is named, or what most of them show.
+
+    Args:
+        source: what messages call it.
+        sentences: their tags.
+        kind: the scheme; ``entities`` for any but ``pos``, ``auto`` for any.
+
+    Raises:
+        DataError: the tags are numbers, or those of entities where there should be none.
+
+    >>> scheme_of("a", [["B-PER", "E-PER", "O"]]), scheme_of("a", [["DET", "NOUN"]]), scheme_of("a", [["PER", "O"]])
+    ('bioes', 'pos', 'io')
+    """
+    sentences = list(sentences)
+    counts = Counter(tag for tags in sentences for tag in tags)
+    outside, letters = counts.pop(OUTSIDE, 0), Counter[str]()
+    for tag, count in counts.items():
+        letters.update({mark[1]: count} if (mark := _MARKED.fullmatch(tag)) else {})
+    if kind == POS and counts and not letters.keys() - set("BI") and letters.total() == counts.total():
+        raise DataError(f"{source}: data.tag_scheme is pos, but all tags mark entities; leave it out")
+    if kind not in (AUTO, ENTITIES):
+        return kind
+    if counts and all(tag.isdecimal() for tag in counts):
+        raise DataError(
+            f"{source}: the tags are numbers ({shown(sorted({*counts}))}), whose names are not known; write the names, "
+            "or set data.tag_scheme: pos, where the numbers are the tags"
+        )
+    if 2 * letters.total() < counts.total():  # of no scheme with letters; O can also be a tag of a word class
+        return _IO if kind == ENTITIES or 5 * outside > counts.total() else POS
+    return _with_letters(set(letters), sentences)
+
+
+def _with_letters(letters: set[str], sentences: Sequence[Sequence[str]]) -> str:
+    if letters & {*"LU"}:
+        return "bilou"
+    if letters & {*"ESMW"}:
+        return "bioes"
+    if "I" in letters and "B" not in letters:
+        return _IO
+    pairs = [pair for tags in sentences for pair in zip((OUTSIDE, *tags), tags, strict=False)]
+    is_first = any(starts_without_b(*pair) for pair in pairs) and not any(needless_b(*pair) for pair in pairs)
+    return _BIO1 if is_first else _BIO
+
+
+def is_either(scheme: str) -> bool:
+    """Say whether a scheme is IOB1 or IOB2, which a file may not mix."""
+    return scheme in (_BIO, _BIO1)
+
+
+def check_tag(where: str, tag: str, scheme: str) -> None:
+    """Raise a DataError for a tag that the scheme does not have."""
+    mark = _MARKED.fullmatch(tag)
+    letters = _LETTERS.get(scheme)
+    if letters is None:
+        fits, expected = bool(tag.strip()) and (scheme == POS or not (mark and mark[1] == "B")), "the name of a type"
+    else:
+        fits = tag == OUTSIDE or (mark is not None and mark[1] in letters)
+        *others, last = [OUTSIDE, *(f"{letter}-<type>" for letter in letters)]
+        expected = f"{', '.join(others)} or {last}"
+    if not fits:
+        raise DataError(
+            f"{where}: tag {tag!r} is not known; expected {expected} ({scheme}; data.tag_scheme names another)"
+        )
+
+
+def to_iob2(tags: Iterable[str], scheme: str = AUTO) -> list[str]:
+    """Return tags of any scheme of entities in IOB2, where ``B-`` begins every entity and nothing else.
+
+    In IOB1 an entity begins with ``I-``, or with ``B-`` right after another of its type (Tjong Kim Sang and Veenstra
+    1999). Tags in IOB2 stay as they are.
+
+    >>> to_iob2(["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-ORG"])
+    ['B-PER', 'I-PER', 'B-PER', 'O', 'B-LOC', 'B-ORG']
+    >>> to_iob2(["S-PER", "B-PER", "E-PER", "S-PER"]), to_iob2(["PER", "PER", "LOC", "O"])
+    (['B-PER', 'B-PER', 'I-PER', 'B-PER'], ['B-PER', 'I-PER', 'B-LOC', 'O'])
+    """
+    changed: list[str] = []
+    before, kind_before = "", ""
+    for tag in tags:
+        mark = None if scheme == _IO and not tag.startswith("I-") else _MARKED.fullmatch(tag)
+        letter, kind = (mark[1], mark[2]) if mark else ("I", "" if tag == OUTSIDE else tag)
+        begins = letter in _BEGIN or kind != kind_before or bool(before and before in _END)
+        changed.append(f"{'B' if begins else 'I'}-{kind}" if kind else OUTSIDE)
+        before, kind_before = letter, kind
+    return changed
+
+
+def starts_without_b(before: str, tag: str) -> bool:
+    """Say whether a tag begins an entity as in IOB1."""
+    return tag.startswith("I-") and before[2:] != tag[2:]  # O has no type
+
+
+def needless_b(before: str, tag: str) -> bool:
+    """Say whether a tag begins an entity as IOB1 never does."""
+    return tag.startswith("B-") and before[2:] != tag[2:]

@@ -1,0 +1,127 @@
+"""From sentences as files have them to examples: one scheme for all, and tags in IOB2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.readers.notes import note
+from foretoken.data.readers.rows import ColumnNames, read_each
+from foretoken.data.readers.tagging.schemes import (
+    AUTO,
+    ENTITIES,
+    POS,
+    SAID,
+    check_tag,
+    is_either,
+    needless_b,
+    scheme_of,
+    starts_without_b,
+    to_iob2,
+)
+from foretoken.errors import DataError
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The words of a sentence with the tags as they are written.
+
+    Attributes:
+        words: there is at least one.
+        tags: one per word; none where they are yet to be predicted.
+        places: where each word is, or one place for all of them.
+        row_id: its id, if it has one.
+        document: what it is a sentence of, if that is known.
+        text: what its words were made from, if they were.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    places: tuple[str, ...]
+    row_id: str | None = None
+    document: str | None = None
+    text: str | None = None
+
+    @property
+    def placed_tags(self) -> Iterator[tuple[str, str]]:
+        """The tags, each behind its place."""
+        places = self.places if len(self.places) == len(self.tags) else self.places * len(self.tags)
+        return zip(places, self.tags, strict=True)
+
+
+V = TypeVar("V")
+Placed = tuple[str, Sentence | DataError]  # where a sentence is, and it, or why it is not usable
+
+
+def placed(where: str, values: V | DataError, make: Callable[[str, V], Sentence]) -> Placed:
+    """Return where a sentence is, and what is made of its values, or why it is not usable."""
+    try:
+        if isinstance(values, DataError):
+            raise values
+        return where, make(where, values)
+    except DataError as error:
+        error.row_id = values.get("id") if isinstance(values, Mapping) else error.row_id
+        return where, error
+
+
+def tags_of(sentences: Sequence[Placed]) -> list[tuple[str, ...]]:
+    """Return the tags of the usable sentences."""
+    return [sentence.tags for _, sentence in sentences if isinstance(sentence, Sentence)]
+
+
+def tagged_examples(
+    source: str, sentences: Sequence[Placed], columns: ColumnNames, *, lenient: bool = False
+) -> list[TaggedExample]:
+    """Return the sentences of a source with their tags in IOB2, or as they are where they mark no entities.
+
+    Sentences with an unknown tag, and those that are not usable, go to ``columns.bad_rows``. ``lenient`` takes a
+    mixture of IOB1 and IOB2.
+
+    Raises:
+        DataError: there are no sentences, tags keep to no one scheme, or bad sentences are an error.
+    """
+    is_labelled = columns.label is not None
+    scheme = scheme_of(source, tags_of(sentences), columns.scheme) if is_labelled else POS
+    usable: list[Sentence] = []
+
+    def make(where: str, sentence: Sentence, number: int) -> TaggedExample:
+        for place, tag in sentence.placed_tags:
+            check_tag(place, tag, scheme)
+        usable.append(sentence)
+        tags = sentence.tags if scheme == POS else tuple(to_iob2(sentence.tags, scheme))
+        return TaggedExample(
+            id=str(number) if sentence.row_id is None else sentence.row_id,
+            words=sentence.words,
+            tags=tags if is_labelled else (OUTSIDE,) * len(sentence.words),
+            where=where,
+            group=sentence.document if is_labelled else None,
+            raw_text=sentence.text,
+        )
+
+    none = "has no sentences; expected words, each with its tag" if is_labelled else "no words; expected at least one"
+    examples = read_each(sentences, make, columns, f"{source}: {none}")
+    if is_labelled:
+        if is_either(scheme) and columns.scheme in (AUTO, ENTITIES) and not lenient:
+            _refuse_mixture(usable)
+        note(source, f"tags are read as {SAID[scheme]}; data.tag_scheme can name another scheme", kind=f"tags {scheme}")
+    return examples
+
+
+def _refuse_mixture(sentences: Sequence[Sentence]) -> None:
+    """Refuse tags that do not keep to one of IOB1 and IOB2."""
+    without_b = next(_places(sentences, starts_without_b), None)
+    needless = next(_places(sentences, needless_b), None)
+    if without_b and needless:
+        raise DataError(
+            f"{without_b[0]}: tag {without_b[1]!r} begins an entity, which is IOB1, but {needless[0]} begins one with "
+            f"{needless[1]!r}, which is IOB2; correct the tags, or set data.tag_scheme: bio, which takes both"
+        )
+
+
+def _places(sentences: Sequence[Sentence], test: Callable[[str, str], bool]) -> Iterator[tuple[str, str]]:
+    """Yield place and tag wherever the test holds for the tag before and the tag."""
+    for sentence in sentences:
+        pairs = zip((OUTSIDE, *sentence.tags), sentence.placed_tags, strict=False)
+        yield from (placed for before, placed in pairs if test(before, placed[1]))
