@@ -139,7 +139,7 @@ def _missed(probabilities, truth, threshold):
 
 @pytest.mark.parametrize("fit", [fit_sets, fit_intervals, lambda x, **more: fit_label_sets([x] * 1, [x > 2], **more)])
 def test_too_few_documents_for_a_set_are_said(fit):
-    with pytest.raises(DataError, match="max_error 0.1 cannot be guaranteed with .* labelled documents: it takes 9"):
+    with pytest.raises(DataError, match=r"max_error 0\.1 cannot be guaranteed with .* labelled documents: it takes 9"):
         fit(np.linspace(0, 1, 8), max_error=0.1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -127,7 +128,7 @@ def _ordered(confidences: ArrayLike, is_wrong: ArrayLike) -> _Ordered:
 def _largest(ordered: _Ordered, max_error: float, confidence: float) -> int | None:
     """Return the largest number of answered documents that passes, where a threshold can tell them from the others."""
     n = len(ordered.confidences)
-    level = (1 - confidence) / (len(_STARTS) + 1)
+    level = _level(confidence)
     fewest = _fewest(max_error, level)
     can_end = np.append(ordered.confidences[1:] < ordered.confidences[:-1], True)
     passed = [
@@ -148,6 +149,11 @@ def _passing(errors: NDArray[np.int64], start: int, max_error: float, level: flo
     return tested[: len(tested) if passes.all() else int(passes.argmin())].tolist()
 
 
+def _level(confidence: float) -> float:
+    """Return the level of each sequence."""
+    return (1 - confidence) / (len(_STARTS) + 1)
+
+
 def _fewest(max_error: float, level: float) -> int:
     """Return how many answers without an error it takes: (1 - max_error) ** m <= level."""
     return max(1, math.ceil(math.log(level) / math.log(1 - max_error) - _ROUNDING))
@@ -155,14 +161,26 @@ def _fewest(max_error: float, level: float) -> int:
 
 def _refusal(ordered: _Ordered, max_error: float, confidence: float) -> str:
     """Return what cannot be guaranteed and what can: the least limit, in hundredths, that these documents pass."""
-    n, fewest = len(ordered.confidences), _fewest(max_error, (1 - confidence) / (len(_STARTS) + 1))
-    half = max(fewest, n // 2)
-    wrong = f"{ordered.errors[min(half, n)]:,} of the answers to the {half:,} that it is surest of are wrong"
-    why = f"it takes {fewest:,} or more" if n < fewest else wrong
-    larger = (share / 100 for share in range(1, 100) if share / 100 > max_error)
-    least = next((share for share in larger if _largest(ordered, share, confidence) is not None), None)
-    can = "no max_error can be" if least is None else f"{least:g} can be"
+    n, level = len(ordered.confidences), _level(confidence)
+    larger = [share / 100 for share in range(1, 100) if share / 100 > max_error]
+    least = bisect_left(larger, True, key=lambda share: _largest(ordered, share, confidence) is not None)
+    can = f"{larger[least]:g} can be" if least < len(larger) else "no max_error can be"
     return (
         f"max_error {max_error:g} cannot be guaranteed at confidence {confidence:g} with {n:,} labelled documents: "
-        f"{why}; with these {can}"
+        f"{_reason(ordered, max_error, level)}; with these {can}"
     )
+
+
+def _reason(ordered: _Ordered, max_error: float, level: float) -> str:
+    """Return what is in the way, and how many documents would do if they are like these."""
+    from scipy.stats import binom
+
+    n, fewest = len(ordered.confidences), _fewest(max_error, level)
+    if n < fewest:
+        return f"it takes {fewest:,} or more"
+    half = max(fewest, n // 2)
+    wrong = int(ordered.errors[half])
+    enough = (times for times in (2, 4, 8, 16) if binom.cdf(times * wrong, times * half, max_error) <= level)
+    times = next(enough, None)
+    more = "" if times is None else f", which {times * n:,} documents like these would allow"
+    return f"{wrong:,} of the answers to the {half:,} that it is surest of are wrong{more}"

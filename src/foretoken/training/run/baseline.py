@@ -76,9 +76,9 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
             card = card_values(
                 problem, recipe, fitted.to_dict(), max_length=None, base_model=None, columns=data.columns
             )
-            with saved(record.folder / SAVED[1], card) as folder:
-                model.save(folder)
             decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
+            with saved(record.folder / SAVED[1], card, decided["validation"]) as folder:
+                model.save(folder)
             write_predictions(record.folder / PREDICTIONS, decided)
         found = measures(predictions, fitted)
         best = {"metric": recipe.training.metric, "value": found["validation"].get(recipe.training.metric), "step": 0}

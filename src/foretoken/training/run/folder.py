@@ -30,6 +30,7 @@ from foretoken.files import (
 log = logging.getLogger(__name__)
 RECORD = "run.json"
 PREDICTIONS = "predictions.parquet"
+VALIDATION = "validation.parquet"  # their validation rows, beside the saved model: guarantees are fitted on them
 CHECKPOINTS = "checkpoints"
 SAVED = ("adapter", "model")
 _LOCK, _HOLDER = ".foretoken-lock", ".foretoken-holder.json"
