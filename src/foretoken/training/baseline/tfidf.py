@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +62,34 @@ class Tfidf:
         """Return logits [n, C], or predicted numbers [n, 1]."""
         return self.slope * _linear(self._vectorizer().transform(texts), self.weight, self.bias)
 
+    def contributions(self, texts: Sequence[str], target: int) -> list[tuple[tuple[int, int, int], float]]:
+        """Return what the words of a text, or of a pair's two, add to a logit, and where they stand (begin, end, text).
+
+        A term adds weight x value, shared among the words of its occurrences; all of them and the bias are the logit.
+        """
+        vectorizer, whole = self._vectorizer(), _SEPARATOR.join(texts)
+        values, words = vectorizer.transform([whole]), _words(vectorizer, whole)
+        adds = dict(
+            zip(values.indices.tolist(), self.slope * values.data * self.weight[target, values.indices], strict=True)
+        )
+        terms = [
+            (column, range(first, first + size))
+            for size in range(1, self.options.ngrams + 1)
+            for first in range(len(words) - size + 1)
+            if (column := vectorizer.vocabulary_.get(" ".join(word for word, _, _ in words[first : first + size])))
+            is not None
+        ]
+        counts, scores = Counter(column for column, _ in terms), [0.0] * len(words)
+        for column, places in terms:
+            for place in places:
+                scores[place] += adds[column] / counts[column] / len(places)
+        second = len(texts[0]) + len(_SEPARATOR)
+        return [
+            ((start, end, 0) if start < second else (start - second, end - second, 1), score)
+            for (_, start, end), score in zip(words, scores, strict=True)
+            if not len(texts[0]) <= start < second
+        ]
+
     def save(self, folder: Path) -> None:
         """Write the two files of the baseline."""
         write_json(
@@ -101,6 +131,15 @@ def word_counts(texts: Sequence[str]) -> list[int]:
     """
     words = new_vectorizer(TfidfOptions()).build_tokenizer()
     return [len(words(text)) for text in texts]
+
+
+def _words(vectorizer: TfidfVectorizer, text: str) -> list[tuple[str, int, int]]:
+    """Return the words that the vectorizer reads, in lower case, and where they stand in the text."""
+    lower, places = text.lower(), list(range(len(text) + 1))
+    if len(lower) != len(text):  # some letters are two in lower case
+        places = [place for place, letter in enumerate(text) for _ in letter.lower()] + [len(text)]
+    found = re.finditer(vectorizer.token_pattern, lower)
+    return [(match[0], places[match.start()], places[match.end() - 1] + 1) for match in found]
 
 
 def check_problem(problem: Problem) -> None:
