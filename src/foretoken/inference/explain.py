@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,44 +15,24 @@ from foretoken.errors import ConfigError, DataError, no_such, quoted
 from foretoken.files import PathLike
 from foretoken.inference.any_predictor import AnyPredictor, BaselinePredictor, answer_rows, load_predictor
 from foretoken.inference.attributions import (
-    TOLERANCE,
-    Effort,
+    ExplainOptions,
     Scores,
     integrated_gradients,
     output_logits,
     pooling_weights,
-    pools_by_weight,
-    spread,
 )
 from foretoken.inference.passages import Scored, passages_of, words_of
 from foretoken.inference.predictor import Predictor, refuse_unusable_texts
 from foretoken.training.problems.base import Problem
 from foretoken.training.problems.classification import TextProblem
+from foretoken.training.recipe.recipe import ChunkOptions
 from foretoken.training.tokens.places import SPECIAL, PlacedTokens, Span, place_tokens
 
-log = logging.getLogger(__name__)
-By: TypeAlias = Literal["words", "passages"]
 Answer: TypeAlias = dict[str, Any]
+Target: TypeAlias = tuple[str | None, int]  # an output's label, if it has one, and its number
 GRADIENTS, POOLING_WEIGHTS, TERM_WEIGHTS = "gradients", "pooling weights", "term weights"
 FEW = 128  # tokens of a document whose words are scored where nobody says
 CHUNKS = 8  # of a document, whose tokens are scored by gradients: those that add most to the logit, or take most
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainOptions:
-    """What is explained, and how.
-
-    Attributes:
-        label: in the place of the answer.
-        by: what is scored: words, or passages; None: words of short documents, passages of others.
-        top: how many of them are told, those with the largest scores.
-        effort: what it may cost.
-    """
-
-    label: str | None = None
-    by: By | None = None
-    top: int = 10
-    effort: Effort = field(default_factory=Effort)
 
 
 @dataclass(frozen=True)
@@ -80,7 +59,7 @@ def explain(
     texts: Sequence[str],
     *,
     label: str | None = None,
-    by: By | None = None,
+    by: Literal["words", "passages"] | None = None,
     top: int = 10,
     base_model: str | None = None,
     accept_changed: bool = False,
@@ -113,7 +92,7 @@ def explain(
     if isinstance(texts, str) or not len(texts):
         raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
     refuse_unusable_texts(texts)
-    predictor = load_predictor(source, base_model=base_model, accept_changed=accept_changed)
+    predictor = load_predictor(Path(source), base_model=base_model, accept_changed=accept_changed)
     predictor.problem.check_texts()
     table = PlainTable({"id": [str(number) for number in range(1, len(texts) + 1)], "text": list(texts)})
     options = ExplainOptions(label=label, by=by, top=top)
@@ -168,13 +147,11 @@ def explain_answer(
     if isinstance(predictor, BaselinePredictor):
         found = [term_evidence(predictor, texts, *target) for target in targets]
     else:
-        found = Document(predictor, place_tokens(text, pair, predictor.settings), options).evidence(targets)
+        found = model_evidence(predictor, place_tokens(text, pair, predictor.settings), targets, options)
     told: Answer = {"by": found[0].kind if found else GRADIENTS, "evidence": []}
     for item in found:
-        pieces = words_of(item.tokens, texts)
-        is_long = sum(piece.tokens for piece in pieces) > FEW
-        if options.by == "passages" or (options.by is None and is_long):
-            pieces = passages_of(pieces, texts)
+        words = words_of(item.tokens, texts)
+        pieces = passages_of(words, texts) if _by_passages(len(item.tokens), options) else words
         told["evidence"] += _told(pieces, texts, item.label, options.top)
         if item.chunks:
             told.setdefault("chunks", []).extend(_told(item.chunks, texts, item.label, options.top))
@@ -183,71 +160,69 @@ def explain_answer(
     return told
 
 
-@dataclass(frozen=True)
-class Document:
-    """One document as a model reads it, to be explained."""
+def model_evidence(
+    predictor: Predictor, placed: PlacedTokens, targets: Sequence[Target], options: ExplainOptions
+) -> list[Evidence]:
+    """Return what a document's tokens add to some outputs of a model: the weights of its pool, or gradients.
 
-    predictor: Predictor
-    placed: PlacedTokens
-    options: ExplainOptions
-
-    def evidence(self, targets: Sequence[tuple[str | None, int]]) -> list[Evidence]:
-        """Return what the document's tokens add to each of some outputs."""
-        passages = self.options.by == "passages" or (self.options.by is None and len(self.placed.spans) > FEW)
-        if passages and self.options.label is None and targets and pools_by_weight(self.predictor):
-            return [self.by_pooling(*targets[0])]
-        return [self.by_gradients(*target) for target in targets]
-
-    def by_pooling(self, label: str | None, target: int) -> Evidence:
-        """Return the weights by which the head pools the tokens, times those of their chunks."""
-        weights = [pooling_weights(self.predictor, row, self.options.effort) for row in self.placed.rows]
-        shares = self.chunk_weights(target)
-        scores = [share * weight for share, weight in zip(shares, weights, strict=True)]
-        return Evidence(POOLING_WEIGHTS, self.scored(scores), chunks=self.chunks(label, target))
-
-    def by_gradients(self, label: str | None, target: int) -> Evidence:
-        """Return integrated gradients of the document's logit, in the chunks that add most to it."""
-        shares, rows, effort = self.chunk_weights(target), self.placed.rows, self.options.effort
-        adds = shares * self.logits[:, target] if len(rows) > 1 else shares
-        scores, delta = [np.zeros(len(places)) for places in self.placed.places], 0.0
-        for number in np.argsort(-np.abs(adds), kind="stable")[:CHUNKS]:
-            if shares[number]:
-                is_text = [place != SPECIAL for place in self.placed.places[number]]
-                of_row, rest = integrated_gradients(self.predictor, rows[number], target, is_text, effort)
-                scores[number] = shares[number] * of_row
-                delta += shares[number] * rest
-        tokens = self.scored(scores)
-        if abs(delta) > 2 * TOLERANCE * sum(abs(token.score) for token in tokens):
-            log.warning("the scores of a document leave %.3g of its logit unexplained; take them as rough", delta)
-        return Evidence(GRADIENTS, tokens, label, delta, self.chunks(label, target))
-
-    def scored(self, scores: Sequence[Scores]) -> list[Scored]:
-        """Return the tokens of the text with their scores, given those of all rows."""
-        total = spread(scores, self.placed.places, len(self.placed.spans))
-        return [Scored(span, score) for span, score in zip(self.placed.spans, total.tolist(), strict=True)]
-
-    @cached_property
-    def logits(self) -> Scores:
-        """The logits (S, C) of the chunks."""
-        return output_logits(self.predictor, self.placed.rows, self.options.effort)
-
-    def chunk_weights(self, target: int) -> Scores:
-        """Return the weights (S,) of the chunks' logits in the document's logit."""
-        count, chunks = len(self.placed.rows), self.predictor.chunks
-        if count == 1 or chunks is None or chunks.pool == "mean":
-            return np.full(count, 1 / count)
-        return np.eye(count)[self.logits[:, target].argmax()]
-
-    def chunks(self, label: str | None, target: int) -> list[Scored]:
-        """Return the chunks of a document that is read in several, and their shares of its logit."""
-        if len(self.placed.rows) == 1:
-            return []
-        shares, spans = (self.chunk_weights(target) * self.logits[:, target]).tolist(), self.placed.spans
-        ends = [[place for place in places if place != SPECIAL] for places in self.placed.places]
-        return [
-            Scored(Span(spans[places[0]].start, spans[places[-1]].end), share)
-            for places, share in zip(ends, shares, strict=True)
+    The weights are of no label, so gradients are taken where one is asked for.
+    """
+    logits = output_logits(predictor, placed.rows, options)
+    weights = chunk_weights(logits, predictor.chunks)
+    if targets and options.label is None and _by_passages(len(placed.spans), options):
+        pooled = [pooling_weights(predictor, row, options) for row in placed.rows]
+        scores = [
+            weight * row for weight, row in zip(weights[:, targets[0][1]], pooled, strict=True) if row is not None
         ]
+        if scores:
+            return [
+                Evidence(
+                    POOLING_WEIGHTS,
+                    _scored(placed, scores),
+                    chunks=_chunks(placed, (weights * logits)[:, targets[0][1]]),
+                )
+            ]
+    return [
+        gradient_evidence(predictor, placed, target, (weights[:, target[1]], logits[:, target[1]]), options)
+        for target in targets
+    ]
+
+
+def gradient_evidence(
+    predictor: Predictor,
+    placed: PlacedTokens,
+    target: Target,
+    of_chunks: tuple[Scores, Scores],
+    options: ExplainOptions,
+) -> Evidence:
+    """Return integrated gradients of a document's logit, in those of its chunks that add most to it.
+
+    Args:
+        predictor: what predicts.
+        placed: the document.
+        target: label and number of the output.
+        of_chunks: the weights of the chunks' logits in the document's, and their logits (S,).
+        options: what it may cost.
+    """
+    weights, logits = of_chunks
+    scores, delta = [np.zeros(len(places)) for places in placed.places], 0.0
+    for number in np.argsort(-np.abs(weights * logits), kind="stable")[:CHUNKS]:
+        if weights[number]:
+            is_text = [place != SPECIAL for place in placed.places[number]]
+            of_row, rest = integrated_gradients(predictor, placed.rows[number], target[1], is_text, options)
+            scores[number], delta = weights[number] * of_row, delta + weights[number] * rest
+    return Evidence(GRADIENTS, _scored(placed, scores), target[0], delta, _chunks(placed, weights * logits))
+
+
+def chunk_weights(logits: Scores, chunks: ChunkOptions | None) -> Scores:
+    """Return the weights (S, C) by which a document's logits are pooled of those (S, C) of its chunks.
+
+    >>> chunk_weights(np.array([[1.0, 5.0], [3.0, 2.0]]), ChunkOptions(pool="max")).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    if chunks is None or chunks.pool == "mean":
+        return np.full(logits.shape, 1 / len(logits))
+    return np.eye(len(logits))[:, logits.argmax(axis=0)]
 
 
 def term_evidence(predictor: BaselinePredictor, texts: Sequence[str], label: str | None, target: int) -> Evidence:
@@ -256,7 +231,29 @@ def term_evidence(predictor: BaselinePredictor, texts: Sequence[str], label: str
     return Evidence(TERM_WEIGHTS, tokens, label)
 
 
-def _targets(problem: Problem, answer: Answer, label: str | None) -> list[tuple[str | None, int]]:
+def _by_passages(tokens: int, options: ExplainOptions) -> bool:
+    return tokens > FEW if options.by is None else options.by == "passages"
+
+
+def _scored(placed: PlacedTokens, scores: Sequence[Scores]) -> list[Scored]:
+    """Return the tokens of the text with their scores, given those of all rows; a token in two rows has both."""
+    total = np.zeros(len(placed.spans) + 1)  # the last one is of all special tokens
+    for row, places in zip(scores, placed.places, strict=True):
+        np.add.at(total, places, row)
+    return [Scored(span, score) for span, score in zip(placed.spans, total.tolist(), strict=False)]
+
+
+def _chunks(placed: PlacedTokens, shares: Scores) -> list[Scored]:
+    """Return the chunks of a document that is read in several, with their shares of its logit."""
+    if len(placed.rows) == 1:
+        return []
+    ends = [[placed.spans[place] for place in places if place != SPECIAL] for places in placed.places]
+    return [
+        Scored(Span(spans[0].start, spans[-1].end), share) for spans, share in zip(ends, shares.tolist(), strict=True)
+    ]
+
+
+def _targets(problem: Problem, answer: Answer, label: str | None) -> list[Target]:
     """Return label and number of the outputs that are explained."""
     if not problem.labels:
         return [(None, 0)]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from foretoken.training.tokens.places import Span
 
 LONGEST = 50  # tokens of a passage
-_BORDER = re.compile(r"[.!?…]['\"”’»)\]]{0,3}\s|[。！？]|\n")
-_APOSTROPHES = "'’"
+_BORDER = re.compile("[.!?…]['\"\u201d\u2019»)\\]]{0,3}\\s|[。\uff01\uff1f]|\n")
+_APOSTROPHES = "'\u2019"
 _UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]")  # Thai, Lao, Tibetan, Burmese, Khmer
 
 

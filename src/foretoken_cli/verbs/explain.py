@@ -50,16 +50,16 @@ def run(words: Sequence[str]) -> int:
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
     from foretoken.data.readers.rows import DROP, BadRows
     from foretoken.files import write_text
-    from foretoken.inference.attributions import Effort
-    from foretoken.inference.explain import ExplainOptions, check_explainable, explain_rows
+    from foretoken.inference.attributions import ExplainOptions
+    from foretoken.inference.explain import check_explainable, explain_rows
 
     predictor = options.load()
     check_explainable(predictor, options.label)
     options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson", ".html")
     bad_rows = BadRows(DROP)
     table = rows_of(options, predictor, bad_rows)  # type: ignore[arg-type]  # it reads what the two verbs share
-    effort = Effort(tokens_per_batch=options.tokens_per_batch or Effort.tokens_per_batch)
-    settings = ExplainOptions(label=options.label, by=options.by, top=options.top, effort=effort)
+    tokens = options.tokens_per_batch or ExplainOptions.tokens_per_batch
+    settings = ExplainOptions(label=options.label, by=options.by, top=options.top, tokens_per_batch=tokens)
     batches = {"batch_size": options.batch_size, "tokens_per_batch": options.tokens_per_batch}
     answers = explain_rows(predictor, table, bad_rows, settings, scaled=not options.unscaled, **batches)
     if options.output is None:

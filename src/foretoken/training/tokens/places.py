@@ -74,7 +74,8 @@ def _whole(text: str, pair: str | None, row: TokenRow, settings: EncodeSettings)
     of_text = [place for place in kept if owners[place] is not None]
     numbers = {place: number for number, place in enumerate(of_text)}
     places = [numbers.get(place, SPECIAL) for place in kept]
-    found = [_span(texts[owners[place]], *tokens["offset_mapping"][place], side=owners[place]) for place in of_text]
+    offsets = tokens["offset_mapping"]
+    found = [_span(texts[side], *offsets[place], side) for place in of_text for side in [owners[place]]]
     return PlacedTokens([row], found, [places + [SPECIAL] * (length - len(places))])
 
 
