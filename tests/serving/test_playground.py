@@ -112,20 +112,22 @@ def test_the_page_asks(questions, browser, view, scheme):
 
 def test_the_page_marks_what_an_answer_rests_on(adapters, browser):
     settings = ServerSettings(sources={}, port=0, explain=64)
-    with serving(make_store(*adapters), settings=settings) as (address, _):
-        with opened(browser, address, "phone", "dark") as page:
-            text = "\U0001f600 lunch word1 <b>prize</b>"
-            page.locator("#text").fill(text)
-            page.locator("#why").check()
-            page.locator("#send").click()
-            page.locator(".text mark").first.wait_for()
-            body = {"model": "spam", "input": text, "explain": True}
-            (item,) = httpx.post(f"{address}/classify", json=body, timeout=60).json()["data"]
-            letters = list(text)
-            spans = sorted((span["start"], span["end"], span["score"] > 0) for span in item["evidence"])
-            assert page.locator(".text mark").all_inner_texts() == ["".join(letters[a:b]) for a, b, _ in spans]
-            assert page.locator(".text mark.for").count() == sum(is_for for _, _, is_for in spans)
-            assert page.locator(".text").inner_text() == text
-            assert page.locator(".bar").count() == 2
-            page.locator("#adapter").select_option("names")
-            assert page.locator("#why").is_hidden()
+    with (
+        serving(make_store(*adapters), settings=settings) as (address, _),
+        opened(browser, address, "phone", "dark") as page,
+    ):
+        text = "\U0001f600 lunch word1 <b>prize</b>"
+        page.locator("#text").fill(text)
+        page.locator("#why").check()
+        page.locator("#send").click()
+        page.locator(".text mark").first.wait_for()
+        body = {"model": "spam", "input": text, "explain": True}
+        (item,) = httpx.post(f"{address}/classify", json=body, timeout=60).json()["data"]
+        letters = list(text)
+        spans = sorted((span["start"], span["end"], span["score"] > 0) for span in item["evidence"])
+        assert page.locator(".text mark").all_inner_texts() == ["".join(letters[a:b]) for a, b, _ in spans]
+        assert page.locator(".text mark.for").count() == sum(is_for for _, _, is_for in spans)
+        assert page.locator(".text").inner_text() == text
+        assert page.locator(".bar").count() == 2
+        page.locator("#adapter").select_option("names")
+        assert page.locator("#why").is_hidden()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, TypeVar
 
+from foretoken.data.plain_table import PlainTable
 from foretoken.errors import ConfigError
 from foretoken.inference.attributions import ExplainOptions
 from foretoken.inference.explain import explain_answer
@@ -49,7 +50,8 @@ class Explainer:
             raise BusyError("another document is being explained; try again later", 1)
         try:
             options = ExplainOptions(tokens_per_batch=_TOKENS, most_steps=_STEPS, run=_by_turns(engine))
-            said = {"label": answer.labels[answer.best]} if answer.labels else {}
+            outputs = answer.probabilities
+            said = {} if outputs is None else adapter.problem.to_json(outputs[None], PlainTable({}))[0]
             predictor = self._predictor(engine, adapter)
             return explain_answer(predictor, said, document.text, document.pair, options)
         except Exception as error:
