@@ -65,7 +65,7 @@ def run(words: Sequence[str]) -> int:
         for answer, _ in answers:
             say(json_line(answer, to_stdout=True))
     if bad_rows.rows:
-        log.error("%s rows have an error in the place of an answer", f"{len(bad_rows.rows):,}")
+        log.error("rows with an error in the place of an answer: %d", len(bad_rows.rows))
     return 1 if bad_rows.rows else 0
 
 
