@@ -75,7 +75,8 @@ def _whole(text: str, pair: str | None, row: TokenRow, settings: EncodeSettings)
     numbers = {place: number for number, place in enumerate(of_text)}
     places = [numbers.get(place, SPECIAL) for place in kept]
     offsets = tokens["offset_mapping"]
-    found = [_span(texts[side], *offsets[place], side) for place in of_text for side in [owners[place]]]
+    stands = [(owners[place], *offsets[place]) for place in of_text]
+    found = [_span(texts[side], start, end, side) for side, start, end in stands]
     return PlacedTokens([row], found, [places + [SPECIAL] * (length - len(places))])
 
 
