@@ -22,7 +22,8 @@ from foretoken.errors import ConfigError
 from foretoken.inference.attributions import ExplainOptions, integrated_gradients
 from foretoken.inference.explain import check_explainable, explain_rows
 from foretoken.inference.passages import LONGEST, Scored, passages_of, words_of
-from foretoken.inference.predictor import Predictor, load_for_inference
+from foretoken.inference.predictor import Predictor
+from foretoken.metrics.decision import Decision
 from foretoken.training.baseline.options import TfidfOptions
 from foretoken.training.baseline.tfidf import Tfidf, new_vectorizer
 from foretoken.training.problems import make_problem
@@ -32,7 +33,7 @@ from foretoken.tuner import replace_head
 from foretoken.tuner.dimensions import embedding_of, inner_of
 
 from support import tiny
-from support.saved import save_adapter, tokenizer_of
+from support.saved import tokenizer_of
 from support.table import adapted
 
 TEXT = "word1 lunch (prize) word7 word3, word9 word30 winner word2"
@@ -240,7 +241,7 @@ def test_several_labels_each_have_their_evidence():
     for label in labels:
         alone = explained(predictor, TEXT, label=label)["evidence"]
         assert label not in answer["labels"] or [x for x in answer["evidence"] if x["label"] == label] == alone
-    never = replace(predictor.problem, decision=foretoken.metrics.decision.Decision(thresholds=(2.0, 2.0, 2.0)))
+    never = replace(predictor.problem, decision=Decision(thresholds=(2.0, 2.0, 2.0)))
     assert explained(replace(predictor, problem=never), TEXT)["evidence"] == []
 
 
@@ -259,16 +260,6 @@ def test_the_baselines_words_add_up_to_its_logit():
             assert all(text[start:end].strip() == text[start:end] for (start, end, _), _ in found)
     sides = {side: [place for place, _ in model.contributions(texts[:2], 0) if place[2] == side] for side in (0, 1)}
     assert [texts[1][start:end] for start, end, _ in sides[1]] == ["the", "ΟΔΟΣ", "cat", "cat", "sat"]
-
-
-def test_python_answers_as_predict_does(tmp_path):
-    folder = save_adapter(tmp_path / "adapter", "gpt2", "prefix-tuning")
-    (answer,) = foretoken.explain(folder, [TEXT], top=3)
-    assert len(answer["evidence"]) == 3
-    assert answer["evidence"] == sorted(answer["evidence"], key=lambda item: -abs(item["score"]))
-    assert all(item["text"] == TEXT[item["start"] : item["end"]] for item in answer["evidence"])
-    whole = explained(load_for_inference(folder), TEXT)
-    assert whole["label"] == answer["label"] == answer["evidence"][0]["label"]
 
 
 def test_what_cannot_be_explained_is_refused(monkeypatch):

@@ -11,7 +11,7 @@ import numpy as np
 
 from foretoken.data.plain_table import PlainTable, Table
 from foretoken.data.readers.rows import BadRows
-from foretoken.errors import ConfigError, DataError, no_such, quoted
+from foretoken.errors import ConfigError, no_such
 from foretoken.files import PathLike
 from foretoken.inference.any_predictor import AnyPredictor, BaselinePredictor, answer_rows, load_predictor
 from foretoken.inference.attributions import (
@@ -89,8 +89,6 @@ def explain(
     ...
     foretoken.errors.DataError: document 2 of 2 is empty; expected some text
     """
-    if isinstance(texts, str) or not len(texts):
-        raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
     refuse_unusable_texts(texts)
     predictor = load_predictor(Path(source), base_model=base_model, accept_changed=accept_changed)
     predictor.problem.check_texts()
@@ -169,49 +167,46 @@ def model_evidence(
     """
     logits = output_logits(predictor, placed.rows, options)
     weights = chunk_weights(logits, predictor.chunks)
+    shares = weights * logits
     if targets and options.label is None and _by_passages(len(placed.spans), options):
-        pooled = [pooling_weights(predictor, row, options) for row in placed.rows]
-        scores = [
-            weight * row for weight, row in zip(weights[:, targets[0][1]], pooled, strict=True) if row is not None
-        ]
+        first = targets[0][1]
+        scores = by_pooling(predictor, placed, weights[:, first], options)
         if scores:
-            return [
-                Evidence(
-                    POOLING_WEIGHTS,
-                    _scored(placed, scores),
-                    chunks=_chunks(placed, (weights * logits)[:, targets[0][1]]),
-                )
-            ]
-    return [
-        gradient_evidence(predictor, placed, target, (weights[:, target[1]], logits[:, target[1]]), options)
-        for target in targets
-    ]
+            return [Evidence(POOLING_WEIGHTS, _scored(placed, scores), chunks=_chunks(placed, shares[:, first]))]
+    found = []
+    for label, target in targets:
+        scores, delta = by_gradients(predictor, placed, (weights[:, target], target), shares[:, target], options)
+        found.append(Evidence(GRADIENTS, _scored(placed, scores), label, delta, _chunks(placed, shares[:, target])))
+    return found
 
 
-def gradient_evidence(
-    predictor: Predictor,
-    placed: PlacedTokens,
-    target: Target,
-    of_chunks: tuple[Scores, Scores],
-    options: ExplainOptions,
-) -> Evidence:
-    """Return integrated gradients of a document's logit, in those of its chunks that add most to it.
+def by_pooling(predictor: Predictor, placed: PlacedTokens, weights: Scores, options: ExplainOptions) -> list[Scores]:
+    """Return the weights by which the head pools the tokens of each row, times the row's; none where it has none."""
+    pooled = [pooling_weights(predictor, row, options) for row in placed.rows]
+    return [weight * scores for weight, scores in zip(weights, pooled, strict=True) if scores is not None]
+
+
+def by_gradients(
+    predictor: Predictor, placed: PlacedTokens, output: tuple[Scores, int], shares: Scores, options: ExplainOptions
+) -> tuple[list[Scores], float]:
+    """Return integrated gradients of a document's logit, for the tokens of each row, and what they leave unexplained.
 
     Args:
         predictor: what predicts.
         placed: the document.
-        target: label and number of the output.
-        of_chunks: the weights of the chunks' logits in the document's, and their logits (S,).
+        output: the weights of the rows' logits in the document's (S,), and the number of the output.
+        shares: the weights times the logits (S,): the rows with the largest ones are looked at, the others are 0.
         options: what it may cost.
     """
-    weights, logits = of_chunks
-    scores, delta = [np.zeros(len(places)) for places in placed.places], 0.0
-    for number in np.argsort(-np.abs(weights * logits), kind="stable")[:CHUNKS]:
+    (weights, target), delta = output, 0.0
+    scores = [np.zeros(len(places)) for places in placed.places]
+    for number in np.argsort(-np.abs(shares), kind="stable")[:CHUNKS]:
         if weights[number]:
             is_text = [place != SPECIAL for place in placed.places[number]]
-            of_row, rest = integrated_gradients(predictor, placed.rows[number], target[1], is_text, options)
-            scores[number], delta = weights[number] * of_row, delta + weights[number] * rest
-    return Evidence(GRADIENTS, _scored(placed, scores), target[0], delta, _chunks(placed, weights * logits))
+            found, rest = integrated_gradients(predictor, placed.rows[number], target, is_text, options)
+            scores[number] = weights[number] * found
+            delta += weights[number] * rest
+    return scores, delta
 
 
 def chunk_weights(logits: Scores, chunks: ChunkOptions | None) -> Scores:
@@ -264,15 +259,10 @@ def _targets(problem: Problem, answer: Answer, label: str | None) -> list[Target
 def _told(pieces: Sequence[Scored], texts: Sequence[str], label: str | None, top: int) -> list[Answer]:
     """Return the pieces with the largest scores, the largest one first."""
     chosen = sorted(filter(lambda piece: piece.score, pieces), key=lambda piece: -abs(piece.score))[:top]
-    return [
-        {
-            "start": span.start,
-            "end": span.end,
-            "text": texts[span.side][span.start : span.end],
-            "score": round(piece.score, 6),
-        }
-        | ({} if label is None else {"label": label})
-        | ({"of": "text_pair"} if span.side else {})
-        for piece in chosen
-        for span in [piece.span]
-    ]
+    more = {} if label is None else {"label": label}
+    told = []
+    for piece in chosen:
+        start, end, side = piece.span.start, piece.span.end, piece.span.side
+        item = {"start": start, "end": end, "text": texts[side][start:end], "score": round(piece.score, 6)} | more
+        told.append(item | {"of": "text_pair"} if side else item)
+    return told

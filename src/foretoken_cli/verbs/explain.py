@@ -79,9 +79,9 @@ def _show(answer: dict[str, Any], text: str) -> None:
         label = f"  {item['label']}" if "label" in item else ""
         say(f"  {item['score']:+.4f}{label}  {cut(' '.join(item['text'].split()), _WIDEST)}")
     if evidence and len(text) <= _LONGEST:
-        first, least = evidence[0], _MARKED * abs(evidence[0]["score"])
-        of_first = [item for item in evidence if item.get("label") == first.get("label") and "of" not in item]
-        _show_marked(text, [item for item in of_first if abs(item["score"]) >= least])
+        label, least = evidence[0].get("label"), _MARKED * abs(evidence[0]["score"])
+        large = [item for item in evidence if abs(item["score"]) >= least and item.get("label") == label]
+        _show_marked(text, [item for item in large if "of" not in item])
 
 
 def _show_marked(text: str, evidence: Sequence[dict[str, Any]]) -> None:
