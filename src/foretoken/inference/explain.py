@@ -142,11 +142,12 @@ def explain_answer(
     """Return ``by``, ``evidence``, and where there are any ``chunks`` and the gradients' ``delta``, of an answer."""
     texts = [text] if pair is None else [text, pair]
     targets = _targets(predictor.problem, answer, options.label)
+    kind = GRADIENTS  # where no label is answered
     if isinstance(predictor, BaselinePredictor):
-        found = [term_evidence(predictor, texts, *target) for target in targets]
+        kind, found = TERM_WEIGHTS, [term_evidence(predictor, texts, *target) for target in targets]
     else:
         found = model_evidence(predictor, place_tokens(text, pair, predictor.settings), targets, options)
-    told: Answer = {"by": found[0].kind if found else GRADIENTS, "evidence": []}
+    told: Answer = {"by": found[0].kind if found else kind, "evidence": []}
     for item in found:
         words = words_of(item.tokens, texts)
         pieces = passages_of(words, texts) if _by_passages(len(item.tokens), options) else words

@@ -142,7 +142,7 @@ def load_for_inference(
 
 
 def refuse_unusable_texts(texts: Sequence[str]) -> None:
-    """Raise a DataError where there is no text, or one without anything besides white space, or bytes that are no UTF-8."""
+    """Raise a DataError where there is no text, or one is white space alone or has bytes that are no UTF-8."""
     if isinstance(texts, str) or not len(texts):
         raise DataError(f"texts: got {quoted(texts)}, expected a list of at least one text")
     for number, text in enumerate(texts, 1):
