@@ -5,12 +5,14 @@ import sys
 
 import pytest
 
+from support.tiny_run import documents, write_csv
+
 
 def answers(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_answers_are_those_of_predict_with_evidence(finished, tiny, cli, tmp_path):
+def test_answers_are_those_of_predict_with_evidence(finished, cli, tmp_path):
     texts = ["word1 prize, word2", "word3 lunch " * 20]
     predicted = answers(cli("predict", finished, *texts).out)
     explained = answers(cli("explain", finished, *texts, "--by", "words", "--top", 3).out)
@@ -20,10 +22,10 @@ def test_answers_are_those_of_predict_with_evidence(finished, tiny, cli, tmp_pat
             item["text"] for item in answer["evidence"]
         ]
         assert len(answer["evidence"]) == 3
-    out = tmp_path / "out.jsonl"
-    assert cli("explain", finished, "--input", tiny.data, "--label", "ham", "-o", out).code == 0
+    data, out = write_csv(tmp_path / "mail.csv", documents(8)), tmp_path / "out.jsonl"
+    assert cli("explain", finished, "--input", data, "--label", "ham", "-o", out).code == 0
     rows = answers(out.read_text())
-    assert len(rows) == 120
+    assert len(rows) == 8
     assert {item["label"] for row in rows for item in row["evidence"]} == {"ham"}
 
 
