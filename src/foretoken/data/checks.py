@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,16 +19,21 @@ from foretoken.errors import ConfigError, DataError
 _log = logging.getLogger(__name__)
 
 
-def names_of(corpus: Corpus) -> list[str]:
+def names_of(corpus: Corpus, positive: str | None = None) -> list[str]:
     """Return the classes or tags of train, in order; none for other problems.
+
+    Of two classes the positive one is last: ``positive``, or that of the task, or else the rarer one.
 
     Raises:
         DataError: there is no train split, or nothing can be learned from its labels.
+        ConfigError: ``positive`` is not one of two classes.
     """
     if "train" not in corpus.splits:
         raise DataError(f"the data have the splits {', '.join(corpus.splits)} but no train split; name one with train")
     if corpus.problem == CLASSIFICATION:
-        return _classes(corpus)
+        return _positive_last(_classes(corpus), corpus, positive)
+    if positive is not None:
+        raise ConfigError(f"data.positive is for classification, got data for {corpus.problem}; leave it out")
     if corpus.problem == REGRESSION:
         _refuse_one_value(corpus.splits["train"])
     return tag_names(corpus.splits) if corpus.problem == TOKEN_CLASSIFICATION else []
@@ -170,6 +176,34 @@ def _classes(corpus: Corpus) -> list[str]:
             "classification needs at least two: check label_column"
         )
     return names
+
+
+def _positive_last(names: list[str], corpus: Corpus, positive: str | None) -> list[str]:
+    """Return the names with the positive one of two last, and say which it is and why."""
+    if positive is not None and len(names) != 2:
+        raise ConfigError(
+            f"data.positive: got {positive!r}, but train has {len(names)} classes ({shown(names)}), not two; leave it "
+            "out, or keep two of them with data.labels"
+        )
+    if positive is not None and positive not in names:
+        raise ConfigError(
+            f"data.positive: train has no class {positive!r}{like_known(positive, names)}; its classes are "
+            f"{shown(names)}"
+        )
+    if len(names) != 2:
+        return names
+    sizes = Counter(str(document.label) for document in corpus.splits["train"])
+    chosen, why = positive, "as data.positive says"
+    if chosen is None and corpus.label_names:
+        chosen, why = names[1], "as the task has it"
+    if chosen is None:
+        chosen = min(reversed(names), key=sizes.__getitem__)
+        is_rarer = sizes[names[0]] != sizes[names[1]]
+        why = "the rarer one" if is_rarer else "the second one, as both are equally frequent"
+        why += "; data.positive names another"
+    count = f"{sizes[chosen]:,} of {sizes.total():,} documents"
+    _log.info("F1, precision and recall are of class %r (%s): %s", chosen, count, why)
+    return sorted(names, key=chosen.__eq__)
 
 
 def _refuse_one_value(documents: Sequence[Document]) -> None:

@@ -106,6 +106,11 @@ class DataOptions:
     )
     max_test: int | None = option("Keep at most this many test documents, classes in proportion.", None, at_least=1)
     labels: tuple[str, ...] | None = option("Keep only documents of these classes.", None)
+    positive: str | None = option(
+        "Of two classes, the one that F1, precision and recall are of (default: the rarer one of the training "
+        "documents; a built-in task may have its own).",
+        None,
+    )
     folds: int | None = option(
         "Pool all labelled documents and divide them into this many folds, each of which is the test of one run.",
         None,
@@ -226,8 +231,9 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
         problems.append(
             f"text_pair_column is for {CLASSIFICATION} and {REGRESSION}, got problem {quoted(options.problem)}"
         )
-    if options.labels is not None and options.problem != CLASSIFICATION:
-        problems.append(f"labels is for {CLASSIFICATION}, got problem {quoted(options.problem)}")
+    if options.problem != CLASSIFICATION:
+        given = [name for name in ("labels", "positive") if options.is_given(name)]
+        problems += [f"{name} is for {CLASSIFICATION}, got problem {quoted(options.problem)}" for name in given]
     return problems
 
 

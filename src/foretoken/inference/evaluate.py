@@ -69,7 +69,7 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
         raise ConfigError(f"{recipe.run_folder} holds no finished run; train it first")
     if "test" in record:
         return record
-    test = load_data(recipe.data).splits["test"]
+    test = load_data(records.data_as_begun(recipe.data, record)).splits["test"]
     refuse_changes(recipe.run_folder, record.get("fingerprint"), of_data({"test": test}), accept=accept_changed)
     precision = as_begun(recipe, record["recipe"]).training.precision
     predictor = load_predictor(recipe.run_folder, precision=precision, accept_changed=accept_changed)

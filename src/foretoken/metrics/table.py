@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from foretoken.errors import ConfigError, did_you_mean
+from foretoken.errors import ConfigError, did_you_mean, one_line
 
 _CLASSES = ("classification",)
 _CHOICES = ("multiple-choice", "candidates")
@@ -94,6 +94,27 @@ _BINARY_ONLY = {
     "f1": "f1_macro or f1_micro",
     "roc_auc": "accuracy or f1_macro",
 }  # and what there is with any number of classes
+_OF_POSITIVE = ("precision", "recall", "f1", "accuracy_f1")
+_LONGEST_CLASS = 40  # characters of its name in a heading
+
+
+def positive_of(problem: str, labels: Sequence[str]) -> str:
+    """Return the class that precision, recall and F1 are of, the last of two; nothing where they are of no one class.
+
+    >>> positive_of("classification", ["benign", "cancer"]), positive_of("classification", ["a", "b", "c"])
+    ('cancer', '')
+    """
+    return labels[1] if problem in _CLASSES and len(labels) == 2 else ""
+
+
+def with_class(name: str, positive: str, words: str = "") -> str:
+    """Return a metric, or what it is called, with the class that it is of.
+
+    >>> with_class("f1", "cancer"), with_class("f1", "cancer", "F1"), with_class("accuracy", "cancer")
+    ('f1 (cancer)', 'F1 (cancer)', 'accuracy')
+    """
+    is_of_one = positive and name in _OF_POSITIVE
+    return f"{words or name} ({one_line(positive, _LONGEST_CLASS)})" if is_of_one else words or name
 
 
 def metrics_of(group: str) -> tuple[str, ...]:

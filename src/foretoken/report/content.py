@@ -110,7 +110,10 @@ def _cautions(results: Results, task: str) -> list[str]:
     lacking = [run.name for group in groups for run in group.runs if run.folds and not is_whole(run)]
     by_others = f"{task}: runs chose their checkpoints by {', '.join(metrics)}; all are compared by {groups[0].metric}."
     without_folds = f"{task}: not all folds are finished, so these are shown by validation: {', '.join(lacking)}."
-    return [*([by_others] if len(metrics) > 1 else []), *([without_folds] if lacking else [])]
+    classes = sorted({" / ".join(run.classes) for group in groups for run in group.runs if len(run.classes) == 2})
+    by_classes = f"{task}: precision, recall and F1 are of the last class, which differs: {', '.join(classes)}."
+    said = {by_classes: len(classes) > 1, by_others: len(metrics) > 1, without_folds: bool(lacking)}
+    return [line for line, is_true in said.items() if is_true]
 
 
 def _there(*tables: Table | None) -> list[Table]:

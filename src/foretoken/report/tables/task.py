@@ -20,11 +20,10 @@ PAPER_TEST = "p (one-sided t-test, as the paper)"
 def seeds_table(results: Results, task: str) -> Table:
     """Return the task's metric over seeds: number, mean, deviation, median and range."""
     groups = results.of_task(task)
-    metric = groups[0].metric
     rows = tuple((*words(results.named(group), group.setting or ABSENT), *_statistics(group)) for group in groups)
     header = ("Method", "Setting", "n", "Mean", "Std", "Median", "Min", "Max", "Validation")
-    caption = f"{heading(metric)} on test. Settings are chosen by the mean over seeds on validation alone."
-    return Table(f"{task}: {heading(metric)} over seeds", header, rows, with_mark(caption, rows), names=2)
+    caption = f"{groups[0].heading()} on test. Settings are chosen by the mean over seeds on validation alone."
+    return Table(f"{task}: {groups[0].heading()} over seeds", header, rows, with_mark(caption, rows), names=2)
 
 
 def metrics_table(results: Results, task: str, shown: str = SCORE) -> Table | None:
@@ -39,7 +38,7 @@ def metrics_table(results: Results, task: str, shown: str = SCORE) -> Table | No
     alike = [heading(name) for name in measured if shown == SCORE and group_of(name) == AS_ACCURACY]
     told = f" {', '.join(alike)}: accuracy, as each document has one label." if alike else ""
     caption = with_mark(f"{results.average.capitalize()} ± standard deviation over seeds, on test.{told}", rows)
-    return Table(f"{task}: every metric", ("Method", *map(heading, wanted)), rows, caption)
+    return Table(f"{task}: every metric", ("Method", *map(groups[0].heading, wanted)), rows, caption)
 
 
 def calibration_table(results: Results, task: str) -> Table | None:
@@ -65,9 +64,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], task:
         for item in here
     )
     measure = next((f" Over documents: {item.measure}, mean of the seeds." for item in here if item.measure), "")
-    caption = (
-        f"Over seeds: {heading(here[0].one.metric)}.{measure} The first of the two is the better one by validation."
-    )
+    caption = f"Over seeds: {here[0].one.heading()}.{measure} The first of the two is the better one by validation."
     if paper:
         caption += (
             f" {PAPER_TEST}: Student's t-test with equal variances asks whether the first is better; not corrected."

@@ -17,7 +17,7 @@ from peft import PeftConfig
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.table import TASKS
 from foretoken.files import JsonObject
-from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, METRICS, metrics_of
+from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, METRICS, metrics_of, positive_of, with_class
 from foretoken.training.problems import PROBLEMS
 from foretoken.training.run.card import read_card
 from foretoken.training.run.folder import PREDICTIONS, SAVED
@@ -145,7 +145,7 @@ def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float
     elsewhere = {*metrics_of(CALIBRATION), *metrics_of(AS_ACCURACY)}
     values = {name: value for name, value in record[split].items() if name not in elsewhere}
     rows = [
-        (METRICS[name].title if name in METRICS else name, f"{value:.4f}", _shown(intervals.get(name)))
+        (_titled(name, record), f"{value:.4f}", _shown(intervals.get(name)))
         for name, value in values.items()
         if isinstance(value, int | float)
     ]
@@ -157,6 +157,11 @@ def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float
     if protocol := record["recipe"].get("protocol"):
         said += f" Protocol: {protocol}"
     yield f"## Results\n\n{said}\n\n{table(('metric', 'value', '95 % interval'), rows)}"
+
+
+def _titled(metric: str, record: JsonObject) -> str:
+    title = METRICS[metric].title if metric in METRICS else metric
+    return with_class(metric, positive_of(record["problem"], record["labels"]), title)
 
 
 def _shown(interval: tuple[float, float] | None) -> str:
@@ -193,7 +198,7 @@ def _evaluated(record: JsonObject, split: str, task: Task | None, found: Describ
             dataset_name=task.title if task else name,
             dataset_split=split,
             metric_type=metric,
-            metric_name=METRICS[metric].title if metric in METRICS else metric,
+            metric_name=_titled(metric, record),
             metric_value=round(float(value), 6),
         )
         for metric, value in record[split].items()

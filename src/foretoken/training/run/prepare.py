@@ -127,7 +127,7 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
 def check_validation(metric: str, problem: Problem, validation: Dataset) -> None:
     """Refuse to choose by a metric that says nothing on the validation labels, before anything large is loaded."""
     labels = problem.labels_of(validation)
-    missing = lacking(metric, problem.name, labels)
+    missing = lacking(metric, problem.name, labels, problem.labels)
     if missing is None:
         return
     same = ""

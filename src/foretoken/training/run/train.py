@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback, TrainerState
 
-from foretoken.data.load import Loaded
+from foretoken.data.load import Loaded, load_data
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, check_writable
 from foretoken.metrics.scaling import Scaling
@@ -40,6 +40,7 @@ from foretoken.training.run.record import (
     RATE_SEARCH,
     HistoryCallback,
     RunRecord,
+    data_as_begun,
     differing_keys,
     history,
     recipe_to_json,
@@ -151,6 +152,7 @@ def _prepared(
     """Return the recipe with what it left open, and what a run needs; one that goes on, as it began."""
     if isinstance(state, Resume):
         recipe = as_begun(recipe, state.record["recipe"])
+        data = data or load_data(data_as_begun(recipe.data, state.record))
     prepared = prepare(recipe, data)
     recipe = replace(recipe, head=prepared.head)
     if prepared.precision is not None:
