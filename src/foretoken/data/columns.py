@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from foretoken.data.documents import number_of, shown
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.conll import tag_columns
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, training_files
@@ -171,7 +171,9 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
         [name] if options.is_given(option) or name in names else _called(looks, re.escape(name))
         for option, name in zip(_OPTIONS, (columns.text, str(columns.label)), strict=True)
     )
-    if options.problem in (CLASSIFICATION, REGRESSION) and options.text_pair_column is None:
+    if options.label_columns:
+        label, looks = [str(columns.label)], [look for look in looks if look.name not in options.label_columns]
+    if options.problem in (CLASSIFICATION, MULTI_LABEL, REGRESSION) and options.text_pair_column is None:
         missing = [name for name, found in (("text", text), ("label", label)) if not found]
         if len(missing) == len(_OPTIONS):
             _refuse_data_as_header(where, looks)
@@ -227,6 +229,9 @@ def _labels_among(looks: Sequence[Look], problem: str) -> list[str]:
     """Return the column of the label: the one that is called so, or the only one of few values; numbers come last."""
     if problem == REGRESSION:
         return _called((look for look in looks if look.kind == "numbers"), _NUMBERS)
+    if problem == MULTI_LABEL:
+        lists = [look.name for look in looks if look.kind == "lists"]
+        return lists if len(lists) == 1 else _called(looks, _LABELS)
     repeated = [look for look in looks if look.values and 2 <= len(look.values) <= look.values.total() / 3]
     named = _called(repeated, _LABELS)
     classes = [look.name for look in looks if look.kind == "classes"]

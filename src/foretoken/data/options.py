@@ -10,6 +10,7 @@ from foretoken import left
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     PROBLEMS,
     QUESTION_ANSWERING,
@@ -61,6 +62,13 @@ class DataOptions:
     text_pair_column: str | None = option("The column that holds the second text, where there are pairs of them.", None)
     label_column: str = option(
         "The column that holds the label; for generation, the target; where words are tagged, its number.", "label"
+    )
+    label_columns: tuple[str, ...] | None = option(
+        "The columns of several numbers (regression), or of one 0/1 column per label (multi-label-classification).",
+        None,
+    )
+    label_separator: str | None = option(
+        "What stands between the labels of one column, e.g. ';' (multi-label-classification); lists need none.", None
     )
     encoding: str = option(
         "The encoding of text files, e.g. cp1252; auto: UTF-8, or what a byte order mark or the bytes show, which the "
@@ -133,7 +141,8 @@ class DataOptions:
         """The columns of one's own tables."""
         format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
         bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
-        return ColumnNames(self.text_column, self.label_column, self.text_pair_column, self.problem, format, bad_rows)
+        names = self.text_column, self.label_column, self.text_pair_column, self.problem
+        return ColumnNames(*names, format, bad_rows, self.label_columns or (), self.label_separator)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
@@ -227,18 +236,27 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
             f"{name} has no use with problem {quoted(options.problem)}, whose columns have names of their own"
             for name in columns
         ]
-    if options.text_pair_column is not None and options.problem not in (CLASSIFICATION, REGRESSION):
-        problems.append(
-            f"text_pair_column is for {CLASSIFICATION} and {REGRESSION}, got problem {quoted(options.problem)}"
-        )
-    if options.problem != CLASSIFICATION:
-        given = [name for name in ("labels", "positive") if options.is_given(name)]
-        problems += [f"{name} is for {CLASSIFICATION}, got problem {quoted(options.problem)}" for name in given]
+    for name, allowed in _ONLY_FOR.items():
+        if options.is_given(name) and options.problem not in allowed:
+            problems.append(f"{name} is for {' and '.join(allowed)}, got problem {quoted(options.problem)}")
     return problems
+
+
+_ONLY_FOR = {
+    "text_pair_column": (CLASSIFICATION, MULTI_LABEL, REGRESSION),
+    "labels": (CLASSIFICATION, MULTI_LABEL),
+    "positive": (CLASSIFICATION,),
+    "label_columns": (MULTI_LABEL, REGRESSION),
+    "label_separator": (MULTI_LABEL,),
+}
 
 
 def _choices(options: DataOptions) -> list[str]:
     problems = []
+    if options.label_columns and (options.is_given("label_column") or options.label_separator is not None):
+        problems.append("label_columns takes the place of label_column and label_separator; leave these out")
+    if options.label_separator is not None and not options.label_separator:
+        problems.append("label_separator: got '', expected one sign or more, e.g. ';'")
     if options.other != options.other.strip() or not options.other:
         problems.append(
             f"other: got {quoted(options.other)}, expected drop, or the name of a class without blanks around"

@@ -12,6 +12,7 @@ from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
     GENERATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
@@ -176,9 +177,10 @@ def _rows_of(make: Callable[[ColumnNames, str, Mapping[str, object], int], Examp
     return read
 
 
-_OF_ONE_TEXT = (CLASSIFICATION, REGRESSION, GENERATION)
+_OF_ONE_TEXT = (CLASSIFICATION, MULTI_LABEL, REGRESSION, GENERATION)
 _TABLES: dict[str, _Table] = {
     CLASSIFICATION: documents_from_rows,
+    MULTI_LABEL: documents_from_rows,
     REGRESSION: documents_from_rows,
     MULTIPLE_CHOICE: _rows_of(_question),
     CANDIDATES: _rows_of(_candidates),

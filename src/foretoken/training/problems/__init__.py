@@ -10,25 +10,30 @@ from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
     GENERATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
+from foretoken.metrics.decision import Decision
 from foretoken.training.problems.base import Collator, Inputs, Problem
 from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
 from foretoken.training.problems.classification import Classification, Regression, TextProblem
 from foretoken.training.problems.generation import TextGeneration
+from foretoken.training.problems.losses import LossOptions
+from foretoken.training.problems.multi_label import MultiLabel
 from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.problems.tagging import TokenClassification
-from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, QuestionOptions
+from foretoken.training.recipe.recipe import ChunkOptions, DecisionOptions, GenerationOptions, QuestionOptions
 
-__all__ = ["PROBLEMS", "Collator", "Inputs", "Problem", "make_problem"]
+__all__ = ["PROBLEMS", "Classification", "Collator", "Inputs", "MultiLabel", "Problem", "make_problem"]
 
 PROBLEMS: dict[str, type[Problem]] = {
     CLASSIFICATION: Classification,
+    MULTI_LABEL: MultiLabel,
     REGRESSION: Regression,
     MULTIPLE_CHOICE: MultipleChoice,
     TOKEN_CLASSIFICATION: TokenClassification,
@@ -50,6 +55,9 @@ def make_problem(
     question_answering: QuestionOptions | None = None,
     no_answer: bool = False,
     task: str | None = None,
+    losses: LossOptions | None = None,
+    rule: DecisionOptions | None = None,
+    decision: Decision | None = None,
 ) -> Problem:
     """Return the problem of a run; ``task`` names the built-in task that it is, if it is one.
 
@@ -70,6 +78,10 @@ def make_problem(
         given |= {"options": question_answering or QuestionOptions(), "no_answer": no_answer}
     elif question_answering is not None:
         raise ConfigError(f"question_answering is for questions about contexts, got data for {name}; leave it out")
+    if issubclass(kind, Classification | MultiLabel):
+        given |= {"losses": losses or LossOptions(), "rule": rule, "decision": decision}
+    elif rule is not None or decision is not None:
+        raise ConfigError(f"decision is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {name}; leave it out")
     if chunks is None:
         return kind(**given)
     if not issubclass(kind, TextProblem | CandidateChoice):

@@ -116,6 +116,10 @@ class Problem(ABC):
         """Return the labels of a split as :meth:`decode` returns them."""
         return np.asarray(split["label"])
 
+    def decided_on(self, outputs: Outputs, labels: Outputs) -> Problem:
+        """Return the problem with what its answers are chosen by, fitted on validation; as it is where nothing is."""
+        return self
+
     @abstractmethod
     def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of some rows."""
@@ -123,6 +127,10 @@ class Problem(ABC):
     @abstractmethod
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return what a file of predictions says of the rows, besides their ids."""
+
+    def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
+        """Return the metrics of rows that :meth:`columns` wrote."""
+        return self.measure(*self.from_columns(table))
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return the outputs and the labels that :meth:`columns` was given, to be measured."""

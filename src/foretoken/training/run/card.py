@@ -13,6 +13,7 @@ from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import JsonObject, read_object
+from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
@@ -27,6 +28,7 @@ from foretoken.training.recipe.recipe import (
 )
 
 CARD = "foretoken.json"
+_FITTED: dict[str, Any] = {"scaling": Scaling, "decision": Decision, "unscaled_decision": Decision}
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class Card:
     no_answer: bool = option("whether questions may have no answer in their context", False)
     max_length: int | None = option("tokens per document", None, at_least=1, at_most=2**31)
     scaling: Scaling | None = option("of the probabilities", None)
+    decision: Decision | None = option("what is answered for the probabilities", None)
+    unscaled_decision: Decision | None = option("what is answered for them without the scaling", None)
     fingerprint: Mapping[str, Any] = option("digests of the base model of an adapter", factory=dict)
     recipe: CardRecipe = option("the recipe of the run", factory=CardRecipe)
 
@@ -94,6 +98,7 @@ class Card:
             question_answering=self.recipe.question_answering,
             no_answer=self.no_answer,
             task=self.recipe.data.get("task"),
+            decision=self.decision,
         )
 
     @property
@@ -105,14 +110,17 @@ class Card:
 def card_values(
     problem: Problem,
     recipe: Recipe,
-    scaling: Scaling | None,
+    fitted: JsonObject,
     *,
     max_length: int | None,
     base_model: str | None,
     columns: Mapping[str, str],
     fingerprint: Mapping[str, str] | None = None,
 ) -> JsonObject:
-    """Return what the card of a trained model says; ``columns`` are those that were found in the data."""
+    """Return what the card of a trained model says.
+
+    ``fitted`` is what was fitted on validation, and ``columns`` are those that were found in the data.
+    """
     recipe = replace(recipe, data=replace(recipe.data, **columns))  # type: ignore[arg-type]
     values = {
         "foretoken": __version__,
@@ -126,7 +134,7 @@ def card_values(
     }
     if isinstance(problem, QuestionAnswering):
         values["no_answer"] = problem.no_answer
-    return values if scaling is None else values | {"scaling": scaling.to_dict()}
+    return values | fitted
 
 
 def read_card(folder: Path) -> Card:
@@ -152,11 +160,11 @@ def read_card(folder: Path) -> Card:
 
 def _card(values: JsonObject, errors: Errors) -> Card | None:
     given = _known(Card, values)
-    scaling = given.pop("scaling", None)
+    fitted = {name: kind.from_dict(given.pop(name)) for name, kind in _FITTED.items() if given.get(name) is not None}
     if isinstance(given.get("recipe"), dict):
         given["recipe"] = _known(CardRecipe, given["recipe"])
     card = build(Card, given, errors)
-    return card if card is None or scaling is None else replace(card, scaling=Scaling.from_dict(scaling))
+    return card if card is None else replace(card, **fitted)
 
 
 def _known(cls: type[Card | CardRecipe], values: JsonObject) -> JsonObject:
