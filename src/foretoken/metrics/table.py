@@ -68,6 +68,7 @@ METRICS: dict[str, Metric] = {
     "accuracy_f1": Metric("Mean of accuracy and F1", True, (), short="(Accuracy + F1) / 2"),
     "exact_match": Metric("Exact match", True, (*_TEXTS, *_ANSWERS)),
     "ece": Metric("Expected calibration error", False, (*_BOTH, *_CHOICES), CALIBRATION, "ECE"),
+    "smece": Metric("Smooth calibration error", False, (*_BOTH, *_CHOICES), CALIBRATION, "smECE"),
     "ece_mass": Metric("Expected calibration error (equal mass)", False, _CLASSES, CALIBRATION, "ECE (equal mass)"),
     "ece_upper_edge": Metric(
         "Expected calibration error (upper edges)", False, _CLASSES, CALIBRATION, "ECE (upper edges)"
@@ -122,6 +123,15 @@ def with_class(name: str, positive: str, words: str = "") -> str:
     """
     is_of_one = positive and name in _OF_POSITIVE
     return f"{words or name} ({one_line(positive, _LONGEST_CLASS)})" if is_of_one else words or name
+
+
+def repeats_accuracy(name: str, problem: str) -> bool:
+    """Tell whether a metric equals accuracy in a problem, as it does where a document has one label.
+
+    >>> repeats_accuracy("f1_micro", "classification"), repeats_accuracy("f1_micro", "multi-label-classification")
+    (True, False)
+    """
+    return problem in _CLASSES and name in METRICS and METRICS[name].group == AS_ACCURACY
 
 
 def metrics_of(group: str) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ from foretoken.training.run.results import (
     predict_split,
     save_model,
     timings,
+    write_errors,
     write_predictions,
 )
 from foretoken.training.run.state import Finished, Fresh, Resume, state_of
@@ -204,6 +205,7 @@ def _train(
                 save_model(prepared, record, recipe, fitted)
                 decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
                 write_predictions(recipe.run_folder / PREDICTIONS, decided)
+                write_errors(recipe.run_folder, decided, prepared.beginnings)
             record.update(**_outcome(recipe, trainer, predictions, fitted), memory=memory.measured())
             if is_main_process():
                 write_model_card(recipe.run_folder, record.values)
