@@ -11,6 +11,7 @@ from foretoken.report.render.table import Table
 from foretoken.report.runs.compare import SAMPLES, Comparison
 from foretoken.report.runs.folds import is_whole
 from foretoken.report.runs.groups import Results
+from foretoken.report.tables.classes import class_tables
 from foretoken.report.tables.matrices import ece_table, main_table, paper_table
 from foretoken.report.tables.origin import RecipeText, made_lines, recipe_texts
 from foretoken.report.tables.task import (
@@ -86,6 +87,7 @@ def _of_results(results: Results, comparisons: Sequence[Comparison]) -> list[Sec
     return [
         Section("results", "Results", [main_table(results)]),
         Section("tasks", "Each task", _there(*each), facts),
+        Section("classes", "Classes and errors", [table for task in tasks for table in class_tables(results, task)]),
         Section("calibration", "Calibration", _there(*calibration)),
         Section("comparisons", "Comparisons", _there(*tests), [_TESTS, *why]),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from foretoken.metrics.table import CALIBRATION, ERROR, METRICS, SCORE, with_class
+from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, ERROR, METRICS, SCORE, with_class
 
 PART = "/"  # between the part of a test split and the metric: `mismatched/accuracy`
 ABSENT = "-"
@@ -24,6 +24,15 @@ def group_of(metric: str) -> str:
     """Return the group of a metric in the table of metrics; one that nobody knows is a score."""
     known = METRICS.get(_bare(metric))
     return known.group if known else SCORE
+
+
+def is_in(metric: str, group: str) -> bool:
+    """Tell whether a metric is of a group in the table of metrics; what may repeat accuracy is a score.
+
+    >>> is_in("f1_micro", SCORE), is_in("ece", SCORE)
+    (True, False)
+    """
+    return group_of(metric) in ((SCORE, AS_ACCURACY) if group == SCORE else (group,))
 
 
 def is_share(metric: str) -> bool:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from statistics import fmean
 
+import numpy as np
+
+from foretoken.data.problems import MULTI_LABEL
 from foretoken.metrics.statistics import Bootstrap, TTest, summary
-from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, SCORE
+from foretoken.metrics.table import CALIBRATION, SCORE, repeats_accuracy
+from foretoken.report.figures.calibration import BINS, predicted
 from foretoken.report.render.table import Cell, Table, words
 from foretoken.report.runs.compare import Comparison
 from foretoken.report.runs.groups import VALIDATION, Group, Results
-from foretoken.report.scores import ABSENT, group_of, heading, printed
+from foretoken.report.runs.records import number
+from foretoken.report.scores import ABSENT, heading, is_in, printed
 from foretoken.report.tables.matrices import MARK, score_cell, score_column, with_mark
 
 _REASONS = 3  # of one kind
@@ -30,12 +35,13 @@ def metrics_table(results: Results, task: str, shown: str = SCORE) -> Table | No
     """Return every metric of a group (see :class:`~foretoken.metrics.table.Metric`); None where there is none."""
     groups = results.of_task(task)
     measured = list(dict.fromkeys(name for group in groups for name in group.measured()))
-    wanted = [name for name in measured if group_of(name) == shown]
+    repeated = [name for name in measured if repeats_accuracy(name, groups[0].first.problem)]
+    wanted = [name for name in measured if name not in repeated and is_in(name, shown)]
     if not wanted:
         return None
     columns = [score_column(groups, name, results.average) for name in wanted]
     rows = tuple((Cell(results.named(group)), *cells) for group, *cells in zip(groups, *columns, strict=True))
-    alike = [heading(name) for name in measured if shown == SCORE and group_of(name) == AS_ACCURACY]
+    alike = [heading(name) for name in repeated if shown == SCORE]
     told = f" {', '.join(alike)}: accuracy, as each document has one label." if alike else ""
     caption = with_mark(f"{results.average.capitalize()} ± standard deviation over seeds, on test.{told}", rows)
     return Table(f"{task}: every metric", ("Method", *map(groups[0].heading, wanted)), rows, caption)
@@ -44,7 +50,38 @@ def metrics_table(results: Results, task: str, shown: str = SCORE) -> Table | No
 def calibration_table(results: Results, task: str) -> Table | None:
     """Return what is said of the probabilities; None where the task has none."""
     table = metrics_table(results, task, CALIBRATION)
-    return table and replace(table, title=task, caption=f"{table.caption} Lower is better.")
+    if table is None:
+        return None
+    groups, known = results.of_task(task), ("ece", "smece")
+    intervals = [_error_intervals(results, group) for group in groups]
+    names = [name for name in known if any(name in found for found in intervals)]
+    rows = tuple(
+        (*row, *(found.get(name, Cell(ABSENT)) for name in names))
+        for row, found in zip(table.rows, intervals, strict=True)
+    )
+    told = " Intervals: over documents, by the bootstrap, of the mean of the seeds." if names else ""
+    header = (*table.header, *(f"{heading(name)}, 95 %" for name in names))
+    return Table(task, header, rows, f"{table.caption} Lower is better.{told}")
+
+
+def _error_intervals(results: Results, group: Group) -> dict[str, Cell]:
+    """Return the intervals of the calibration errors of a group whose predictions can be read."""
+    from foretoken.training.run.intervals import calibration_draws, error_interval  # brings PyTorch
+
+    bins = int(number(group.first.recipe.get("ece_bins")) or BINS)
+    several = group.first.problem == MULTI_LABEL
+    drawn = [
+        calibration_draws(*one, n_bins=bins)
+        for run in group.runs
+        if (one := predicted(run, several=several)) is not None
+    ]
+    cells = {}
+    for name in drawn[0] if drawn else ():
+        values = group.values(name)
+        if values:
+            ends = error_interval(fmean(values), np.mean([draws[name] for draws in drawn], axis=0))
+            cells[name] = Cell(" to ".join(printed(name, end) for end in ends), fmean(values))
+    return cells
 
 
 def comparisons_table(results: Results, comparisons: Sequence[Comparison], task: str) -> Table | None:
