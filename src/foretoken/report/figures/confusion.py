@@ -48,13 +48,12 @@ def _draw(axes: Axes, counts: np.ndarray, sizes: np.ndarray, names: list[str]) -
     colours = LinearSegmentedColormap.from_list("share", [f"{COLOURS[0]}00", f"{COLOURS[0]}cc"])
     shares = counts / np.maximum(sizes, 1)[:, None]
     axes.grid(visible=False)
-    axes.imshow(shares, cmap=colours, vmin=0, vmax=1, aspect="auto")
+    axes.pcolormesh(range(len(names)), range(len(names)), shares, cmap=colours, vmin=0, vmax=1, shading="nearest")
+    axes.invert_yaxis()
     for (row, column), count in np.ndenumerate(counts):
         if count:
             axes.text(column, row, f"{count:,}", ha="center", va="center", color=INK, fontsize=7.5)
     shown = [one_line(name, _LONGEST_NAME) for name in names]
-    axes.set_xticks(
-        range(len(names)), shown, rotation=30 if len(names) > 3 else 0, ha="right" if len(names) > 3 else "center"
-    )
+    axes.set_xticks(range(len(names)), shown, rotation=30, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(names)), shown)
     axes.set(xlabel="answer", ylabel="label")

@@ -80,30 +80,20 @@ def class_tables(results: Results, task: str) -> list[Table]:
 def _scores_table(results: Results, task: str, answers: Answers, scores: Sequence[ClassScores]) -> Table:
     chosen = best_and_worst(scores)
     rows = tuple(
-        (
-            Cell(row.name),
-            *(Cell(printed("f1", value), value) for value in row[1:4]),
-            Cell(f"{row.support:,}", row.support),
-        )
+        (Cell(row.name), *(Cell(printed("f1", value), value) for value in row[1:4]), _count(row.support))
         for row in chosen
     )
-    some = (
-        f" The {len(chosen)} of {len(scores)} with the highest and the lowest F1." if len(chosen) < len(scores) else ""
-    )
-    seeds = " Counts are of all seeds together." if len(answers.group.runs) > 1 else ""
-    caption = (
-        f"{results.named(answers.group)}, the best by validation, on {answers.split}.{some}{seeds} Scores times 100."
-    )
-    header = ("Class", "Precision", "Recall", "F1", "Documents" if answers.classes else "Number")
-    return Table(f"{task}: each class", header, rows, caption)
+    told = [f"{results.named(answers.group)}, the best by validation, on {answers.split}. Scores times 100."]
+    if len(chosen) < len(scores):
+        told.append(f"The {len(chosen)} of {len(scores)} with the highest and the lowest F1.")
+    if len(answers.group.runs) > 1:
+        told.append("Counts are of all seeds together.")
+    return Table(f"{task}: each class", ("Class", "Precision", "Recall", "F1", "Support"), rows, " ".join(told))
 
 
 def _confusion_table(task: str, answers: Answers, counts: np.ndarray) -> Table:
     names = answers.classes
-    rows = tuple(
-        (Cell(name), *(Cell(f"{count:,}", float(count)) for count in row))
-        for name, row in zip(names, counts, strict=True)
-    )
+    rows = tuple((Cell(name), *map(_count, row)) for name, row in zip(names, counts, strict=True))
     return Table(
         f"{task}: which is taken for which",
         ("Label", *names),
@@ -111,6 +101,10 @@ def _confusion_table(task: str, answers: Answers, counts: np.ndarray) -> Table:
         "A row for each label, a column for each answer.",
         heads=(("", 1), ("Answer", len(names))),
     )
+
+
+def _count(number: int) -> Cell:
+    return Cell(f"{number:,}", float(number))
 
 
 def _errors_table(task: str, answers: Answers) -> list[Table]:

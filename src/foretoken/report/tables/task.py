@@ -53,7 +53,7 @@ def calibration_table(results: Results, task: str) -> Table | None:
     if table is None:
         return None
     groups, known = results.of_task(task), ("ece", "smece")
-    intervals = [_error_intervals(results, group) for group in groups]
+    intervals = [_error_intervals(group) for group in groups]
     names = [name for name in known if any(name in found for found in intervals)]
     rows = tuple(
         (*row, *(found.get(name, Cell(ABSENT)) for name in names))
@@ -64,17 +64,14 @@ def calibration_table(results: Results, task: str) -> Table | None:
     return Table(task, header, rows, f"{table.caption} Lower is better.{told}")
 
 
-def _error_intervals(results: Results, group: Group) -> dict[str, Cell]:
+def _error_intervals(group: Group) -> dict[str, Cell]:
     """Return the intervals of the calibration errors of a group whose predictions can be read."""
     from foretoken.training.run.intervals import calibration_draws, error_interval  # brings PyTorch
 
     bins = int(number(group.first.recipe.get("ece_bins")) or BINS)
     several = group.first.problem == MULTI_LABEL
-    drawn = [
-        calibration_draws(*one, n_bins=bins)
-        for run in group.runs
-        if (one := predicted(run, several=several)) is not None
-    ]
+    known = [one for run in group.runs if (one := predicted(run, several=several)) is not None]
+    drawn = [calibration_draws(*one, n_bins=bins) for one in known]
     cells = {}
     for name in drawn[0] if drawn else ():
         values = group.values(name)
