@@ -205,21 +205,19 @@ def _positive_last(names: list[str], corpus: Corpus, positive: str | None) -> li
             "out, or keep two of them with data.labels"
         )
     if positive is not None and positive not in names:
-        raise ConfigError(
-            f"data.positive: train has no class {positive!r}{like_known(positive, names)}; its classes are "
-            f"{shown(names)}"
-        )
+        hint = like_known(positive, names)
+        raise ConfigError(f"data.positive: train has no class {positive!r}{hint}; its classes are {shown(names)}")
     if len(names) != 2:
         return names
     sizes = Counter(str(document.label) for document in corpus.splits["train"])
-    chosen, why = positive, "as data.positive says"
-    if chosen is None and corpus.label_names:
-        chosen, why = names[1], "as the task has it"
-    if chosen is None:
-        chosen = min(reversed(names), key=sizes.__getitem__)
-        is_rarer = sizes[names[0]] != sizes[names[1]]
-        why = "the rarer one" if is_rarer else "the second one, as both are equally frequent"
-        why += "; data.positive names another"
+    alike = sizes[names[0]] == sizes[names[1]]
+    by_size = "the second of two that are equally frequent" if alike else "the rarer one"
+    reasons = (
+        (positive, "as data.positive says"),
+        (names[1] if corpus.label_names else None, "as the task has it"),
+        (min(reversed(names), key=sizes.__getitem__), f"{by_size}; data.positive names another"),
+    )
+    chosen, why = next((name, why) for name, why in reasons if name is not None)
     count = f"{sizes[chosen]:,} of {sizes.total():,} documents"
     _log.info("F1, precision and recall are of class %r (%s): %s", chosen, count, why)
     return sorted(names, key=chosen.__eq__)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from foretoken.report.figures.against import KEYS, score_against, score_by_parameters
 from foretoken.report.figures.calibration import coverage_risk, reliability
-from foretoken.report.figures.confusion import confusions
+from foretoken.report.figures.confusion import MOST_SQUARE, confusions
 from foretoken.report.figures.epochs import calibration_error, learning_curves
 from foretoken.report.figures.search import expected_performance
 from foretoken.report.figures.selective_mask import selective_mask
 from foretoken.report.figures.svg import to_png, to_svg
 from foretoken.report.figures.violins import document_lengths, scores
-from foretoken.report.tables.classes import MOST_SQUARE
 
 if TYPE_CHECKING:
     from foretoken.report.figures.style import Drawing

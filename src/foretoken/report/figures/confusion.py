@@ -9,12 +9,13 @@ import numpy as np
 from foretoken.errors import one_line
 from foretoken.report.figures.style import COLOURS, INK, grid, styled, wrapped
 from foretoken.report.runs.groups import Results
-from foretoken.report.tables.classes import MOST_SQUARE, answers_of
+from foretoken.report.tables.classes import answers_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MOST_SQUARE = 12  # classes in a picture
 _LONGEST_NAME = 18
 
 

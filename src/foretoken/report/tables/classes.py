@@ -1,4 +1,4 @@
-"""What is found and what is mistaken: each class of a task, which is taken for which, and errors worth reading."""
+"""What is found and what is mistaken: each class of a task, and errors worth reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from foretoken.report.runs.reading import read_json
 from foretoken.report.scores import printed
 from foretoken.training.run.folder import ERRORS
 
-MOST_SQUARE = 12  # classes whose confusions are shown whole
 _LONGEST = 300  # characters of a document
 
 
@@ -66,15 +65,12 @@ def answers_of(results: Results, task: str) -> Answers | None:
 
 
 def class_tables(results: Results, task: str) -> list[Table]:
-    """Return precision, recall and F1 of each class, which is taken for which, and the surest errors; what there is."""
+    """Return precision, recall and F1 of each class, and the surest errors; what there is of them."""
     answers = answers_of(results, task)
     if answers is None:
         return []
-    scores, counts = answers.scores(), answers.confusion()
-    tables = [_scores_table(results, task, answers, scores)] if scores else []
-    if counts is not None and len(counts) <= MOST_SQUARE:
-        tables.append(_confusion_table(task, answers, counts))
-    return [*tables, *_errors_table(task, answers)]
+    scores = answers.scores()
+    return [*([_scores_table(results, task, answers, scores)] if scores else []), *_errors_table(task, answers)]
 
 
 def _scores_table(results: Results, task: str, answers: Answers, scores: Sequence[ClassScores]) -> Table:
@@ -89,18 +85,6 @@ def _scores_table(results: Results, task: str, answers: Answers, scores: Sequenc
     if len(answers.group.runs) > 1:
         told.append("Counts are of all seeds together.")
     return Table(f"{task}: each class", ("Class", "Precision", "Recall", "F1", "Support"), rows, " ".join(told))
-
-
-def _confusion_table(task: str, answers: Answers, counts: np.ndarray) -> Table:
-    names = answers.classes
-    rows = tuple((Cell(name), *map(_count, row)) for name, row in zip(names, counts, strict=True))
-    return Table(
-        f"{task}: which is taken for which",
-        ("Label", *names),
-        rows,
-        "A row for each label, a column for each answer.",
-        heads=(("", 1), ("Answer", len(names))),
-    )
 
 
 def _count(number: int) -> Cell:

@@ -114,8 +114,8 @@ def _doubts(outputs: Numbers, truth: NDArray[Any], n_bins: int) -> tuple[Numbers
     """Return confidences, how far they are from what is right, and their bins (n, K), as the metrics have them."""
     if truth.ndim == 2:
         return outputs, truth - outputs, label_bins(outputs, n_bins)
-    confidence, correct = (values[:, None] for values in top_class(*checked_predictions(outputs, truth)))
-    return confidence, correct - confidence, width_index(confidence, n_bins)
+    confidence, correct = top_class(*checked_predictions(outputs, truth))
+    return confidence[:, None], (correct - confidence)[:, None], width_index(confidence, n_bins)
 
 
 def _counts(rows: int, samples: int, generator: np.random.Generator) -> Iterator[Counts]:

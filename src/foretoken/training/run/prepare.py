@@ -104,8 +104,8 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     _rest_lower_layers(recipe, adapted)
     texts = tables, truncations, max_length
     beginnings = {name: beginnings_of(data.splits[name]) for name in MEASURED if recipe.save_errors}
-    rest = data.columns, precision, data.left_out, beginnings
-    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest)
+    rest = data.columns, precision, data.left_out
+    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest, beginnings)
 
 
 def beginnings_of(split: Dataset) -> list[str]:
