@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from foretoken.errors import ConfigError, did_you_mean, one_line
@@ -106,13 +106,15 @@ _OF_POSITIVE = ("precision", "recall", "f1", "accuracy_f1")
 _LONGEST_CLASS = 40  # characters of its name in a heading
 
 
-def positive_of(problem: str, labels: Sequence[str]) -> str:
+def positive_of(problem: str, labels: object) -> str:
     """Return the class that precision, recall and F1 are of, the last of two; nothing where they are of no one class.
 
     >>> positive_of("classification", ["benign", "cancer"]), positive_of("classification", ["a", "b", "c"])
     ('cancer', '')
     """
-    return labels[1] if problem in _CLASSES and len(labels) == 2 else ""
+    if problem not in _CLASSES or not isinstance(labels, list | tuple) or len(labels) != 2:
+        return ""
+    return str(labels[1])
 
 
 def with_class(name: str, positive: str, words: str = "") -> str:

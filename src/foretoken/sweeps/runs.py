@@ -106,7 +106,7 @@ def read_run(run: str, folder: Path, metric: str) -> tuple[RunRow, JsonObject | 
     if metric not in validation:
         said = f"the run has no validation metric {metric}; it has {', '.join(validation)}"
         return RunRow(run, FAILED, _seconds(record), error=said), record["recipe"]
-    positive = positive_of(record["problem"], record.get("labels") or ())
+    positive = positive_of(record["problem"], record.get("labels"))
     row = RunRow(run, MEASURED, _seconds(record), validation, positive=positive)
     if test is not None:
         return replace(row, test=_numbers(test)), record["recipe"]

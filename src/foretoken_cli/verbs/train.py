@@ -155,7 +155,7 @@ def _print(done: Sequence[tuple[str, Values]], *, searches: bool) -> None:
             _print_search(record)
         from foretoken.metrics.table import METRICS, positive_of, with_class
 
-        classes = dict.fromkeys(positive_of(record["problem"], record.get("labels") or ()) for _, record in done)
+        classes = dict.fromkeys(positive_of(record["problem"], record.get("labels")) for _, record in done)
         positive = " or ".join(filter(None, classes))
         names = _metrics([record for _, record in done])
         headings = [with_class(name, positive, METRICS[name].heading if name in METRICS else name) for name in names]

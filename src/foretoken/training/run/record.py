@@ -130,7 +130,7 @@ def recipe_to_json(recipe: Recipe) -> JsonObject:
 
 def data_as_begun(data: DataOptions, record: JsonObject) -> DataOptions:
     """Return the data of a run with the positive class that it was begun with, which the default may not be."""
-    begun = positive_of(record.get("problem") or "", record.get("labels") or ())
+    begun = positive_of(record.get("problem") or "", record.get("labels"))
     return replace(data, positive=begun) if begun and data.positive is None else data
 
 
