@@ -22,7 +22,7 @@ def test_evaluate_agrees_with_the_run(finished, tiny, cli, tmp_path):
     out = tmp_path / "all.parquet"
     result = cli("evaluate", finished, data, "--output", out)
     assert result.code == 0
-    measured = {line.split()[0]: line.split()[1] for line in result.out.splitlines()[1:]}
+    measured = {line.split("  ")[0]: line.split()[1] for line in result.out.split("\n\n")[0].splitlines()[1:]}
     table = pq.read_table(out).to_pandas()
     assert len(table) == 120
     assert float(measured["accuracy"]) == pytest.approx((table["label"] == table["prediction"]).mean(), abs=1e-4)

@@ -97,7 +97,7 @@ def load_data(options: DataOptions) -> Loaded:
         corpus, together = pooled(corpus, _fold_group(options))
     attempts, names, splits = Attempts(), list[str](), corpus.splits
     with attempts.one():
-        names = names_of(corpus)
+        names = names_of(corpus, options.positive)
         if options.task is None:
             warn_of_classes(corpus, names)
     with attempts.one():

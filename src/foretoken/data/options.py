@@ -114,6 +114,11 @@ class DataOptions:
     )
     max_test: int | None = option("Keep at most this many test documents, classes in proportion.", None, at_least=1)
     labels: tuple[str, ...] | None = option("Keep only documents of these classes.", None)
+    positive: str | None = option(
+        "Of two classes, the one that F1, precision and recall are of (default: the rarer one of the training "
+        "documents; a built-in task may have its own).",
+        None,
+    )
     folds: int | None = option(
         "Pool all labelled documents and divide them into this many folds, each of which is the test of one run.",
         None,
@@ -240,6 +245,7 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
 _ONLY_FOR = {
     "text_pair_column": (CLASSIFICATION, MULTI_LABEL, REGRESSION),
     "labels": (CLASSIFICATION, MULTI_LABEL),
+    "positive": (CLASSIFICATION,),
     "label_columns": (MULTI_LABEL, REGRESSION),
     "label_separator": (MULTI_LABEL,),
 }

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import DataError
+from foretoken.metrics.calibration import smooth_error
 from foretoken.metrics.scores import SMALLEST_PROBABILITY
 
 Array = NDArray[np.float64]
@@ -19,7 +20,8 @@ def multi_label_metrics(
     Micro, macro and samples averages of precision, recall and F1 are scikit-learn's with 0 for a ratio without cases.
     ``map`` is the mean average precision over the labels that any document has, ``subset_accuracy`` the share of
     documents all of whose labels are right, ``ece`` the calibration error of all label probabilities together,
-    ``ece_classwise`` the mean of that of each label, ``brier`` and ``nll`` are means over documents and labels.
+    ``smece`` the smooth one, ``ece_classwise`` the mean of that of each label, ``brier`` and ``nll`` are means over
+    documents and labels.
 
     Args:
         probabilities: (n, L).
@@ -87,14 +89,19 @@ def _doubts(scores: Array, right: NDArray[np.int64], n_bins: int) -> dict[str, f
     likelihood = np.where(right == 1, scores, 1 - scores)
     return {
         "ece": _label_error(scores.ravel(), right.ravel(), n_bins),
+        "smece": smooth_error(scores.ravel(), (right - scores).ravel()),
         "ece_classwise": float(np.mean(errors)),
         "brier": float(((scores - right) ** 2).mean()),
         "nll": float(-np.log(likelihood.clip(SMALLEST_PROBABILITY)).mean()),
     }
 
 
+def label_bins(scores: Array, n_bins: int) -> NDArray[np.int64]:
+    """Return the bin of each probability."""
+    return np.minimum((scores * n_bins).astype(np.int64), n_bins - 1)
+
+
 def _label_error(scores: Array, right: NDArray[np.int64], n_bins: int) -> float:
     """Return the mean distance of a label's probability from how often it is right, in bins of the probability."""
-    bins = np.minimum((scores * n_bins).astype(int), n_bins - 1)
-    gaps = np.bincount(bins, weights=scores - right, minlength=n_bins)
+    gaps = np.bincount(label_bins(scores, n_bins), weights=scores - right, minlength=n_bins)
     return float(np.abs(gaps).sum() / len(scores))

@@ -285,6 +285,11 @@ class Recipe:
     protocol: str | None = option(
         "what readers of a report must know of how its scores came about, e.g. in what they differ from a paper's", None
     )
+    save_errors: bool = option(
+        "keep how the texts of the 20 surest errors of each split begin in errors.json, for the report; `false` "
+        "for confidential documents",
+        True,
+    )
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
     auto: list[str] = option("keys that were `auto`, whatever they hold by now", factory=list, internal=True)
     _is_checked: ClassVar[bool] = False

@@ -41,6 +41,7 @@ from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_t
 log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
+_LONGEST_TEXT = 300  # characters of a document that are kept beside an error
 _REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
 _CLASSES = (CLASSIFICATION, MULTI_LABEL)
 _OF_CLASSES = ("class_weights", "focal_gamma", "oversample")
@@ -62,6 +63,7 @@ class Prepared:
     columns: Mapping[str, str]  # that were found, by the recipe's keys
     precision: MeasuredPrecision | None = None  # where the recipe leaves it to the machine
     left_out: Mapping[str, Any] = field(default_factory=dict)
+    beginnings: Mapping[str, list[str]] = field(default_factory=dict)  # of the texts that may be wrongly answered
 
     @property
     def head(self) -> HeadOptions | None:
@@ -101,8 +103,17 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
     texts = tables, truncations, max_length
+    beginnings = {name: beginnings_of(data.splits[name]) for name in MEASURED if recipe.save_errors}
     rest = data.columns, precision, data.left_out
-    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest)
+    return Prepared(adapted, tokenizer, problem, *texts, public_name(source), fingerprint, *rest, beginnings)
+
+
+def beginnings_of(split: Dataset) -> list[str]:
+    """Return the beginning of the text, or of both texts, of every row that has one."""
+    columns = [name for name in ("text", "text_pair") if name in split.column_names]
+    texts = zip(*(split[name] for name in columns), strict=True) if columns else ()
+    length = _LONGEST_TEXT // max(1, len(columns)) - 3
+    return [" / ".join(" ".join(text[: 2 * length].split())[:length] for text in row) for row in texts]
 
 
 def problem_of(recipe: Recipe, data: Loaded) -> Problem:
@@ -147,7 +158,7 @@ def class_rows(table: Dataset, problem: str) -> list[list[int]]:
 def check_validation(metric: str, problem: Problem, validation: Dataset) -> None:
     """Refuse to choose by a metric that says nothing on the validation labels, before anything large is loaded."""
     labels = problem.labels_of(validation)
-    missing = lacking(metric, problem.name, labels)
+    missing = lacking(metric, problem.name, labels, problem.labels)
     if missing is None:
         return
     same = ""
