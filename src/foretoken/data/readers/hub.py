@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
+from foretoken.data.fields import at, read_names
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.data.readers.files import refuse_damage
 from foretoken.data.readers.rows import (
-    OPTIONAL,
     ColumnNames,
     Row,
     UsableRow,
     check_columns,
     named_row,
     names_of_labels,
+    picked,
     refuse_claim,
 )
 from foretoken.data.readers.user_data import examples_from_rows
@@ -143,11 +144,13 @@ def _tables(loaded: datasets.DatasetDict | datasets.Dataset) -> dict[str, datase
 def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
     refuse_claim(source, len(table))
-    kept = table.select_columns([name for name in table.column_names if name in {*columns.needed, *OPTIONAL}])
+    kept = table.select_columns(read_names(table.column_names, [*columns.needed, *columns.optional]))
     named = columns.label if columns.problem == CLASSIFICATION else None
-    names = getattr(table.features[named], "names", None) if named else None
-    for number, values in enumerate(kept, start=1):
-        yield named_row(f"{source} row {number}", values, {named: names} if named and names else {})
+    names = getattr(at(table.features, named), "names", None) if named else None
+    rows = ((f"{source} row {number}", values) for number, values in enumerate(kept, start=1))
+    for where, values in picked(rows, columns):
+        classes = {named: names} if named and names else {}
+        yield (where, values) if isinstance(values, DataError) else named_row(where, values, classes)
 
 
 def _task_rows(source: str, table: datasets.Dataset, needed: Sequence[str]) -> Iterator[UsableRow]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foretoken.data.fields import read_names
 from foretoken.data.readers.files import kind_of, read_bytes, refuse_damage
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, named_row, refuse_claim, refuse_repeated
 from foretoken.errors import DataError
@@ -16,7 +17,7 @@ _PIECE = 1000  # rows
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, or so many times its own size
 
 
-def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+def parquet_rows(path: Path, needed: Sequence[str], optional: Sequence[str] = OPTIONAL) -> Iterator[Row]:
     """Return the rows of a parquet file, each with the needed columns, or all; class numbers become names.
 
     Raises:
@@ -32,10 +33,10 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         file = parquet.ParquetFile(io.BytesIO(content))
         schema, claimed = file.schema_arrow, file.metadata.num_rows
     check_columns(str(path), schema.names, needed)
-    refuse_repeated(str(path), schema.names, needed)
+    refuse_repeated(str(path), schema.names, [*needed, *optional])
     refuse_claim(str(path), claimed)
     classes = _class_names(schema.metadata or {})
-    kept = [name for name in schema.names if not needed or name in {*needed, *OPTIONAL}]
+    kept = read_names(schema.names, [*needed, *optional]) if needed else schema.names
     number = 0
     for values in _records(file, kept, path, len(content)):
         number += 1
