@@ -66,9 +66,12 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """Return the class names that `datasets` wrote into the file, by column."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        inner = {
+            name: feature.get("feature", feature) for name, feature in features.items() if isinstance(feature, dict)
+        }
         return {
             name: [str(label) for label in feature["names"]]
-            for name, feature in features.items()
+            for name, feature in inner.items()  # of a label, or of a list of them
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
         }
     except (ValueError, AttributeError, TypeError, RecursionError):

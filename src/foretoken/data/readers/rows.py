@@ -477,11 +477,13 @@ def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, si
 
 
 def names_of_labels(where: str, value: object, names: Sequence[str] | None) -> object:
-    """Return the class name of a class number; any other value unchanged.
+    """Return the class name of a class number, or those of a list of them; any other value unchanged.
 
     Raises:
         DataError: a number outside the classes (-1 marks documents without a label).
     """
+    if names is not None and isinstance(value, list):
+        return [names_of_labels(where, item, names) for item in value]
     if names is None or not isinstance(value, int):
         return value
     if not 0 <= value < len(names):
