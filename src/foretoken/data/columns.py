@@ -93,13 +93,18 @@ def own_columns(options: DataOptions) -> ColumnNames:
         )
     has_own_names = options.problem in (CANDIDATES, QUESTION_ANSWERING)  # of the problem
     is_said = has_own_names or all(_is_said(options, name) for name in _OPTIONS)
-    may_lack = options.columns.optional[len(OPTIONAL) :]
-    if is_said and not may_lack:
+    named = named_columns(options.columns)
+    if is_said and not named:
         return options.columns
     where, rows = sample(options)
     if rows:
-        check_columns(where, dict.fromkeys(name for row in rows for name in row), may_lack)
+        check_columns(where, dict.fromkeys(name for row in rows for name in row), named)
     return options.columns if is_said or not rows else find_columns(where, looks_of(rows), options)
+
+
+def named_columns(columns: ColumnNames) -> list[str]:
+    """Return the columns of the group and of the text's template, some of which a row may lack, but not all rows."""
+    return [*(columns.template.columns if columns.template else ()), *columns.optional[len(OPTIONAL) :]]
 
 
 def _is_said(options: DataOptions, name: str) -> bool:
@@ -132,7 +137,7 @@ def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
 
 def _flat(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows with nested fields under dotted names, where these are columns and no data themselves."""
-    flat = [flatten(row) for row in rows]
+    flat: list[Mapping[str, Any]] = [flatten(row) for row in rows]
     return flat if len({name for row in flat for name in row}) <= SAMPLE else rows
 
 
@@ -200,8 +205,7 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
         [name] if _is_said(options, option) or name in names else _called(looks, re.escape(name))
         for option, name in zip(_OPTIONS, (columns.text, str(columns.label)), strict=True)
     )
-    read = {*(options.label_columns or ()), *columns.optional, *(columns.template.columns if columns.template else ())}
-    looks = [look for look in looks if look.name not in read]
+    looks = [look for look in looks if look.name not in (*(options.label_columns or ()), *named_columns(columns))]
     if options.label_columns:
         label = [str(columns.label)]
     if options.problem in (CLASSIFICATION, MULTI_LABEL, REGRESSION) and options.text_pair_column is None:

@@ -263,8 +263,9 @@ def read_each(
 
 def _in_group(example: Any, where: str, value: object, column: str) -> Any:
     """Return the example as one of its group; one without a value is alone."""
-    is_whole = isinstance(value, float) and value.is_integer()  # of whole numbers, where some are missing
-    return replace(example, group=as_text(where, int(value) if is_whole else value, column).strip() or None)
+    if isinstance(value, float) and value.is_integer():  # of whole numbers, where some are missing
+        value = int(value)
+    return replace(example, group=as_text(where, value, column).strip() or None)
 
 
 def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: ColumnNames) -> list[Document]:
