@@ -97,7 +97,7 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
     documents = [document for documents in counted.values() for document in documents]
     has_sets = corpus.problem == MULTI_LABEL
     counts = label_counts(label_sets([text_key(item.content) for item in documents], documents)) if has_sets else {}
-    groups = {} if has_sets else groups_by_class(documents)
+    groups = {} if has_sets else groups_by_class(documents, are_mixed=options.group_column is not None)
 
     def different(label: str) -> int:
         if has_sets:

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 from foretoken import left
+from foretoken.data.fields import Template
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
+    GENERATION,
     MULTI_LABEL,
     MULTIPLE_CHOICE,
     PROBLEMS,
@@ -20,7 +22,7 @@ from foretoken.data.problems import (
 from foretoken.data.readers.encodings import AUTO, encoding_error
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.rows import CHOICES, DROP, ERROR, BadRows, ColumnNames, is_column_number
-from foretoken.errors import did_you_mean, quoted
+from foretoken.errors import ConfigError, did_you_mean, quoted
 from foretoken.options import check_fields, option
 
 MOST_FOLDS = 1000
@@ -59,6 +61,11 @@ class DataOptions:
     text_column: str = option(
         "The column that holds the text; for generation, the source; where words are tagged, its number.", "text"
     )
+    text: str | None = option(
+        r"A template that makes the text of several columns, in place of text_column, e.g. '{title?}\n{body}': ? marks "
+        r"a column that may be empty or missing, and \n is a new line.",
+        None,
+    )
     text_pair_column: str | None = option("The column that holds the second text, where there are pairs of them.", None)
     label_column: str = option(
         "The column that holds the label; for generation, the target; where words are tagged, its number.", "label"
@@ -69,6 +76,11 @@ class DataOptions:
     )
     label_separator: str | None = option(
         "What stands between the labels of one column, e.g. ';' (multi-label-classification); lists need none.", None
+    )
+    group_column: str | None = option(
+        "The column that names what documents belong to (a patient, an author, a thread): neither splits made here nor "
+        "folds divide a group. Metrics do not change.",
+        None,
     )
     encoding: str = option(
         "The encoding of text files, e.g. cp1252; auto: UTF-8, or what a byte order mark or the bytes show, which the "
@@ -141,8 +153,10 @@ class DataOptions:
         """The columns of one's own tables."""
         format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
         bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
-        names = self.text_column, self.label_column, self.text_pair_column, self.problem
-        return ColumnNames(*names, format, bad_rows, self.label_columns or (), self.label_separator)
+        names = self.text or self.text_column, self.label_column, self.text_pair_column, self.problem
+        template = None if self.text is None else Template.read(self.text)
+        labels = self.label_columns or (), self.label_separator
+        return ColumnNames(*names, format, bad_rows, *labels, template=template, group=self.group_column)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
@@ -204,13 +218,14 @@ def _source(options: DataOptions) -> list[str]:
         problems.append(f"{files[0]} is set without train: name the training file too")
     problems.extend(
         f"{name} is an empty string: leave it out or name a file"
-        for name in ("task", "path", "train", "validation", "test", "text_column", "text_pair_column", "label_column")
+        for name in ("task", "path", "train", "validation", "test", *_COLUMNS)
         if getattr(options, name) == ""
     )
     return problems
 
 
-_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format", "bad_rows")
+_COLUMNS = ("text_column", "text_pair_column", "label_column", "group_column")
+_OWN = ("problem", "text", *_COLUMNS, "config_name", "encoding", "format", "bad_rows")
 
 
 def _unused(options: DataOptions) -> list[str]:
@@ -243,6 +258,8 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
 
 
 _ONLY_FOR = {
+    "text": (CLASSIFICATION, MULTI_LABEL, REGRESSION, MULTIPLE_CHOICE, GENERATION),
+    "group_column": (CLASSIFICATION, MULTI_LABEL, REGRESSION, MULTIPLE_CHOICE, CANDIDATES, GENERATION),
     "text_pair_column": (CLASSIFICATION, MULTI_LABEL, REGRESSION),
     "labels": (CLASSIFICATION, MULTI_LABEL),
     "positive": (CLASSIFICATION,),
@@ -289,7 +306,14 @@ def _encodings(options: DataOptions) -> list[str]:
 def _columns(options: DataOptions) -> list[str]:
     roles: dict[str, str] = {CHOICES: "the choices"} if options.problem == MULTIPLE_CHOICE else {}
     problems = []
-    for name in ("text_column", "text_pair_column", "label_column"):
+    if options.text is not None:
+        try:
+            Template.read(options.text)
+        except ConfigError as error:
+            problems.append(f"text: {error}")
+        if options.is_given("text_column"):
+            problems.append("text takes the place of text_column; leave one of them out")
+    for name in _COLUMNS if options.text is None else _COLUMNS[1:]:
         column = getattr(options, name)
         if column in roles:
             problems.append(f"{roles[column]} and {name} are both {quoted(column)}: they must differ")

@@ -67,7 +67,9 @@ def _print_columns(options: DataOptions) -> None:
     looks, roles = looks_of(rows), dict[str | None, str]()
     try:
         columns = own_columns(options)
-        roles = {columns.text: "text", columns.label: "label", columns.text_pair: "second text"}
+        roles = {columns.group: "group", columns.label: "label", columns.text_pair: "second text"}
+        roles |= dict.fromkeys((columns.text,) if columns.template is None else columns.template.columns, "text")
+        roles |= dict.fromkeys(columns.template.optional if columns.template else (), "text, where it is")
     finally:
         if looks:
             rows_of = [
@@ -111,6 +113,10 @@ def _print_splits(data: Loaded, lengths: Mapping[str, Sequence[int]], most: int 
     names = [name for name, _ in counts["train"].most_common()] if counts else []
     shown = names if len(names) <= _MOST_CLASSES else [*names[: _MOST_CLASSES - _RAREST], *names[-_RAREST:]]
     rows: list[list[object]] = [["documents", *map(len, data.splits.values())]]
+    about = data.left_out.get("groups")
+    if about:
+        rows.append([f"groups ({about['column']})", *about["groups"].values()])
+        rows += [["documents of no group", *about["without"].values()]] * any(about["without"].values())
     positive = positive_of(data.problem, data.labels)
     mark = {positive: " (positive)"}
     rows += [[f"- {name}{mark.get(name, '')}", *(counts[split][name] for split in data.splits)] for name in shown]

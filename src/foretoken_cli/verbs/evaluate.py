@@ -53,7 +53,7 @@ def run(words: Sequence[str]) -> int:
     options.check_result(options.output, predictor, options.file, ".parquet")
     options.check_result(options.results, predictor, options.file, ".json")
     problem = replace(predictor.problem, n_bins=options.ece_bins)
-    data = DataOptions(path=options.file, **{**predictor.columns, **options.columns}, bad_rows=options.bad_rows)
+    data = DataOptions(path=options.file, **options.columns_for(predictor), bad_rows=options.bad_rows)
     documents = load_examples(options.file, data, problem.name, problem.labels)
     outcome = predicted(
         replace(predictor, problem=problem),

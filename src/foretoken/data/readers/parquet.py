@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foretoken.data.fields import read_names
 from foretoken.data.readers.files import kind_of, read_bytes, refuse_damage
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, named_row, refuse_claim, refuse_repeated
 from foretoken.errors import DataError
@@ -16,7 +17,7 @@ _PIECE = 1000  # rows
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, or so many times its own size
 
 
-def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
+def parquet_rows(path: Path, needed: Sequence[str], optional: Sequence[str] = OPTIONAL) -> Iterator[Row]:
     """Return the rows of a parquet file, each with the needed columns, or all; class numbers become names.
 
     Raises:
@@ -32,10 +33,10 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
         file = parquet.ParquetFile(io.BytesIO(content))
         schema, claimed = file.schema_arrow, file.metadata.num_rows
     check_columns(str(path), schema.names, needed)
-    refuse_repeated(str(path), schema.names, needed)
+    refuse_repeated(str(path), schema.names, [*needed, *optional])
     refuse_claim(str(path), claimed)
     classes = _class_names(schema.metadata or {})
-    kept = [name for name in schema.names if not needed or name in {*needed, *OPTIONAL}]
+    kept = read_names(schema.names, [*needed, *optional]) if needed else schema.names
     number = 0
     for values in _records(file, kept, path, len(content)):
         number += 1
@@ -65,9 +66,12 @@ def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """Return the class names that `datasets` wrote into the file, by column."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        inner = {
+            name: feature.get("feature", feature) for name, feature in features.items() if isinstance(feature, dict)
+        }
         return {
             name: [str(label) for label in feature["names"]]
-            for name, feature in features.items()
+            for name, feature in inner.items()  # of a label, or of a list of them
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature
         }
     except (ValueError, AttributeError, TypeError, RecursionError):

@@ -47,13 +47,17 @@ class CardRecipe:
         """Refuse names that are no texts."""
         for name in ("task", *self.data):
             value = self.data.get(name)
-            if (name == "task" or name.endswith("_column")) and not isinstance(value, str | None):
+            if (name in ("task", "text") or name.endswith("_column")) and not isinstance(value, str | None):
                 raise ConfigError(f"data.{name}: got {quoted(value)}, expected a text or null")
 
     @property
     def columns(self) -> dict[str, Any]:
         """What the recipe called its columns, and what it said of its files that later ones cannot show."""
-        columns = {name: value for name, value in self.data.items() if name.endswith("_column") and value}
+        columns = {
+            name: value
+            for name, value in self.data.items()
+            if (name == "text" or (name.endswith("_column") and name != "group_column")) and value
+        }
         format = lasting(self.data.get("format") or {})
         return columns | ({"format": format} if format else {})
 
