@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def names_of(corpus: Corpus) -> list[str]:
-    """Return the classes or tags of train, in order; none for other problems.
+    """Return the classes or tags of train, or the names of several numbers, in order; none for other problems.
 
     Raises:
         DataError: there is no train split, or nothing can be learned from its labels.
@@ -29,7 +29,8 @@ def names_of(corpus: Corpus) -> list[str]:
     if corpus.problem == CLASSIFICATION:
         return _classes(corpus)
     if corpus.problem == REGRESSION:
-        _refuse_one_value(corpus.splits["train"])
+        _refuse_one_value(corpus.splits["train"], corpus.label_names or ["label_column"])
+        return list(corpus.label_names or ())
     return tag_names(corpus.splits) if corpus.problem == TOKEN_CLASSIFICATION else []
 
 
@@ -172,8 +173,10 @@ def _classes(corpus: Corpus) -> list[str]:
     return names
 
 
-def _refuse_one_value(documents: Sequence[Document]) -> None:
-    values = {document.value for document in documents}
-    if len(values) < 2:
-        found = f"the one value {next(iter(values)):g}" if values else "no documents"
-        raise DataError(f"train has {found}; regression needs at least two different values: check label_column")
+def _refuse_one_value(documents: Sequence[Document], columns: Sequence[str]) -> None:
+    rows = [value if isinstance(value := document.value, tuple) else (value,) for document in documents]
+    for number, column in enumerate(columns):
+        values = {row[number] for row in rows}
+        if len(values) < 2:
+            found = f"the one value {next(iter(values)):g}" if values else "no documents"
+            raise DataError(f"train has {found}; regression needs at least two different values: check {column}")

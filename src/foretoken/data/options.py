@@ -62,6 +62,10 @@ class DataOptions:
     label_column: str = option(
         "The column that holds the label; for generation, the target; where words are tagged, its number.", "label"
     )
+    label_columns: tuple[str, ...] | None = option(
+        "The columns of several numbers (regression), or of one 0/1 column per label (multi-label-classification).",
+        None,
+    )
     encoding: str = option(
         "The encoding of text files, e.g. cp1252; auto: UTF-8, or what a byte order mark or the bytes show, which the "
         "log says.",
@@ -128,7 +132,8 @@ class DataOptions:
         """The columns of one's own tables."""
         format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
         bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
-        return ColumnNames(self.text_column, self.label_column, self.text_pair_column, self.problem, format, bad_rows)
+        texts = self.text_column, self.label_column, self.text_pair_column
+        return ColumnNames(*texts, self.problem, format, bad_rows, several=self.label_columns or ())
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
@@ -146,6 +151,7 @@ def _shares(options: DataOptions) -> list[str]:
     return [f"validation_fraction + test_fraction must be below 1, got {total:g}"] if in_range and total >= 1 else []
 
 
+_SEVERAL = (REGRESSION,)  # problems of several label columns
 _OF_OTHER_TESTS = ("validation", "test", "split", "test_fraction", "max_test")
 
 
@@ -196,7 +202,8 @@ def _source(options: DataOptions) -> list[str]:
     return problems
 
 
-_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format", "bad_rows")
+_COLUMNS = ("text_column", "text_pair_column", "label_column", "label_columns")
+_OWN = ("problem", *_COLUMNS, "config_name", "encoding", "format", "bad_rows")
 
 
 def _unused(options: DataOptions) -> list[str]:
@@ -226,6 +233,8 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
         problems.append(
             f"text_pair_column is for {CLASSIFICATION} and {REGRESSION}, got problem {quoted(options.problem)}"
         )
+    if options.label_columns is not None and options.problem not in _SEVERAL:
+        problems.append(f"label_columns is for {', '.join(_SEVERAL)}, got problem {quoted(options.problem)}")
     if options.labels is not None and options.problem != CLASSIFICATION:
         problems.append(f"labels is for {CLASSIFICATION}, got problem {quoted(options.problem)}")
     return problems
@@ -264,9 +273,17 @@ def _encodings(options: DataOptions) -> list[str]:
 
 def _columns(options: DataOptions) -> list[str]:
     roles: dict[str, str] = {CHOICES: "the choices"} if options.problem == MULTIPLE_CHOICE else {}
-    problems = []
-    for name in ("text_column", "text_pair_column", "label_column"):
-        column = getattr(options, name)
+    problems, several = [], options.label_columns
+    if several is not None and options.is_given("label_column"):
+        problems.append("label_column and label_columns exclude each other: leave one of them out")
+    if several is not None and (len(set(several)) < max(2, len(several)) or "" in several):
+        problems.append(
+            f"label_columns: got {quoted(list(several))}, expected the names of two columns or more, each once; one "
+            "alone is label_column"
+        )
+    texts = [(name, getattr(options, name)) for name in ("text_column", "text_pair_column")]
+    labels = [("label_columns", column) for column in dict.fromkeys(several or ())]
+    for name, column in [*texts, *(labels or [("label_column", options.label_column)])]:
         if column in roles:
             problems.append(f"{roles[column]} and {name} are both {quoted(column)}: they must differ")
         elif column is not None:

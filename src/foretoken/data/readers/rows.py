@@ -88,7 +88,7 @@ class BadRows:
 class ColumnNames:
     """The columns of a table that are read; ``label`` None: the rows are yet to be predicted.
 
-    ``bad_rows`` takes the rows that are not usable; ``check`` raises a DataError for an example that is not.
+    ``several`` are the columns of the label in the place of ``label``. ``bad_rows`` takes the rows that are not usable; ``check`` raises a DataError for an example that is not.
 
     >>> ColumnNames("question", "answer", problem="multiple-choice").needed
     ['question', 'answer', 'choices']
@@ -101,6 +101,12 @@ class ColumnNames:
     format: FileFormat = field(default_factory=FileFormat)
     bad_rows: BadRows = field(default_factory=BadRows, compare=False)
     check: Callable[[Any], object] | None = field(default=None, compare=False)
+    several: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of the label; none where the rows are yet to be predicted."""
+        return () if self.label is None else self.several or (self.label,)
 
     @property
     def needed(self) -> list[str]:
@@ -110,7 +116,7 @@ class ColumnNames:
         if self.problem == CANDIDATES:
             return [*CANDIDATE_COLUMNS, *([] if self.label is None else [ANSWER])]
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
-        return [name for name in (self.text, self.label, self.text_pair, choices) if name is not None]
+        return [name for name in (self.text, *self.labels, self.text_pair, choices) if name is not None]
 
 
 def is_column_number(name: str) -> bool:
@@ -205,14 +211,15 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
 
 def _document(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> Document:
     label = columns.label
-    regression = columns.problem == REGRESSION
+    is_number = columns.problem == REGRESSION
+    numbers = [label_value(where, values[name], name) for name in columns.labels] if is_number else []
     return not_empty(
         Document(
             id=row_id(where, values, number),
             text=text_value(where, values[columns.text], columns.text),
             text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
-            label=None if label is None or regression else label_name(where, values[label], label),
-            value=label_value(where, values[label], label) if label is not None and regression else None,
+            label=None if label is None or is_number else label_name(where, values[label], label),
+            value=tuple(numbers) if columns.several and numbers else next(iter(numbers), None),
             where=where,
         )
     )
@@ -310,14 +317,13 @@ def label_value(where: str, value: Any, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(
-            f"{where}: column {column!r} holds {value!r:.80}, expected a number "
-            "(with a decimal comma: data.format.decimal)"
-        )
+        several = isinstance(value, list | tuple | Mapping)
+        hint = "several numbers: a column of each, data.label_columns" if several else "with a decimal comma: data.format.decimal"
+        raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected a number ({hint})")
     return number
 
 
-def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, sign: str) -> Iterable[Row]:
+def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, sign: str) -> list[Row]:
     """Return the rows with a decimal point in a column, where its sign is a comma, or every value leaves no doubt."""
     rows = list(rows)
     values = [str(row[column]) for _, row in rows if not isinstance(row, DataError)]

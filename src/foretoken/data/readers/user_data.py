@@ -75,8 +75,8 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
             row = {columns.text: text, "id": without_gz(path).stem}
             return examples_from_rows(path, [(str(path), row)], columns)
     rows: Iterable[Row] = read_rows(path, columns.needed, format=columns.format)
-    if columns.problem == REGRESSION and columns.label is not None:
-        rows = with_decimal_points(path, rows, columns.label, columns.format.decimal)
+    for label in columns.labels if columns.problem == REGRESSION else ():
+        rows = with_decimal_points(path, rows, label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
 
 

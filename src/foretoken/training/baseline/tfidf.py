@@ -39,7 +39,7 @@ class Tfidf:
         options: those of the recipe.
         terms: the vocabulary, in the order of the columns.
         idf: weight of every term [V].
-        weight: of the linear model [C, V]; one row for regression.
+        weight: of the linear model [C, V]; of regression a row for each target, in standard deviations.
         bias: of the linear model [C].
         slope: what the margins are multiplied by to be logits.
     """
@@ -57,7 +57,7 @@ class Tfidf:
         return self.weight.size + self.bias.size
 
     def logits(self, texts: Sequence[str]) -> Array:
-        """Return logits [n, C], or predicted numbers [n, 1]."""
+        """Return logits [n, C], or predicted numbers [n, K] in standard deviations."""
         return self.slope * _linear(self._vectorizer().transform(texts), self.weight, self.bias)
 
     def save(self, folder: Path) -> None:
@@ -124,7 +124,7 @@ def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dat
         ) from error
     labels, terms = np.asarray(train["label"]), tuple(vectorizer.get_feature_names_out().tolist())
     if isinstance(problem, Regression):
-        return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, labels, options.C))
+        return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, problem.targets.standardised(labels), options.C))
     weight, bias = _svm(x, labels, len(problem.labels), options.C)
     margins = _linear(vectorizer.transform(texts_of(validation)), weight, bias)
     slope = fit_temperature(probabilities_of(margins), np.asarray(validation["label"])).weight[0]

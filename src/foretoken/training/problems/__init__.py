@@ -16,12 +16,14 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
+from foretoken.metrics.regression import TargetScale
 from foretoken.training.problems.base import Collator, Inputs, Problem
 from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
-from foretoken.training.problems.classification import Classification, Regression, TextProblem
+from foretoken.training.problems.classification import Classification, TextProblem
 from foretoken.training.problems.generation import TextGeneration
 from foretoken.training.problems.question_answering import QuestionAnswering
+from foretoken.training.problems.regression import Regression
 from foretoken.training.problems.tagging import TokenClassification
 from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, QuestionOptions
 
@@ -50,10 +52,11 @@ def make_problem(
     question_answering: QuestionOptions | None = None,
     no_answer: bool = False,
     task: str | None = None,
+    targets: TargetScale | None = None,
 ) -> Problem:
     """Return the problem of a run; ``task`` names the built-in task that it is, if it is one.
 
-    ``no_answer`` says that questions about contexts may have none there.
+    ``no_answer`` says that questions about contexts may have none there; ``targets`` are the scale of numbers.
 
     Raises:
         ConfigError: a problem that left; chunks, where its documents are not read in chunks; options of another one.
@@ -70,6 +73,8 @@ def make_problem(
         given |= {"options": question_answering or QuestionOptions(), "no_answer": no_answer}
     elif question_answering is not None:
         raise ConfigError(f"question_answering is for questions about contexts, got data for {name}; leave it out")
+    if issubclass(kind, Regression) and targets is not None:
+        given |= {"targets": targets}
     if chunks is None:
         return kind(**given)
     if not issubclass(kind, TextProblem | CandidateChoice):

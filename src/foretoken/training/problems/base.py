@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.data.plain_table import Table
 from foretoken.errors import ConfigError
+from foretoken.files import JsonObject
 from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation, chosen_max_length
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Problem(ABC):
     """One kind of problem on the data of one run.
 
     Attributes:
-        labels: the classes or tags, in order; none for other problems.
+        labels: the classes or tags, or the names of several numbers, in order; none for other problems.
         grouped: whether the rows of one group are also scored together.
         n_bins: bins of the calibration errors.
         pairs: whether every text comes with a second one.
@@ -51,6 +52,24 @@ class Problem(ABC):
     def for_model(self, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Problem:
         """Return the problem as it is posed to a model; the tokenizer may yet have to learn the new tokens."""
         return self
+
+    def fitted(self, train: Table) -> Problem:
+        """Return the problem with what it takes from the training split."""
+        return self
+
+    def calibrated(self, kind: str | None, outputs: Outputs, labels: Outputs) -> Problem:
+        """Return the problem with what a calibration of this kind takes from the predictions for validation."""
+        return self
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        """The kinds of calibration that fit it."""
+        return ("temperature", "vector") if self.has_probabilities else ()
+
+    @property
+    def facts(self) -> JsonObject:
+        """What card and record say of it beside its name and labels."""
+        return {}
 
     @property
     def head_options(self) -> dict[str, object]:

@@ -248,8 +248,10 @@ class Recipe:
     question_answering: QuestionOptions | None = option(
         "how answers are looked for; for data with questions about contexts", None
     )
-    calibration: Literal["temperature", "vector"] | None = option(
-        "scale the probabilities, fitted on validation; `predict` applies it", None
+    calibration: Literal["temperature", "vector", "variance"] | None = option(
+        "scale the probabilities (regression: `variance`, the standard deviation of the errors), fitted on validation; "
+        "`predict` applies it",
+        None,
     )
     training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)
     output: str = option("folder that holds the runs", "runs")

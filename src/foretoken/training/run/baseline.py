@@ -23,6 +23,7 @@ from foretoken.training.run.prepare import problem_of
 from foretoken.training.run.record import RunRecord
 from foretoken.training.run.results import (
     Prediction,
+    calibrated,
     measures,
     prediction_of,
     saved,
@@ -71,6 +72,8 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
             **data.left_out,
         )
         predictions = {name: predicted(model, problem, data.splits[name], lengths[name]) for name in measured}
+        predictions = calibrated(recipe.calibration, predictions)
+        problem = predictions["validation"].problem
         scaling = scaling_of(recipe.calibration, predictions["validation"])
         if is_main_process():
             card = card_values(problem, recipe, scaling, max_length=None, base_model=None, columns=data.columns)

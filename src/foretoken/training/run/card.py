@@ -13,10 +13,10 @@ from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import JsonObject, read_object
+from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
-from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.recipe.recipe import (
     ChunkOptions,
     GenerationOptions,
@@ -51,7 +51,8 @@ class CardRecipe:
     @property
     def columns(self) -> dict[str, Any]:
         """What the recipe called its columns, and what it said of its files that later ones cannot show."""
-        columns = {name: value for name, value in self.data.items() if name.endswith("_column") and value}
+        several = ("label_columns", "problem") if self.data.get("label_columns") else ()  # only some problems have them
+        columns = {name: v for name, v in self.data.items() if v and (name.endswith("_column") or name in several)}
         format = lasting(self.data.get("format") or {})
         return columns | ({"format": format} if format else {})
 
@@ -66,6 +67,7 @@ class Card:
     no_answer: bool = option("whether questions may have no answer in their context", False)
     max_length: int | None = option("tokens per document", None, at_least=1, at_most=2**31)
     scaling: Scaling | None = option("of the probabilities", None)
+    targets: TargetScale | None = option("of the numbers", None)
     fingerprint: Mapping[str, Any] = option("digests of the base model of an adapter", factory=dict)
     recipe: CardRecipe = option("the recipe of the run", factory=CardRecipe)
 
@@ -78,6 +80,8 @@ class Card:
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected each of them once")
         if self.problem == TOKEN_CLASSIFICATION and OUTSIDE not in self.labels:
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected tags with {OUTSIDE!r} among them")
+        if self.targets is not None and len(self.targets.mean) != max(1, len(self.labels)):
+            raise ConfigError(f"targets: got {quoted(self.targets.to_dict())}, expected those of {quoted(self.labels)}")
         for label in self.labels:
             _check_text(label)
 
@@ -94,6 +98,7 @@ class Card:
             question_answering=self.recipe.question_answering,
             no_answer=self.no_answer,
             task=self.recipe.data.get("task"),
+            targets=self.targets,
         )
 
     @property
@@ -123,9 +128,8 @@ def card_values(
         "base_model": base_model,
         "fingerprint": fingerprint or {},
         "recipe": to_dict(recipe),
+        **problem.facts,
     }
-    if isinstance(problem, QuestionAnswering):
-        values["no_answer"] = problem.no_answer
     return values if scaling is None else values | {"scaling": scaling.to_dict()}
 
 
@@ -152,11 +156,17 @@ def read_card(folder: Path) -> Card:
 
 def _card(values: JsonObject, errors: Errors) -> Card | None:
     given = _known(Card, values)
-    scaling = given.pop("scaling", None)
+    scaling, targets = given.pop("scaling", None), given.pop("targets", None)
     if isinstance(given.get("recipe"), dict):
         given["recipe"] = _known(CardRecipe, given["recipe"])
     card = build(Card, given, errors)
-    return card if card is None or scaling is None else replace(card, scaling=Scaling.from_dict(scaling))
+    if card is None:
+        return None
+    return replace(
+        card,
+        scaling=None if scaling is None else Scaling.from_dict(scaling),
+        targets=None if targets is None else TargetScale.from_dict(targets),
+    )
 
 
 def _known(cls: type[Card | CardRecipe], values: JsonObject) -> JsonObject:

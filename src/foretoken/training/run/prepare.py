@@ -107,18 +107,19 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
     Raises:
         ConfigError: the recipe asks for what does not fit it.
     """
+    train = data.splits["train"]
     problem = make_problem(
         data.problem,
         data.labels,
         grouped=data.grouped,
-        pairs="text_pair" in data.splits["train"].column_names,
+        pairs="text_pair" in train.column_names,
         n_bins=recipe.ece_bins,
         chunks=recipe.chunks,
         generation=recipe.generation,
         question_answering=recipe.question_answering,
-        no_answer=data.problem == QUESTION_ANSWERING and not all(data.splits["train"]["answers"]),
+        no_answer=data.problem == QUESTION_ANSWERING and not all(train["answers"]),
         task=recipe.data.task,
-    )
+    ).fitted(train)
     _check(recipe, problem)
     check_validation(recipe.training.metric, problem, data.splits["validation"])
     return problem
@@ -132,11 +133,20 @@ def check_validation(metric: str, problem: Problem, validation: Dataset) -> None
         return
     same = ""
     if isinstance(labels, np.ndarray):  # where classes or numbers lack something, there is one alone
-        same = f", all of them {quoted(problem.labels[labels[0]] if problem.labels else float(labels[0]))}"
+        same = f", all of them {quoted(_alone(problem, labels))}"
     raise ConfigError(
         f"training.metric: {metric} needs {missing} in validation, which has {len(validation):,}{same}; "
         "choose `training.metric: loss`, or other validation documents (data.validation, data.validation_fraction)"
     )
+
+
+def _alone(problem: Problem, labels: np.ndarray) -> object:
+    """Return the one class, the one number, or the first of several targets with one alone."""
+    if labels.dtype.kind != "f":
+        return problem.labels[labels[0]]
+    if not problem.labels:
+        return float(labels[0])
+    return next(f"{name} {column[0]:g}" for name, column in zip(problem.labels, labels.T, strict=True) if not np.ptp(column))
 
 
 def use_threads(wanted: int | None) -> None:
@@ -166,8 +176,9 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(
             f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
         )
-    if recipe.calibration is not None and not problem.has_probabilities:
-        raise ConfigError(f"calibration is for classification, got data for {problem.name}; leave it out")
+    if recipe.calibration not in (None, *problem.calibrations):
+        fitting = " or ".join([*problem.calibrations, "leave it out"])
+        raise ConfigError(f"calibration: {recipe.calibration} is not for {problem.name}; say {fitting}")
 
 
 def _compare_start(recipe: Recipe, fingerprint: Mapping[str, str]) -> None:

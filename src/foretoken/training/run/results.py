@@ -133,11 +133,18 @@ def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None
         pq.write_table(pa.concat_tables([item.table(split) for split, item in predictions.items()]), temporary)
 
 
+def calibrated(kind: str | None, predictions: Mapping[str, Prediction]) -> dict[str, Prediction]:
+    """Return the predictions of the problem with what its calibration takes from those for validation."""
+    validation = predictions["validation"]
+    problem = validation.problem.calibrated(kind, validation.outputs, validation.labels)
+    return {name: replace(prediction, problem=problem) for name, prediction in predictions.items()}
+
+
 def scaling_of(kind: str | None, validation: Prediction) -> Scaling | None:
     """Return the scaling of the probabilities, fitted on validation; None where the recipe asks for none."""
-    if kind is None:
+    if kind not in _FIT:
         return None
-    scaling = _FIT[kind](validation.outputs, validation.labels)
+    scaling = _FIT[str(kind)](validation.outputs, validation.labels)
     scaled = validation.scaled(scaling).outputs
     before, after = (negative_log_likelihood(outputs, validation.labels) for outputs in (validation.outputs, scaled))
     log.info("%s scaling fitted on validation: negative log-likelihood %.4f -> %.4f", kind, before, after)
@@ -145,7 +152,10 @@ def scaling_of(kind: str | None, validation: Prediction) -> Scaling | None:
 
 
 def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> JsonObject:
-    """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling."""
+    """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling.
+
+    What the problem has from the data is there, too.
+    """
     values: JsonObject = {name: prediction.metrics() for name, prediction in predictions.items()}
     for name, prediction in predictions.items():
         if parts := prediction.by_part():
@@ -153,7 +163,7 @@ def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> 
     if scaling is not None:
         scaled = {name: prediction.scaled(scaling).metrics() for name, prediction in predictions.items()}
         values["scaling"] = scaling.to_dict() | scaled
-    return values
+    return values | next(iter(predictions.values())).problem.facts
 
 
 def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> None:

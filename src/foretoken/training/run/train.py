@@ -48,6 +48,7 @@ from foretoken.training.run.record import (
 )
 from foretoken.training.run.results import (
     Prediction,
+    calibrated,
     measures,
     predict_split,
     save_model,
@@ -197,7 +198,9 @@ def _train(
                 watching = [*shown, HistoryCallback(record, metric), *callbacks]
                 trainer = _fit(recipe, prepared, checkpoint, watching, measured)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
+            predictions = calibrated(recipe.calibration, predictions)
             scaling = scaling_of(recipe.calibration, predictions["validation"])
+            prepared = replace(prepared, problem=predictions["validation"].problem)
             if is_main_process():
                 save_model(prepared, record, recipe, scaling)
                 write_predictions(recipe.run_folder / PREDICTIONS, predictions)
