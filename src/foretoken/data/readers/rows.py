@@ -318,7 +318,11 @@ def label_value(where: str, value: Any, column: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         several = isinstance(value, list | tuple | Mapping)
-        hint = "several numbers: a column of each, data.label_columns" if several else "with a decimal comma: data.format.decimal"
+        hint = (
+            "several numbers: a column of each, data.label_columns"
+            if several
+            else "with a decimal comma: data.format.decimal"
+        )
         raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected a number ({hint})")
     return number
 

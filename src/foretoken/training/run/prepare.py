@@ -146,7 +146,9 @@ def _alone(problem: Problem, labels: np.ndarray) -> object:
         return problem.labels[labels[0]]
     if not problem.labels:
         return float(labels[0])
-    return next(f"{name} {column[0]:g}" for name, column in zip(problem.labels, labels.T, strict=True) if not np.ptp(column))
+    return next(
+        f"{name} {column[0]:g}" for name, column in zip(problem.labels, labels.T, strict=True) if not np.ptp(column)
+    )
 
 
 def use_threads(wanted: int | None) -> None:
