@@ -8,6 +8,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "charset_normalizer",
         "datasets",
         "filelock",
+        "iterstrat",
         "jinja2",
         "matplotlib",
         "nltk",

@@ -13,6 +13,7 @@ tomllib = pytest.importorskip("tomllib")  # Python 3.11
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
 MODULES = {
     "scikit-learn": "sklearn",
+    "iterative-stratification": "iterstrat",
     "pyyaml": "yaml",
 }  # what is imported under another name
 BY_PEFT = (

@@ -9,10 +9,11 @@ from typing import Any
 
 from foretoken.data.documents import Corpus, Document, Example, like_known, shown, sort_labels
 from foretoken.data.examples import OUTSIDE, TaggedExample
+from foretoken.data.label_sets import label_counts, label_sets
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.rows import DROP
-from foretoken.data.splits import groups_by_class
+from foretoken.data.splits import groups_by_class, text_key
 from foretoken.errors import ConfigError, DataError
 
 _log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ def names_of(corpus: Corpus) -> list[str]:
     """
     if "train" not in corpus.splits:
         raise DataError(f"the data have the splits {', '.join(corpus.splits)} but no train split; name one with train")
-    if corpus.problem == CLASSIFICATION:
+    if corpus.problem in (CLASSIFICATION, MULTI_LABEL):
         return _classes(corpus)
     if corpus.problem == REGRESSION:
         _refuse_one_value(corpus.splits["train"], corpus.label_names or ["label_column"])
@@ -63,18 +64,17 @@ def keep_labels(corpus: Corpus, labels: Sequence[str] | None) -> Corpus:
     """
     if labels is None:
         return corpus
-    if corpus.problem != CLASSIFICATION:
-        raise ConfigError(f"labels is for classification, got data for {corpus.problem}; leave it out")
-    present = sort_labels(str(document.label) for documents in corpus.splits.values() for document in documents)
+    if corpus.problem not in (CLASSIFICATION, MULTI_LABEL):
+        raise ConfigError(
+            f"labels is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {corpus.problem}; leave it out"
+        )
+    present = sort_labels(name for documents in corpus.splits.values() for item in documents for name in item.classes)
     for label in labels:
         if label not in present:
             raise DataError(
                 f"labels: no document has label {label!r}{like_known(label, present)}; the labels are {shown(present)}"
             )
-    kept = {
-        split: [document for document in documents if document.label in labels]
-        for split, documents in corpus.splits.items()
-    }
+    kept = _changed(corpus, {name: None for name in present if name not in labels})
     names = [name for name in corpus.label_names if name in labels] if corpus.label_names else None
     return replace(corpus, splits=kept, label_names=names)
 
@@ -84,18 +84,22 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
 
     Different documents of train count; with folds, which pool the splits, of all of them.
     """
-    if options.min_documents is None or corpus.problem != CLASSIFICATION:
+    if options.min_documents is None or corpus.problem not in (CLASSIFICATION, MULTI_LABEL):
         return corpus, {}
     counted = corpus.splits if options.folds is not None else {"train": corpus.splits.get("train", ())}
     documents = [document for documents in counted.values() for document in documents]
-    groups = groups_by_class(documents)
+    has_sets = corpus.problem == MULTI_LABEL
+    counts = label_counts(label_sets([text_key(item.content) for item in documents], documents)) if has_sets else {}
+    groups = {} if has_sets else groups_by_class(documents)
 
     def different(label: str) -> int:
+        if has_sets:
+            return counts.get(label, 0)
         # where all share their text or group with documents of other classes, none is the first of a group
         alone = groups.get(label) or groups_by_class([item for item in documents if item.label == label]).get(label)
         return len(alone or ())
 
-    present = sort_labels(str(document.label) for documents in corpus.splits.values() for document in documents)
+    present = sort_labels(name for documents in corpus.splits.values() for item in documents for name in item.classes)
     rare = {label: size for label in present if (size := different(label)) < options.min_documents}
     if not rare:
         return corpus, {}
@@ -106,18 +110,30 @@ def merge_rare(corpus: Corpus, options: DataOptions) -> tuple[Corpus, dict[str, 
         "%d classes have fewer than %d different documents and are %s: %s",
         *(len(rare), options.min_documents, "left out" if is_dropped else f"{options.other!r} now", described),
     )
-    kept = {
-        split: [
-            replace(document, label=options.other) if document.label in rare else document
-            for document in documents
-            if not (is_dropped and document.label in rare)
-        ]
-        for split, documents in corpus.splits.items()
-    }
+    kept = _changed(corpus, dict.fromkeys(rare, None if is_dropped else options.other))
     names = corpus.label_names and [*(name for name in corpus.label_names if name not in rare)]
     if names is not None and not is_dropped:
         names = [*dict.fromkeys([*names, options.other])]
     return replace(corpus, splits=kept, label_names=names), rare
+
+
+def _changed(corpus: Corpus, names: Mapping[str, str | None]) -> dict[str, Sequence[Document]]:
+    """Return the splits with other names of some classes.
+
+    With None a document of one class is left out, and one of several only loses it.
+    """
+
+    def changed(document: Document) -> Document | None:
+        if document.labels is None:
+            label = names.get(str(document.label), document.label)
+            return None if label is None else replace(document, label=label)
+        labels = (names.get(label, label) for label in document.labels)
+        return replace(document, labels=tuple(dict.fromkeys(label for label in labels if label is not None)))
+
+    return {
+        split: [item for document in documents if (item := changed(document)) is not None]
+        for split, documents in corpus.splits.items()
+    }
 
 
 def _refuse_too_few(left: Collection[str], options: DataOptions) -> None:
@@ -132,9 +148,9 @@ def refuse_labels_beyond_train(splits: Mapping[str, Sequence[Document]], names: 
     """Raise a DataError when a split has a class that train has not."""
     known = set(names)
     for split, documents in splits.items():
-        unknown = sort_labels(str(document.label) for document in documents if document.label not in known)
+        unknown = sort_labels(name for document in documents for name in document.classes if name not in known)
         if unknown:
-            first = next(document for document in documents if document.label == unknown[0])
+            first = next(document for document in documents if unknown[0] in document.classes)
             raise DataError(
                 f"{first.where}: {split} has documents labelled {shown(list(map(repr, unknown)))}, but train has none"
                 f"{like_known(unknown[0], names)}; the labels of train are {shown(list(names))}; "
@@ -156,19 +172,20 @@ def refuse_unknown(problem: str, names: Sequence[str], example: Example) -> None
 
 
 _LABELS: dict[str, tuple[str, Callable[[Any], Iterable[str]]]] = {
-    CLASSIFICATION: ("label", lambda document: (document.label,)),
+    CLASSIFICATION: ("label", lambda document: document.classes),
+    MULTI_LABEL: ("label", lambda document: document.classes),
     TOKEN_CLASSIFICATION: ("tag", lambda sentence: sentence.tags),
 }
 
 
 def _classes(corpus: Corpus) -> list[str]:
     """Return the classes of train, in order; a class without training documents has no name."""
-    present = {str(document.label) for document in corpus.splits["train"]}
+    present = {name for document in corpus.splits["train"] for name in document.classes}
     names = [name for name in corpus.label_names or sort_labels(present) if name in present]
     if len(names) < 2:
         raise DataError(
             f"train has {len(names)} class{'' if len(names) == 1 else 'es'} ({shown(names) or 'no documents'}); "
-            "classification needs at least two: check label_column"
+            f"{corpus.problem} needs at least two: check label_column"
         )
     return names
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from foretoken.data.documents import number_of, shown
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.conll import tag_columns
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, training_files
@@ -78,7 +78,7 @@ def own_columns(options: DataOptions) -> ColumnNames:
     if options.problem == TOKEN_CLASSIFICATION:
         files = _files(options)
         return find_tags(str(files[0]), files, options) if files else options.columns
-    if options.columns.needed[:1] != [options.text_column] or all(name in _said(options) for name in _OPTIONS):
+    if options.columns.needed[:1] != [options.text_column] or all(map(options.is_given, _OPTIONS)):
         return options.columns  # those of the problem, or of the options
     where, rows = sample(options)
     return find_columns(where, looks_of(rows), options) if rows else options.columns
@@ -168,29 +168,24 @@ def find_columns(where: str, looks: Sequence[Look], options: DataOptions) -> Col
     """
     columns, names = options.columns, [look.name for look in looks]
     text, label = (
-        [name] if option in _said(options) or name in names else _called(looks, re.escape(name))
+        [name] if options.is_given(option) or name in names else _called(looks, re.escape(name))
         for option, name in zip(_OPTIONS, (columns.text, str(columns.label)), strict=True)
     )
-    if options.problem in (CLASSIFICATION, REGRESSION) and options.text_pair_column is None:
+    if options.label_columns:
+        label, looks = [str(columns.label)], [look for look in looks if look.name not in options.label_columns]
+    if options.problem in (CLASSIFICATION, MULTI_LABEL, REGRESSION) and options.text_pair_column is None:
         missing = [name for name, found in (("text", text), ("label", label)) if not found]
         if len(missing) == len(_OPTIONS):
             _refuse_data_as_header(where, looks)
-        free = [look for look in looks if look.name not in (*text, *label, *columns.several)]
+        free = [look for look in looks if look.name not in (*text, *label)]
         text = text or _texts_among(free)
         label = label or _labels_among([look for look in free if look.name not in text], options.problem)
         if len(text) != 1 or len(label) != 1:
             raise _doubt(where, looks, missing, {"text": _longest(looks, text), "label": min(label, default="NAME")})
     columns = replace(columns, text=next(iter(text), columns.text), label=next(iter(label), columns.label))
     if columns != options.columns:
-        labels = " and ".join(map(repr, columns.labels))
-        _log.info("%s: text is read from column %r, the label from %s", where, columns.text, labels)
+        _log.info("%s: text is read from column %r, the label from %r", where, columns.text, columns.label)
     return columns
-
-
-def _said(options: DataOptions) -> set[str]:
-    """Return which columns the options name."""
-    given = {name for name in _OPTIONS if options.is_given(name)}
-    return given | {"label_column"} if options.label_columns else given
 
 
 def _refuse_data_as_header(where: str, looks: Sequence[Look]) -> None:
@@ -234,6 +229,9 @@ def _labels_among(looks: Sequence[Look], problem: str) -> list[str]:
     """Return the column of the label: the one that is called so, or the only one of few values; numbers come last."""
     if problem == REGRESSION:
         return _called((look for look in looks if look.kind == "numbers"), _NUMBERS)
+    if problem == MULTI_LABEL:
+        lists = [look.name for look in looks if look.kind == "lists"]
+        return lists if len(lists) == 1 else _called(looks, _LABELS)
     repeated = [look for look in looks if look.values and 2 <= len(look.values) <= look.values.total() / 3]
     named = _called(repeated, _LABELS)
     classes = [look.name for look in looks if look.kind == "classes"]

@@ -43,7 +43,8 @@ class Document:
     where: str
     group: str | None = None  # documents of one group never straddle splits made here; None: identical texts
     text_pair: str | None = None
-    value: float | tuple[float, ...] | None = None  # what regression predicts
+    value: float | tuple[float, ...] | None = None  # what regression predicts: one number, or several
+    labels: tuple[str, ...] | None = None  # of a document that may have several, or none
     part: str | None = None  # of a split that is also measured by parts: matched and mismatched, seen and unseen
 
     @property
@@ -55,6 +56,11 @@ class Document:
     def stratum(self) -> str:
         """What splits keep in proportion."""
         return self.label or ""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Its one class, or all of its labels."""
+        return (self.label or "",) if self.labels is None else self.labels
 
 
 class Example(Protocol):
@@ -79,6 +85,10 @@ class Example(Protocol):
     @property
     def stratum(self) -> str:
         """What splits keep in proportion."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Its one stratum, or all of its labels."""
 
 
 E = TypeVar("E", bound=Example)

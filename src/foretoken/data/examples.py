@@ -19,6 +19,11 @@ class Unstratified:
         """Nothing."""
         return ""
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The stratum."""
+        return (self.stratum,)
+
 
 @dataclass(frozen=True)
 class ChoiceExample(Unstratified):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from foretoken.data.documents import Corpus, Splits, with_unique_ids
+from foretoken.data.label_sets import LabelSets, have_label_sets, label_sets, stratified
 from foretoken.data.options import DataOptions
 from foretoken.data.splits import digest, refuse_small_classes, split_off, together
 from foretoken.errors import ConfigError
@@ -50,7 +51,10 @@ def fold_splits(examples: Sequence[Any], keys: Sequence[str], options: DataOptio
             f"data.folds is {options.folds}, but data.fold does not say which fold is the test: set it to 0 to "
             f"{options.folds - 1}; `foretoken train` and `foretoken sweep` run all folds without it"
         )
-    folds = assigned([example.stratum for example in examples], keys, options.folds, options.fold_seed)
+    if have_label_sets(examples):
+        folds = assigned_by_labels(label_sets(keys, examples), keys, options.folds, options.fold_seed)
+    else:
+        folds = assigned([example.stratum for example in examples], keys, options.folds, options.fold_seed)
     test = [example for example, fold in zip(examples, folds, strict=True) if fold == options.fold]
     home = {example.id: example for example in examples}
     others = [
@@ -84,6 +88,18 @@ def assigned(strata: Sequence[str], keys: Sequence[str], folds: int, seed: int) 
         for row in rows:
             found[order[row]] = fold
     return found
+
+
+def assigned_by_labels(sets: LabelSets, keys: Sequence[str], folds: int, seed: int) -> list[int]:
+    """Return the fold of every document: every label in proportion, documents with the same key in one fold.
+
+    Raises:
+        DataError: there are fewer keys than folds.
+    """
+    refuse_small_classes({"": len(sets)}, folds, f"data.folds: {folds} needs {folds}")
+    order = sorted(sets, key=lambda key: digest("fold", seed, key))
+    place = stratified(sets, [1 / folds] * folds, order, seed)
+    return [place[key] for key in keys]
 
 
 def _refuse_small_class(strata: Sequence[str], keys: Sequence[str], folds: int) -> None:

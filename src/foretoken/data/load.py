@@ -26,6 +26,7 @@ from foretoken.data.options import CLEAN, DataOptions
 from foretoken.data.problems import (
     CLASSIFICATION,
     GENERATION,
+    MULTI_LABEL,
     QUESTION_ANSWERING,
     REGRESSION,
     TOKEN_CLASSIFICATION,
@@ -88,7 +89,8 @@ def load_data(options: DataOptions) -> Loaded:
         raise ConfigError("; ".join(errors))
     columns = own_columns(options) if options.task is None else options.columns
     corpus = keep_labels(_read(options, columns), options.labels)
-    corpus = replace(corpus, label_names=list(columns.several)) if columns.several else corpus
+    if corpus.problem == REGRESSION and columns.label_columns:
+        corpus = replace(corpus, label_names=list(columns.label_columns))
     corpus, rare = merge_rare(corpus, options)
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
@@ -102,7 +104,7 @@ def load_data(options: DataOptions) -> Loaded:
             warn_of_classes(corpus, names)
     with attempts.one():
         splits = _subsampled(_complete(corpus, together, options), options, corpus.grouped)
-    if corpus.problem == CLASSIFICATION and names:
+    if corpus.problem in (CLASSIFICATION, MULTI_LABEL) and names:
         with attempts.one():
             refuse_labels_beyond_train(splits, names)
     attempts.end()
@@ -150,6 +152,7 @@ def load_inputs(
 
 _UNLABELLED = {  # the table of which problem, without which column
     CLASSIFICATION: (REGRESSION, "label", []),
+    MULTI_LABEL: (REGRESSION, "label", []),
     TOKEN_CLASSIFICATION: (TOKEN_CLASSIFICATION, "labels", [OUTSIDE]),
     GENERATION: (GENERATION, "references", []),
     QUESTION_ANSWERING: (QUESTION_ANSWERING, "answers", []),
@@ -202,7 +205,7 @@ def _one_split(path: Path, columns: ColumnNames) -> Sequence[Example]:
 
 
 def _texts_of_folder(root: Path, columns: ColumnNames) -> Sequence[Example]:
-    if columns.problem not in (CLASSIFICATION, REGRESSION):
+    if columns.problem not in (CLASSIFICATION, MULTI_LABEL, REGRESSION):
         raise DataError(f"{root}: is a folder; name a file, as a folder of texts is no input of {columns.problem}")
     return read_texts_folder(root, columns)
 

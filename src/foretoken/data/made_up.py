@@ -32,7 +32,8 @@ def made_up(task: Task, count: int) -> Corpus:
     >>> sorted(corpus.splits), len(corpus.splits["train"]), corpus.problem
     (['test', 'train', 'validation'], 4, 'classification')
     """
-    classes = list(task.labels) if task.problem == problems.CLASSIFICATION else None
+    has_classes = task.problem in (problems.CLASSIFICATION, problems.MULTI_LABEL)
+    classes = list(task.labels) if has_classes else None
     number, make = max(count, 2 * len(classes or ())), _MAKERS[task.problem]
     splits = {
         split: [make(f"{split}-{index}", index, _words(split, index), task) for index in range(number)]
@@ -51,6 +52,11 @@ def _labelled(name: str, index: int, words: Iterator[str], task: Task) -> Docume
     labels, group = task.labels or ("no", "yes"), f"{name.partition('-')[0]}-{index // _PAIRED}"
     label = labels[index % len(labels)]
     return Document(name, next(words), label, _WHERE, group=group if task.grouped else None)
+
+
+def _with_labels(name: str, index: int, words: Iterator[str], task: Task) -> Document:
+    labels = [task.labels[index % len(task.labels)], *task.labels[: index % 3]]
+    return Document(name, next(words), None, _WHERE, labels=tuple(dict.fromkeys(labels)))
 
 
 def _tagged(name: str, index: int, words: Iterator[str], task: Task) -> TaggedExample:
@@ -80,6 +86,7 @@ def _asked(name: str, index: int, words: Iterator[str], _: Task) -> QuestionExam
 
 _MAKERS: dict[str, Callable[[str, int, Iterator[str], Task], Any]] = {
     problems.CLASSIFICATION: _labelled,
+    problems.MULTI_LABEL: _with_labels,
     problems.REGRESSION: lambda name, index, words, _: Document(name, next(words), None, _WHERE, value=index % 5.0),
     problems.MULTIPLE_CHOICE: lambda name, index, words, _: ChoiceExample(
         name, next(words), (next(words), next(words)), index % 2, _WHERE

@@ -7,20 +7,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from foretoken.data.documents import Corpus, Example, appearance, shown
-from foretoken.data.problems import CLASSIFICATION, MULTIPLE_CHOICE, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, MULTIPLE_CHOICE, TOKEN_CLASSIFICATION
 from foretoken.data.splits import text_key
 
 _log = logging.getLogger(__name__)
-_ANSWERS = {CLASSIFICATION: "label", MULTIPLE_CHOICE: "answer", TOKEN_CLASSIFICATION: "tags"}
+_ANSWERS = {CLASSIFICATION: "label", MULTI_LABEL: "labels", MULTIPLE_CHOICE: "answer", TOKEN_CLASSIFICATION: "tags"}
 
 
 def warn_of_classes(corpus: Corpus, names: Sequence[str]) -> None:
     """Log a warning when classes differ in nothing that a reader would see."""
-    if corpus.problem != CLASSIFICATION:
+    if corpus.problem not in (CLASSIFICATION, MULTI_LABEL):
         return
     alike = list(_alike(names))
     if alike:
-        sizes = Counter(document.label for documents in corpus.splits.values() for document in documents)
+        sizes = Counter(
+            name for documents in corpus.splits.values() for document in documents for name in document.classes
+        )
         first = shown([f"{name!r} ({sizes[name]} documents)" for name in alike[0]])
         _log.warning(
             "%d of %d classes look like another one and are kept apart: %s; write them alike if they are one",
@@ -66,7 +68,8 @@ def warn_of_contradictions(
     for split, examples in splits.items():
         for example, key in zip(examples, keys[split], strict=True):
             other = first.setdefault(key, example)
-            if getattr(other, _ANSWERS[problem]) != getattr(example, _ANSWERS[problem]):
+            answers = (getattr(item, _ANSWERS[problem]) for item in (other, example))
+            if len({frozenset(answer) if problem == MULTI_LABEL else answer for answer in answers}) > 1:
                 contradicted.setdefault(key, (other, example))
     if contradicted:
         _log.warning(
@@ -78,12 +81,16 @@ def warn_of_contradictions(
 
 def warn_of_absent_classes(splits: Mapping[str, Sequence[Example]]) -> None:
     """Log a warning when validation or test lack classes of train."""
-    classes = {example.stratum for example in splits["train"]}
+    classes = _classes(splits["train"])
     for name in ("validation", "test"):
-        absent = sorted(classes - {example.stratum for example in splits[name]})
+        absent = sorted(classes - _classes(splits[name]))
         if absent:
             found = len(absent), len(classes), shown(absent)
             _log.warning("%s has no documents of %d of the %d classes of train: %s", name, *found)
+
+
+def _classes(examples: Sequence[Example]) -> set[str]:
+    return {name for example in examples for name in example.classes}
 
 
 def _alike(names: Sequence[str]) -> Iterator[list[str]]:

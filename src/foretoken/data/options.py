@@ -10,6 +10,7 @@ from foretoken import left
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     PROBLEMS,
     QUESTION_ANSWERING,
@@ -65,6 +66,9 @@ class DataOptions:
     label_columns: tuple[str, ...] | None = option(
         "The columns of several numbers (regression), or of one 0/1 column per label (multi-label-classification).",
         None,
+    )
+    label_separator: str | None = option(
+        "What stands between the labels of one column, e.g. ';' (multi-label-classification); lists need none.", None
     )
     encoding: str = option(
         "The encoding of text files, e.g. cp1252; auto: UTF-8, or what a byte order mark or the bytes show, which the "
@@ -132,8 +136,8 @@ class DataOptions:
         """The columns of one's own tables."""
         format = replace(self.format, encoding=self.format.encoding if self.encoding == AUTO else self.encoding)
         bad_rows = BadRows(self.bad_rows, remedy="data.bad_rows: drop")
-        texts = self.text_column, self.label_column, self.text_pair_column
-        return ColumnNames(*texts, self.problem, format, bad_rows, several=self.label_columns or ())
+        names = self.text_column, self.label_column, self.text_pair_column, self.problem
+        return ColumnNames(*names, format, bad_rows, self.label_columns or (), self.label_separator)
 
     def is_given(self, name: str) -> bool:
         """Tell whether an option has another value than its default."""
@@ -151,7 +155,6 @@ def _shares(options: DataOptions) -> list[str]:
     return [f"validation_fraction + test_fraction must be below 1, got {total:g}"] if in_range and total >= 1 else []
 
 
-_SEVERAL = (REGRESSION,)  # problems of several label columns
 _OF_OTHER_TESTS = ("validation", "test", "split", "test_fraction", "max_test")
 
 
@@ -202,8 +205,7 @@ def _source(options: DataOptions) -> list[str]:
     return problems
 
 
-_COLUMNS = ("text_column", "text_pair_column", "label_column", "label_columns")
-_OWN = ("problem", *_COLUMNS, "config_name", "encoding", "format", "bad_rows")
+_OWN = ("problem", "text_column", "text_pair_column", "label_column", "config_name", "encoding", "format", "bad_rows")
 
 
 def _unused(options: DataOptions) -> list[str]:
@@ -229,19 +231,28 @@ def _unused_by_problem(options: DataOptions) -> list[str]:
             f"{name} has no use with problem {quoted(options.problem)}, whose columns have names of their own"
             for name in columns
         ]
-    if options.text_pair_column is not None and options.problem not in (CLASSIFICATION, REGRESSION):
-        problems.append(
-            f"text_pair_column is for {CLASSIFICATION} and {REGRESSION}, got problem {quoted(options.problem)}"
-        )
-    if options.label_columns is not None and options.problem not in _SEVERAL:
-        problems.append(f"label_columns is for {', '.join(_SEVERAL)}, got problem {quoted(options.problem)}")
-    if options.labels is not None and options.problem != CLASSIFICATION:
-        problems.append(f"labels is for {CLASSIFICATION}, got problem {quoted(options.problem)}")
+    for name, allowed in _ONLY_FOR.items():
+        if options.is_given(name) and options.problem not in allowed:
+            problems.append(f"{name} is for {' and '.join(allowed)}, got problem {quoted(options.problem)}")
     return problems
+
+
+_ONLY_FOR = {
+    "text_pair_column": (CLASSIFICATION, MULTI_LABEL, REGRESSION),
+    "labels": (CLASSIFICATION, MULTI_LABEL),
+    "label_columns": (MULTI_LABEL, REGRESSION),
+    "label_separator": (MULTI_LABEL,),
+}
 
 
 def _choices(options: DataOptions) -> list[str]:
     problems = []
+    if options.label_columns and (options.is_given("label_column") or options.label_separator is not None):
+        problems.append("label_columns takes the place of label_column and label_separator; leave these out")
+    if options.label_separator is not None and not options.label_separator:
+        problems.append("label_separator: got '', expected one sign or more, e.g. ';'")
+    if options.label_columns == ():
+        problems.append("label_columns: got an empty list, expected the names of columns; or leave it out")
     if options.other != options.other.strip() or not options.other:
         problems.append(
             f"other: got {quoted(options.other)}, expected drop, or the name of a class without blanks around"
@@ -273,16 +284,9 @@ def _encodings(options: DataOptions) -> list[str]:
 
 def _columns(options: DataOptions) -> list[str]:
     roles: dict[str, str] = {CHOICES: "the choices"} if options.problem == MULTIPLE_CHOICE else {}
-    problems, several = [], options.label_columns
-    if several is not None and options.is_given("label_column"):
-        problems.append("label_column and label_columns exclude each other: leave one of them out")
-    if several is not None and (len(set(several)) < max(2, len(several)) or "" in several):
-        problems.append(
-            f"label_columns: got {quoted(list(several))}, expected the names of two columns or more, each once; one "
-            "alone is label_column"
-        )
+    problems = []
+    labels = [("label_columns", column) for column in options.label_columns or ()]
     texts = [(name, getattr(options, name)) for name in ("text_column", "text_pair_column")]
-    labels = [("label_columns", column) for column in dict.fromkeys(several or ())]
     for name, column in [*texts, *(labels or [("label_column", options.label_column)])]:
         if column in roles:
             problems.append(f"{roles[column]} and {name} are both {quoted(column)}: they must differ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 CLASSIFICATION = "classification"
+MULTI_LABEL = "multi-label-classification"
 REGRESSION = "regression"
 MULTIPLE_CHOICE = "multiple-choice"
 TOKEN_CLASSIFICATION = "token-classification"
@@ -12,6 +13,7 @@ QUESTION_ANSWERING = "question-answering"
 
 PROBLEMS: dict[str, str] = {
     CLASSIFICATION: "one class per text, or per pair of texts",
+    MULTI_LABEL: "any number of classes per text, or per pair of texts",
     REGRESSION: "one number per text, or per pair of texts",
     MULTIPLE_CHOICE: "one of the choices that each question brings along",
     TOKEN_CLASSIFICATION: "one tag per word",

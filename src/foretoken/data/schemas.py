@@ -14,6 +14,7 @@ SHARED = ("id", "part", "group")  # columns that any problem may have
 _WHERE_ANY = (*SHARED[1:], "text_pair", "mentions")  # columns that a table has where any example has one
 _COLUMNS: dict[str, tuple[str, ...]] = {
     problems.CLASSIFICATION: ("text", "text_pair", "label"),
+    problems.MULTI_LABEL: ("text", "text_pair", "labels"),
     problems.REGRESSION: ("text", "text_pair", "label"),
     problems.MULTIPLE_CHOICE: ("text", "choices", "label"),
     problems.TOKEN_CLASSIFICATION: ("words", "labels"),
@@ -21,7 +22,6 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     problems.GENERATION: ("source", "references"),
     problems.QUESTION_ANSWERING: ("question", "context", "answers", "mentions"),
 }
-_ATTRIBUTES = {"labels": "tags"}  # of an example, which a column is called otherwise than
 _LABELS = {problems.CLASSIFICATION: "label", problems.REGRESSION: "value"}  # of others it is the number of the answer
 
 
@@ -29,14 +29,16 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
     """Return the examples of a split as a table.
 
     Its columns are ``id``, ``part`` and ``group`` where any example has one, and those of the problem:
-    classification, regression: text, text_pair (where there are any), label (ClassLabel, or float; a list where regression has ``names``);
+    classification, regression: text, text_pair (where there are any), label (ClassLabel or float; where regression has
+    ``names``, a list of floats); with several labels: text, text_pair, labels;
     multiple-choice: text, choices, label; token-classification: words, labels; candidates: question, candidates,
     supports, label; generation: source, references; question-answering:
     question, context, answers (first character and the one after the last), mentions (where there are any).
     """
     import datasets
 
-    attributes = _ATTRIBUTES | {"label": _LABELS.get(problem, "answer")}
+    tags = "tags" if problem == problems.TOKEN_CLASSIFICATION else "labels"
+    attributes = {"labels": tags, "label": _LABELS.get(problem, "answer")}
     columns: dict[str, list[Any]] = {}
     for name in (*SHARED, *_COLUMNS[problem]):
         values = [getattr(example, attributes.get(name, name)) for example in examples]

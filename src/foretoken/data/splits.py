@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
 from foretoken.data.documents import E, Example
+from foretoken.data.label_sets import have_label_sets, label_sets, parted, stratified
 from foretoken.errors import ConfigError, DataError
 
 
@@ -34,6 +35,9 @@ def split_off(documents: Sequence[E], fractions: Mapping[str, float], seed: int)
     Raises:
         DataError: a class has too few groups to be in every split.
     """
+    keys = [_group(document) for document in documents]
+    if have_label_sets(documents):
+        return _parts(documents, keys, _places_by_labels(documents, keys, fractions, seed), fractions)
     place: dict[str, str] = {}
     classes = groups_by_class(documents)
     needed = len(fractions) + 1
@@ -44,7 +48,20 @@ def split_off(documents: Sequence[E], fractions: Mapping[str, float], seed: int)
     )
     for groups in classes.values():
         place.update(_assign(groups, fractions, seed))
-    keys = [_group(document) for document in documents]
+    return _parts(documents, keys, place, fractions)
+
+
+def _places_by_labels(
+    documents: Sequence[Example], keys: Sequence[str], fractions: Mapping[str, float], seed: int
+) -> dict[str, str]:
+    sets, needed = label_sets(keys, documents), len(fractions) + 1
+    refuse_small_classes({"": len(sets)}, needed, f"train and {' and '.join(fractions)} need {needed}")
+    return parted(sets, fractions, sorted(sets, key=lambda key: digest(seed, key)), seed)
+
+
+def _parts(
+    documents: Sequence[E], keys: Sequence[str], place: Mapping[str, str], fractions: Mapping[str, float]
+) -> tuple[list[E], dict[str, list[E]]]:
     parts: dict[str, list[E]] = {name: [] for name in ("", *fractions)}
     for key, document in zip(keys, documents, strict=True):
         parts[place.get(key, "")].append(document)
@@ -101,6 +118,8 @@ def subsample(documents: Sequence[E], maximum: int | None, seed: int, option: st
     """
     if maximum is None or len(documents) <= maximum:
         return documents
+    if have_label_sets(documents):
+        return _subsample_of_label_sets(documents, maximum, seed)
     sizes = Counter(document.stratum for document in documents)
     if maximum < len(sizes):
         raise ConfigError(f"{option}={maximum} is below the number of classes ({len(sizes)}); ask for at least that")
@@ -110,6 +129,16 @@ def subsample(documents: Sequence[E], maximum: int | None, seed: int, option: st
         if quota[document.stratum] > 0:
             quota[document.stratum] -= 1
             kept.add(document.id)
+    return [document for document in documents if document.id in kept]
+
+
+def _subsample_of_label_sets(documents: Sequence[E], maximum: int, seed: int) -> Sequence[E]:
+    """Return so many documents, every label in proportion as far as can be, in their old order."""
+    sets = label_sets([document.id for document in documents], documents)
+    order = sorted(sets, key=lambda key: digest(seed, key))
+    share = maximum / len(order)
+    parts = stratified(sets, [share, 1 - share], order, seed)
+    kept = {*sorted(order, key=lambda key: parts[key])[:maximum]}  # the parts may be a few documents off their shares
     return [document for document in documents if document.id in kept]
 
 

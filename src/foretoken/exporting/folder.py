@@ -15,6 +15,7 @@ from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
 from foretoken.options import to_dict
+from foretoken.training.problems.regression import Regression
 
 CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
 FORMAT = 1
@@ -87,7 +88,8 @@ def config_of(predictor: Predictor, **more: Any) -> JsonObject:
 def answers_of(predictor: Predictor) -> JsonObject:
     """Return what differs between the adapters of one model: labels, recalibration, the scale of numbers."""
     scaling, problem = predictor.scaling, predictor.problem
-    return {"labels": predictor.labels, "scaling": None if scaling is None else scaling.to_dict(), **problem.facts}
+    targets = {"targets": problem.targets.to_dict()} if isinstance(problem, Regression) else {}
+    return {"labels": predictor.labels, "scaling": None if scaling is None else scaling.to_dict()} | targets
 
 
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:

@@ -64,7 +64,7 @@ class Graph(nn.Module):
         return ("logits", "probabilities") if self.has_probabilities else ("logits",)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
-        """(B, N) -> logits (B, C), or (B, N, C) of tags, and the probabilities (B, C); numbers as the data have them."""
+        """(B, N) -> logits (B, C), (B, N, C) of tags, or numbers in the units of the data; and probabilities (B, C)."""
         more = {} if token_type_ids is None else {TYPES: token_type_ids}
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **more).logits.float()
         if self.has_numbers:

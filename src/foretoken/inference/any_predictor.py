@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,9 +18,11 @@ from foretoken.inference.predictor import (
     predict_rows,
     rows_without_tokens,
 )
+from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, load, texts_of, word_counts
 from foretoken.training.problems import Problem
+from foretoken.training.problems.classification import TextProblem
 from foretoken.training.run.card import CARD, read_card
 from foretoken.training.tokens.encode import Truncation, count_lengths, describe
 
@@ -38,6 +40,7 @@ class BaselinePredictor:
     problem: Problem
     columns: Mapping[str, Any] = field(default_factory=dict)
     scaling: Scaling | None = None
+    unscaled_decision: Decision | None = None
     max_length: int | None = None
     source: str = ""  # there is no pretrained model
 
@@ -48,6 +51,14 @@ class BaselinePredictor:
 
 
 AnyPredictor: TypeAlias = Predictor | BaselinePredictor
+
+
+def posed(predictor: AnyPredictor, *, scaled: bool = True) -> Problem:
+    """Return the problem whose decision is for the probabilities as they are answered, scaled or not."""
+    problem = predictor.problem
+    if scaled or predictor.scaling is None or not isinstance(problem, TextProblem):
+        return problem
+    return replace(problem, decision=predictor.unscaled_decision)
 
 
 def load_predictor(
@@ -113,7 +124,7 @@ def answer_rows(
         others = table.select([row for row in range(len(names)) if row not in reasons])
         return answer_rows(predictor, others, bad_rows, **settings)
     log.info(describe(truncation, predictor.max_length))
-    said = predictor.problem.to_json(outputs, table) if names else []
+    said = posed(predictor, scaled=settings.get("scaled", True)).to_json(outputs, table) if names else []
     answers = {number: {"id": name} | answer for number, name, answer in zip(numbers, names, said, strict=True)}
     return [answer for _, answer in sorted((bad | answers).items())]
 
@@ -124,4 +135,4 @@ def _load_baseline(folder: Path) -> BaselinePredictor:
     outputs = 1 if problem is None else len(problem.labels) or 1
     if problem is None or len(baseline.bias) != outputs:
         raise AdapterError(f"{folder}: {CARD} does not fit the baseline beside it; copy both again, or train again")
-    return BaselinePredictor(baseline, problem, columns=card.columns, scaling=card.scaling)
+    return BaselinePredictor(baseline, problem, card.columns, card.scaling, card.unscaled_decision)

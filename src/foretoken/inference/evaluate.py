@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from foretoken.data.load import load_data
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, atomic_file
-from foretoken.inference.any_predictor import AnyPredictor, load_predictor, predict_table
+from foretoken.inference.any_predictor import AnyPredictor, load_predictor, posed, predict_table
 from foretoken.training.recipe.recipe import Recipe, as_begun, checked
 from foretoken.training.run import record as records
 from foretoken.training.run.fingerprint import of_data, refuse_changes
 from foretoken.training.run.folder import PREDICTIONS, held
 from foretoken.training.run.model_card import write_model_card
-from foretoken.training.run.results import Prediction, measures, prediction_of
+from foretoken.training.run.results import Fitted, Prediction, measures, prediction_of
 from foretoken.training.tokens.encode import describe
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def predicted(
     )
     log.info(describe(truncation, predictor.max_length))
     table = documents.add_column("length", lengths).add_column("position", list(range(len(lengths))))
-    labels = predictor.problem.labels_of(documents)
-    return prediction_of(predictor.problem, table, outputs, labels, time.perf_counter() - began)
+    labels, problem = predictor.problem.labels_of(documents), posed(predictor, scaled=scaled)
+    return prediction_of(problem, table, outputs, labels, time.perf_counter() - began)
 
 
 def measure_test(recipe: Recipe, *, accept_changed: bool = False) -> JsonObject:
@@ -82,7 +82,8 @@ def _measure_test(recipe: Recipe, *, accept_changed: bool) -> JsonObject:
         scaled=False,
     )
     _append(recipe.run_folder / PREDICTIONS, outcome.table("test"))
-    found = measures({"test": outcome}, predictor.scaling)
+    fitted = Fitted(predictor.scaling, getattr(predictor.problem, "decision", None), predictor.unscaled_decision)
+    found = measures({"test": outcome}, fitted)
     scaling = record.get("scaling", {}) | found.pop("scaling", {})
     whole = records.RunRecord(recipe.run_folder, record)
     whole.update(**found, **({"scaling": scaling} if scaling else {}))

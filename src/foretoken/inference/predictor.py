@@ -30,6 +30,7 @@ from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import DEMO_MODEL, resolve_source
 from foretoken.machine.precision import fastest_precision
 from foretoken.methods.base import ForetokenConfig
+from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.tfidf import VOCABULARY
@@ -71,6 +72,7 @@ class Predictor:
     Attributes:
         columns: what the columns were called in the training data, by the names of the recipe's keys.
         scaling: of the probabilities, fitted on the validation documents of training; None where none was.
+        unscaled_decision: what is answered for the probabilities without the scaling.
     """
 
     model: PreTrainedModel | PeftModel
@@ -80,6 +82,7 @@ class Predictor:
     columns: Mapping[str, Any] = field(default_factory=dict)
     chunks: ChunkOptions | None = None
     scaling: Scaling | None = None
+    unscaled_decision: Decision | None = None
     precision: str = "fp32"
 
     @property
@@ -330,6 +333,7 @@ def _ready(
         columns=card.columns,
         chunks=card.recipe.chunks,
         scaling=card.scaling,
+        unscaled_decision=card.unscaled_decision,
     )
 
 

@@ -18,15 +18,17 @@ from foretoken.metrics.selective import aurc
 Classes = NDArray[np.int64]
 
 
-def classification_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bins: int = 15) -> dict[str, float]:
+def classification_metrics(
+    probabilities: ArrayLike, labels: ArrayLike, predicted: ArrayLike | None = None, *, n_bins: int = 15
+) -> dict[str, float]:
     """Return the metrics of :func:`~foretoken.metrics.metric_names`, except the loss.
 
-    They are of probabilities (n, C) against labels (n,). The predicted class is that of the largest
-    probability, the first one of equals. Precision, recall, F1 and the Matthews correlation are scikit-learn's: a
-    ratio without cases is 0, and the macro mean is over the classes that are predicted or labelled at all. With two
-    classes there are ``precision``, ``recall`` and ``f1`` of class 1, and the area under its ROC curve. All
-    calibration errors have ``n_bins`` bins, except that ``ece_upper_edge`` keeps the 10 of the code that it is to be
-    compared with.
+    They are of probabilities (n, C) against labels (n,). The predicted class is that of ``predicted`` (n,), or of the
+    largest probability, the first one of equals; what is said of the probabilities is always of the latter.
+    Precision, recall, F1 and the Matthews correlation are scikit-learn's: a ratio without cases is 0, and the macro
+    mean is over the classes that are predicted or labelled at all. With two classes there are ``precision``,
+    ``recall`` and ``f1`` of class 1, and the area under its ROC curve. All calibration errors have ``n_bins`` bins,
+    except that ``ece_upper_edge`` keeps the 10 of the code that it is to be compared with.
 
     Raises :class:`~foretoken.errors.DataError` for unusable predictions, and
     :class:`~foretoken.errors.ConfigError` for ``n_bins`` below 1.
@@ -38,7 +40,8 @@ def classification_metrics(probabilities: ArrayLike, labels: ArrayLike, *, n_bin
     check_n_bins(n_bins)
     scores, truth = checked_predictions(probabilities, labels)
     ranking = {"roc_auc": roc_auc(scores[:, 1], truth)} if scores.shape[1] == 2 else {}
-    return _agreement(truth, scores.argmax(axis=1), scores.shape[1]) | ranking | _calibration(scores, truth, n_bins)
+    classes = scores.argmax(axis=1) if predicted is None else np.asarray(predicted, dtype=np.int64)
+    return _agreement(truth, classes, scores.shape[1]) | ranking | _calibration(scores, truth, n_bins)
 
 
 def roc_auc(scores: ArrayLike, truth: Classes) -> float:

@@ -1,4 +1,4 @@
-"""How close predicted numbers are to the true ones, and whether they rank alike; the scale on which they are trained."""
+"""How close predicted numbers are to the true ones, and whether they rank alike; the scale they are trained on."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from foretoken.errors import DataError, cut, quoted
 from foretoken.metrics.checks import checked_predictions, checked_probabilities
+from foretoken.metrics.multi_label import checked_label_scores, label_logits
 from foretoken.metrics.scores import SMALLEST_PROBABILITY
 
 Kind: TypeAlias = Literal["temperature", "vector"]
+Link: TypeAlias = Literal["softmax", "sigmoid"]
 Array = NDArray[np.float64]
 
 _HIGHEST_TEMPERATURE = 20.0
@@ -25,7 +27,8 @@ class Scaling:
     """A fitted map of logits z (n, C) to weight * z + bias, before the softmax.
 
     Of kind "temperature", equation (9) of Guo et al., there is one weight, 1 / T, and the bias is 0: no prediction
-    changes, only its confidence. Of kind "vector" there is a weight and a bias for each of C classes.
+    changes, only its confidence. Of kind "vector" there is a weight and a bias for each of C classes. Where documents
+    may have several labels, the ``link`` is the sigmoid of each label, and "vector" is Platt's scaling of each.
 
     Raises :class:`~foretoken.errors.DataError` for another kind, numbers that are not finite, or the wrong
     number of them.
@@ -37,6 +40,7 @@ class Scaling:
     kind: Kind
     weight: tuple[float, ...]
     bias: tuple[float, ...]
+    link: Link = "softmax"
 
     def __post_init__(self) -> None:
         """Refuse what no fit returns."""
@@ -60,13 +64,17 @@ class Scaling:
 
         Raises :class:`~foretoken.errors.DataError` for unusable probabilities and another number of classes.
         """
-        scores = checked_probabilities(probabilities)
+        is_softmax = self.link == "softmax"
+        scores = checked_probabilities(probabilities) if is_softmax else np.asarray(probabilities, dtype=float)
         if self.kind == "vector" and scores.shape[1] != len(self.weight):
             raise DataError(
                 f"scaling: fitted for {len(self.weight)} classes, but the probabilities have {scores.shape[1]};"
                 " fit it anew for these classes"
             )
-        return np.exp(_log_softmax(_logits(scores) * np.array(self.weight) + np.array(self.bias)))
+        weight, bias = np.array(self.weight), np.array(self.bias)
+        if is_softmax:
+            return np.exp(_log_softmax(_logits(scores) * weight + bias))
+        return _sigmoid(label_logits(scores) * weight + bias)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers for JSON: the temperature, or the weight and bias of each class.
@@ -74,9 +82,10 @@ class Scaling:
         >>> Scaling("temperature", weight=(0.5,), bias=(0.0,)).to_dict()
         {'kind': 'temperature', 'temperature': 2.0}
         """
+        link = {} if self.link == "softmax" else {"link": self.link}
         if self.kind == "temperature":
-            return {"kind": self.kind, "temperature": 1 / self.weight[0]}
-        return {"kind": self.kind, "weight": list(self.weight), "bias": list(self.bias)}
+            return {"kind": self.kind, "temperature": 1 / self.weight[0]} | link
+        return {"kind": self.kind, "weight": list(self.weight), "bias": list(self.bias)} | link
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Scaling:
@@ -85,12 +94,13 @@ class Scaling:
         Raises :class:`~foretoken.errors.DataError` for missing or unknown keys, and for values that are no numbers.
 
         >>> Scaling.from_dict({"kind": "temperature", "temperature": 2.0})
-        Scaling(kind='temperature', weight=(0.5,), bias=(0.0,))
+        Scaling(kind='temperature', weight=(0.5,), bias=(0.0,), link='softmax')
         """
         kind: Any = values.get("kind") if isinstance(values, Mapping) else None
         if kind not in tuple(_KEYS):
             raise DataError(f"scaling: got {quoted(values)}; expected a mapping of kind 'temperature' or 'vector'")
-        if set(values) != _KEYS[kind]:
+        link: Any = values.get("link", "softmax")
+        if set(values) - {"link"} != _KEYS[kind] or link not in ("softmax", "sigmoid"):
             keys = cut(", ".join(sorted(values)), 100)
             raise DataError(f"scaling: keys are {keys}; expected {', '.join(sorted(_KEYS[kind]))}")
         try:
@@ -99,7 +109,7 @@ class Scaling:
         except (TypeError, ValueError, ArithmeticError) as error:
             reason = cut(str(error), 100)
             raise DataError(f"scaling: {quoted(dict(values))} does not hold usable numbers: {reason}") from error
-        return cls(kind, weight, bias)
+        return cls(kind, weight, bias, link)
 
 
 def fit_temperature(probabilities: ArrayLike, labels: ArrayLike) -> Scaling:
@@ -140,10 +150,42 @@ def fit_vector(probabilities: ArrayLike, labels: ArrayLike) -> Scaling:
     return Scaling("vector", _floats(weight), _floats(bias))
 
 
+def fit_label_scaling(kind: Kind, probabilities: ArrayLike, truth: ArrayLike) -> Scaling:
+    """Return the scaling of the probabilities of several labels (n, L) that makes them fit 0 and 1 (n, L) best.
+
+    As :func:`fit_temperature` with one temperature for all labels, or as :func:`fit_vector` with a weight, which stays
+    above 0, and a bias for each: a label that no validation document has keeps its weight.
+
+    Raises:
+        DataError: the probabilities are not usable.
+
+    >>> scaling = fit_label_scaling("vector", [[0.6, 0.1]] * 100, [[1, 0]] * 30 + [[0, 0]] * 70)
+    >>> scaling.apply([[0.6, 0.1]]).round(1).tolist()
+    [[0.3, 0.0]]
+    """
+    scores, right = checked_label_scores(probabilities, truth)
+    logits, labels = label_logits(scores), scores.shape[1]
+    is_shared = kind == "temperature"
+    start = np.array([1.0]) if is_shared else np.repeat([1.0, 0.0], labels)
+
+    def objective(values: Array) -> tuple[float, Array]:
+        weight, bias = (values, np.zeros(1)) if is_shared else np.split(values, 2)
+        scaled = logits * weight + bias
+        loss, error = np.logaddexp(0, scaled) - right * scaled, _sigmoid(scaled) - right
+        by_weight, by_bias = (error * logits).sum(axis=0), error.sum(axis=0)
+        gradient = by_weight.sum(keepdims=True) if is_shared else np.concatenate([by_weight, by_bias])
+        total = loss.sum() + ((values - start) ** 2).sum() / 2
+        return total / len(logits), (gradient + values - start) / len(logits)
+
+    lowest = 1 / _HIGHEST_TEMPERATURE
+    bounds = [(lowest, None)] * (1 if is_shared else labels) + [(None, None)] * (0 if is_shared else labels)
+    values = minimized(objective, start, bounds)
+    weight, bias = (values, np.zeros(1)) if is_shared else np.split(values, 2)
+    return Scaling(kind, _floats(weight), _floats(bias), "sigmoid")
+
+
 def _fit(probabilities: ArrayLike, labels: ArrayLike, *, shared: bool) -> Array:
     """Minimise the penalised negative log-likelihood; return weights and biases (2 C,), or a shared weight (1,)."""
-    from scipy.optimize import minimize
-
     scores, truth = checked_predictions(probabilities, labels)
     logits, one_hot = _logits(scores), np.eye(scores.shape[1])[truth]
     start = np.array([1.0]) if shared else np.repeat([1.0, 0.0], scores.shape[1])
@@ -158,8 +200,19 @@ def _fit(probabilities: ArrayLike, labels: ArrayLike, *, shared: bool) -> Array:
         return loss / len(logits), (gradient + values - start) / len(logits)
 
     lowest = [(1 / _HIGHEST_TEMPERATURE, None)] if shared else None
+    return minimized(objective, start, lowest)
+
+
+def minimized(objective: Callable[[Array], tuple[float, Array]], start: Array, bounds: Any) -> Array:
+    """Return where a smooth function, which also returns its gradient, is lowest."""
+    from scipy.optimize import minimize
+
     options = {"maxiter": 1000, "ftol": 1e-14, "gtol": 1e-9}
-    return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=lowest, options=options).x
+    return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+
+
+def _sigmoid(logits: Array) -> Array:
+    return 0.5 * (1 + np.tanh(logits / 2))
 
 
 def _floats(values: Iterable[Any]) -> tuple[float, ...]:

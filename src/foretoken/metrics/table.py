@@ -8,13 +8,15 @@ from typing import NamedTuple
 from foretoken.errors import ConfigError, did_you_mean
 
 _CLASSES = ("classification",)
+_SETS = ("multi-label-classification",)
+_BOTH = (*_CLASSES, *_SETS)
 _CHOICES = ("multiple-choice", "candidates")
 _TAGS = ("token-classification",)
 _NUMBERS = ("regression",)
 _TEXTS = ("generation",)
 _ANSWERS = ("question-answering",)
 
-PROBLEMS = (*_CLASSES, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_ANSWERS)
+PROBLEMS = (*_CLASSES, *_SETS, *_NUMBERS, *_CHOICES, *_TAGS, *_TEXTS, *_ANSWERS)
 
 
 SCORE, AS_ACCURACY, CALIBRATION, ERROR = "score", "as-accuracy", "calibration", "error"
@@ -27,8 +29,8 @@ class Metric(NamedTuple):
         title: what it is called.
         greater_is_better: which way is better.
         problems: those whose every task has it.
-        group: where it is shown: among the scores (in percent); not at all, as it equals accuracy where a document
-            has one label; among what is said of the probabilities; or as an error.
+        group: where it is shown: among the scores (in percent); not at all, where it equals accuracy, as it does where
+            a document has one label; among what is said of the probabilities; or as an error.
         short: its heading where there is little room; by default the title.
     """
 
@@ -46,12 +48,17 @@ class Metric(NamedTuple):
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("Accuracy", True, (*_CLASSES, *_CHOICES, *_TAGS)),
-    "precision_micro": Metric("Precision (micro)", True, _CLASSES, AS_ACCURACY, "P (micro)"),
-    "recall_micro": Metric("Recall (micro)", True, _CLASSES, AS_ACCURACY, "R (micro)"),
-    "f1_micro": Metric("F1 (micro)", True, _CLASSES, AS_ACCURACY),
-    "precision_macro": Metric("Precision (macro)", True, _CLASSES, short="P (macro)"),
-    "recall_macro": Metric("Recall (macro)", True, _CLASSES, short="R (macro)"),
-    "f1_macro": Metric("F1 (macro)", True, (*_CLASSES, *_TAGS)),
+    "precision_micro": Metric("Precision (micro)", True, _BOTH, AS_ACCURACY, "P (micro)"),
+    "recall_micro": Metric("Recall (micro)", True, _BOTH, AS_ACCURACY, "R (micro)"),
+    "f1_micro": Metric("F1 (micro)", True, _BOTH, AS_ACCURACY),
+    "precision_macro": Metric("Precision (macro)", True, _BOTH, short="P (macro)"),
+    "recall_macro": Metric("Recall (macro)", True, _BOTH, short="R (macro)"),
+    "f1_macro": Metric("F1 (macro)", True, (*_BOTH, *_TAGS)),
+    "precision_samples": Metric("Precision (samples)", True, _SETS, short="P (samples)"),
+    "recall_samples": Metric("Recall (samples)", True, _SETS, short="R (samples)"),
+    "f1_samples": Metric("F1 (samples)", True, _SETS),
+    "map": Metric("Mean average precision", True, _SETS, short="mAP"),
+    "subset_accuracy": Metric("Subset accuracy", True, _SETS),
     "precision": Metric("Precision", True, (*_CLASSES, *_TAGS), short="P"),
     "recall": Metric("Recall", True, (*_CLASSES, *_TAGS), short="R"),
     "f1": Metric("F1", True, (*_CLASSES, *_TAGS)),
@@ -60,15 +67,15 @@ METRICS: dict[str, Metric] = {
     # In classification the next two are extras of a task: MRPC and QQP; MultiRC.
     "accuracy_f1": Metric("Mean of accuracy and F1", True, (), short="(Accuracy + F1) / 2"),
     "exact_match": Metric("Exact match", True, (*_TEXTS, *_ANSWERS)),
-    "ece": Metric("Expected calibration error", False, (*_CLASSES, *_CHOICES), CALIBRATION, "ECE"),
+    "ece": Metric("Expected calibration error", False, (*_BOTH, *_CHOICES), CALIBRATION, "ECE"),
     "ece_mass": Metric("Expected calibration error (equal mass)", False, _CLASSES, CALIBRATION, "ECE (equal mass)"),
     "ece_upper_edge": Metric(
         "Expected calibration error (upper edges)", False, _CLASSES, CALIBRATION, "ECE (upper edges)"
     ),
     "mce": Metric("Maximum calibration error", False, _CLASSES, CALIBRATION, "MCE"),
-    "ece_classwise": Metric("Classwise calibration error", False, _CLASSES, CALIBRATION, "ECE (classwise)"),
-    "brier": Metric("Brier score", False, (*_CLASSES, *_CHOICES), CALIBRATION, "Brier"),
-    "nll": Metric("Negative log-likelihood", False, (*_CLASSES, *_CHOICES), CALIBRATION, "NLL"),
+    "ece_classwise": Metric("Classwise calibration error", False, _BOTH, CALIBRATION, "ECE (classwise)"),
+    "brier": Metric("Brier score", False, (*_BOTH, *_CHOICES), CALIBRATION, "Brier"),
+    "nll": Metric("Negative log-likelihood", False, (*_BOTH, *_CHOICES), CALIBRATION, "NLL"),
     "aurc": Metric("Area under the risk-coverage curve", False, (*_CLASSES, *_CHOICES), CALIBRATION, "AURC"),
     "pearson": Metric("Pearson correlation", True, _NUMBERS, short="Pearson"),
     "spearman": Metric("Spearman correlation", True, _NUMBERS, short="Spearman"),
@@ -151,5 +158,5 @@ def check_metric(
 def _check(num_classes: int | None, problem: str) -> None:
     if problem not in PROBLEMS:
         raise ConfigError(f"no problem {problem!r}{did_you_mean(problem, PROBLEMS)}; known: {', '.join(PROBLEMS)}")
-    if problem in _CLASSES and num_classes is not None and num_classes < 2:
-        raise ConfigError(f"num_classes is {num_classes}; classification needs at least 2")
+    if problem in _BOTH and num_classes is not None and num_classes < 2:
+        raise ConfigError(f"num_classes is {num_classes}; {problem} needs at least 2")

@@ -93,7 +93,7 @@ class Prediction:
         probabilities: of the labels (C,), scaled as fitted in training; None for regression.
         tokens: how many were read.
         truncated: whether the document was longer.
-        numbers: for regression what ``foretoken predict`` says: ``value`` or ``values``, and ``std`` where it is fitted.
+        numbers: for regression what ``foretoken predict`` says: ``value`` or ``values``, and ``std`` if it is fitted.
     """
 
     labels: tuple[str, ...]

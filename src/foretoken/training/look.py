@@ -9,7 +9,7 @@ from typing import Any
 
 from foretoken.data.load import Loaded, load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
 from foretoken.errors import CombinedDataError, ForetokenError, RecipeError, lines_of
 from foretoken.options import Errors, build
 from foretoken.training.recipe.reading import add_plain_errors
@@ -131,6 +131,11 @@ def counts_of(data: Loaded) -> dict[str, Counter[str]]:
     """Return how often every class, or type of entity, occurs in each split; nothing for other problems."""
     if data.problem == CLASSIFICATION:
         return {name: Counter(data.labels[number] for number in split["label"]) for name, split in data.splits.items()}
+    if data.problem == MULTI_LABEL:
+        return {
+            name: Counter(data.labels[number] for numbers in split["labels"] for number in numbers)
+            for name, split in data.splits.items()
+        }
     if data.problem != TOKEN_CLASSIFICATION:
         return {}
     begin = {number: tag[2:] for number, tag in enumerate(data.labels) if tag.startswith("B-")}

@@ -12,7 +12,9 @@ Either way the shares of one optimiser step sum to one, and the mean over proces
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -28,6 +30,25 @@ from foretoken.tuner.forward.model_hooks import find_model_hooks
 log = logging.getLogger(__name__)
 # before, the Trainer took the first label of an encoder-decoder for no target either
 DECODERS_ARE_ALIGNED = Version(transformers.__version__) >= Version("5.15")
+
+
+_IS_ADDED_BY_CALLER = ContextVar("is_added_by_caller", default=False)
+
+
+@contextmanager
+def added_by_caller() -> Iterator[None]:
+    """While it is entered, whoever runs a model computes the loss, and adds the auxiliary one to it."""
+    token = _IS_ADDED_BY_CALLER.set(True)
+    try:
+        yield
+    finally:
+        _IS_ADDED_BY_CALLER.reset(token)
+
+
+def with_auxiliary_loss(loss: Tensor, model: nn.Module) -> Tensor:
+    """Return a loss that was computed outside of a model in training, and the model's auxiliary loss, if any."""
+    auxiliary = auxiliary_loss_of(model) if model.training and torch.is_grad_enabled() else None
+    return loss if auxiliary is None else loss + auxiliary.to(device=loss.device, dtype=loss.dtype)
 
 
 def auxiliary_loss_of(model: nn.Module) -> Tensor | None:
@@ -69,7 +90,7 @@ class AddedLoss:
 
     def warn_once(self) -> None:
         """Warn that somebody else computes the loss."""
-        if self.has_warned or torch.compiler.is_compiling():
+        if self.has_warned or torch.compiler.is_compiling() or _IS_ADDED_BY_CALLER.get():
             return
         self.has_warned = True
         log.warning(

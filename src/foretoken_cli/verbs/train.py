@@ -14,6 +14,7 @@ from foretoken_cli.parser import parse_known
 
 _SHOWN = {
     "classification": ("accuracy", "f1_macro", "ece"),
+    "multi-label-classification": ("f1_micro", "f1_macro", "map"),
     "regression": ("pearson", "spearman", "mse"),
     "multiple-choice": ("accuracy", "ece", "nll"),
     "token-classification": ("precision", "recall", "f1"),

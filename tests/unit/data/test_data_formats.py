@@ -220,7 +220,7 @@ def test_a_decimal_comma_is_read_where_it_is_certain(tmp_path):
         ("a.csv", "text,label,id,id\na,x,1,2\n", r":1: has column 'id' more than once"),
         ("a.csv", "text,label\na,x,more\n", r":2: the row has 3 fields, expected 2"),
         ("a.csv", 'text,label\n"a" b,x\n', r":2: malformed row.*data\.format\.quoting: none"),
-        ("a.train", "__label__a x\n__label__a __label__b y\n", r":2: has 2 labels \(a, b\), expected one"),
+        ("a.train", "__label__a x\n__label__a __label__b y\n", r":2: column .label. holds .*set problem: multi-label"),
         ("a.json", '[["a", "x"]]', r":item 1: got a JSON list, expected an object"),
         ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], r": the gzip archive is damaged"),
         ("a.csv.gz", gzip.compress(b"x" * 3000, mtime=0), r": unpacks to more than 2,000 bytes"),

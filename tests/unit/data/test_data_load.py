@@ -212,5 +212,7 @@ def test_load_examples_uses_the_given_class_numbers(tmp_path):
 
 
 def test_data_of_another_problem_cannot_keep_some_labels():
-    with pytest.raises(ConfigError, match="labels is for classification, got data for regression"):
+    with pytest.raises(
+        ConfigError, match="labels is for classification and multi-label-classification, got data for regression"
+    ):
         keep_labels(Corpus(problem="regression"), ["1", "2"])

@@ -172,7 +172,10 @@ def test_a_hub_or_saved_table_of_pairs_numbers_and_choices(tmp_path, monkeypatch
         numbers = {"problem": "regression", "label_column": "score", "text_pair_column": "other"}
         assert load_data(DataOptions(path=path, **numbers)).splits["train"].column_names[2:] == ["text_pair", "label"]
         assert sizes(load_data(DataOptions(path=path, problem="multiple-choice"))) == [32, 4, 4]
-        with pytest.raises(ConfigError, match=r"such a table is read for classification, regression, multiple-choice"):
+        with pytest.raises(
+            ConfigError,
+            match=r"such a table is read for classification, multi-label-classification, regression, multiple-choice",
+        ):
             load_data(DataOptions(path=path, problem="token-classification"))
 
 

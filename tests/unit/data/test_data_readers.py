@@ -125,7 +125,11 @@ def test_a_missing_column_names_the_columns_there_are(tmp_path, name, text):
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", }\n', (":2:15: malformed JSON",)),
         ("a.jsonl", '{"text": "a", "label": 1}\n[1]\n', (":2: got a JSON list, expected an object",)),
         ("a.jsonl", '{"text": "a", "label": null}\n', (":1: column 'label' has no value",)),
-        ("a.jsonl", '{"text": "a", "label": [1]}\n', (":1: column 'label' holds list",)),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": [1]}\n',
+            (":1: column 'label' holds [1], expected one class", "multi-label"),
+        ),
         ("a.jsonl", '{"text": null, "label": 1}\n', (":1: column 'text' has no value",)),
         ("a.jsonl", '{"text": 5, "label": 1}\n', (":1: column 'text' holds int",)),
         ("a.json", '[{"text": "a", "label": 1},\n {"text" "b"}]', (":2:10: malformed JSON",)),
@@ -151,6 +155,7 @@ def test_errors_name_file_line_and_column(tmp_path, name, content, parts):
 
 RECORDS = {
     "classification": {"text": "a", "label": "x"},
+    "multi-label-classification": {"text": "a", "label": ["x", "y"]},
     "regression": {"text": "a", "label": 1.5},
     "generation": {"text": "a", "label": "b"},
     "multiple-choice": {"text": "a", "choices": ["b", "c"], "label": 1},

@@ -19,6 +19,7 @@ def shares(count):
 
 PREDICTED = {  # outputs and labels of twelve rows
     "classification": (np.array([shares(3) for _ in range(12)]), np.arange(12) % 3),
+    "multi-label-classification": (CHANCE.random((12, 3)), CHANCE.integers(0, 2, (12, 3))),
     "regression": (CHANCE.normal(size=12), CHANCE.normal(size=12)),
     "multiple-choice": ([shares(2 + row % 3) for row in range(12)], np.arange(12) % 2),
     "candidates": ([shares(4) for _ in range(12)], np.arange(12) % 4),
@@ -29,7 +30,11 @@ PREDICTED = {  # outputs and labels of twelve rows
         [Truth("a plane lands", ["a plane"]), Truth("a plane lands", ["plane"])] * 6,
     ),
 }
-LABELS = {"classification": ["no", "yes", "maybe"], "token-classification": TAGS}
+LABELS = {
+    "classification": ["no", "yes", "maybe"],
+    "multi-label-classification": ["no", "yes", "maybe"],
+    "token-classification": TAGS,
+}
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import logging
 import math
 import re
@@ -12,7 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from foretoken.data.documents import Document, E, is_empty, is_readable, refuse_repeated_id, shown
-from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING, REGRESSION
+from foretoken.data.problems import (
+    CANDIDATES,
+    CLASSIFICATION,
+    MULTI_LABEL,
+    MULTIPLE_CHOICE,
+    QUESTION_ANSWERING,
+    REGRESSION,
+)
 from foretoken.data.readers.encodings import BAD_BYTE
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.notes import note
@@ -30,6 +39,8 @@ _FIXED = (CHOICES, *CANDIDATE_COLUMNS, ANSWER, QUESTION, CONTEXT, ANSWERS)
 _NAMED = " (in your own data, text_column and label_column may name others)"
 OPTIONAL = ("id",)  # columns that are read where they are
 ERROR, DROP = "error", "drop"  # what rows that are not usable come to
+_SEPARATORS = (";", "|", ",", "\n", "\t")  # that may stand between the labels of one column
+_ABSENT, _PRESENT = ("0", "0.0", "false", "no"), ("1", "1.0", "true", "yes")  # what columns of one label each hold
 V = TypeVar("V")
 
 
@@ -88,7 +99,7 @@ class BadRows:
 class ColumnNames:
     """The columns of a table that are read; ``label`` None: the rows are yet to be predicted.
 
-    ``several`` are the columns of the label in the place of ``label``. ``bad_rows`` takes the rows that are not usable; ``check`` raises a DataError for an example that is not.
+    ``bad_rows`` takes the rows that are not usable; ``check`` raises a DataError for an example that is not.
 
     >>> ColumnNames("question", "answer", problem="multiple-choice").needed
     ['question', 'answer', 'choices']
@@ -100,13 +111,9 @@ class ColumnNames:
     problem: str = CLASSIFICATION
     format: FileFormat = field(default_factory=FileFormat)
     bad_rows: BadRows = field(default_factory=BadRows, compare=False)
+    label_columns: tuple[str, ...] = ()
+    label_separator: str | None = None
     check: Callable[[Any], object] | None = field(default=None, compare=False)
-    several: tuple[str, ...] = ()
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The columns of the label; none where the rows are yet to be predicted."""
-        return () if self.label is None else self.several or (self.label,)
 
     @property
     def needed(self) -> list[str]:
@@ -116,7 +123,8 @@ class ColumnNames:
         if self.problem == CANDIDATES:
             return [*CANDIDATE_COLUMNS, *([] if self.label is None else [ANSWER])]
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
-        return [name for name in (self.text, *self.labels, self.text_pair, choices) if name is not None]
+        labels = self.label_columns if self.label is not None and self.label_columns else (self.label,)
+        return [name for name in (self.text, *labels, self.text_pair, choices) if name is not None]
 
 
 def is_column_number(name: str) -> bool:
@@ -210,16 +218,15 @@ def documents_from_rows(source: Path | str, rows: Iterable[Row], columns: Column
 
 
 def _document(columns: ColumnNames, where: str, values: Mapping[str, object], number: int) -> Document:
-    label = columns.label
-    is_number = columns.problem == REGRESSION
-    numbers = [label_value(where, values[name], name) for name in columns.labels] if is_number else []
+    label, problem = columns.label, columns.problem
     return not_empty(
         Document(
             id=row_id(where, values, number),
             text=text_value(where, values[columns.text], columns.text),
             text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
-            label=None if label is None or is_number else label_name(where, values[label], label),
-            value=tuple(numbers) if columns.several and numbers else next(iter(numbers), None),
+            label=label_name(where, values[label], label) if label is not None and problem == CLASSIFICATION else None,
+            value=label_numbers(columns, where, values) if label is not None and problem == REGRESSION else None,
+            labels=labels_of_row(columns, where, values) if label is not None and problem == MULTI_LABEL else None,
             where=where,
         )
     )
@@ -299,9 +306,77 @@ def label_name(where: str, value: object, column: str) -> str:
         return str(int(value)) if value.is_integer() else str(value)
     if isinstance(value, int):
         return str(value)
+    several = f"; for several set problem: {MULTI_LABEL}" if isinstance(value, list | tuple) else ""
     raise DataError(
-        f"{where}: column {column!r} holds {type(value).__name__}, expected one class name or number per document"
+        f"{where}: column {column!r} holds {value!r:.80}, expected one class name or number per document{several}"
     )
+
+
+def labels_of_row(columns: ColumnNames, where: str, values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the labels of a row, each once; a row may have none.
+
+    They are those of the columns that hold 1, or in one column a list, a list written as text, or a text with a
+    separator.
+
+    >>> columns = ColumnNames(label="topics", problem="multi-label-classification", label_separator=";")
+    >>> labels_of_row(columns, "x.csv:2", {"topics": "grain; corn;"}), labels_of_row(columns, "x.csv:3", {"topics": ""})
+    (('grain', 'corn'), ())
+    >>> labels_of_row(columns, "x.csv:4", {"topics": "['cs.LG', 'cs.CV']"})
+    ('cs.LG', 'cs.CV')
+    """
+    if columns.label_columns:
+        return tuple(name for name in columns.label_columns if _is_set(where, values[name], name))
+    name = str(columns.label)
+    items = _label_items(where, values[name], name, columns.label_separator)
+    return tuple(dict.fromkeys(label_name(where, item, name) for item in items))
+
+
+def _is_set(where: str, value: object, column: str) -> bool:
+    word = "" if value is None else str(value).strip().casefold()
+    if word in _ABSENT or word in _PRESENT:
+        return word in _PRESENT
+    raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected 0 or 1: it is one of label_columns")
+
+
+def _label_items(where: str, value: Any, column: str, separator: str | None) -> Sequence[object]:
+    if value is None or value != value:
+        return ()
+    if isinstance(value, list | tuple):
+        return value
+    if not isinstance(value, str):
+        return (value,)
+    text = value.strip()
+    if (items := _written_list(text)) is not None:
+        return items
+    if separator is not None:
+        return [item for item in text.split(separator) if item.strip()]
+    sign = next((sign for sign in _SEPARATORS if sign in text), None)
+    if sign is not None:
+        raise DataError(
+            f"{where}: column {column!r} holds {text!r:.80}, which may be several labels; say what stands between "
+            f"them, as in data.label_separator: {sign!r} (a sign that no label has, where it is one label)"
+        )
+    return (text,) if text else ()
+
+
+def _written_list(text: str) -> list[object] | None:
+    """Return the list of labels that a text is, as JSON or as Python writes it; None for any other text."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            items = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return items if isinstance(items, list) else None
+    return None
+
+
+def label_numbers(columns: ColumnNames, where: str, values: Mapping[str, object]) -> float | tuple[float, ...]:
+    """Return the number that a row's label is, or those of its label columns."""
+    if columns.label_columns:
+        return tuple(label_value(where, values[name], name) for name in columns.label_columns)
+    return label_value(where, values[str(columns.label)], str(columns.label))
 
 
 def label_value(where: str, value: Any, column: str) -> float:
@@ -317,17 +392,13 @@ def label_value(where: str, value: Any, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        several = isinstance(value, list | tuple | Mapping)
-        hint = (
-            "several numbers: a column of each, data.label_columns"
-            if several
-            else "with a decimal comma: data.format.decimal"
-        )
+        several = "several numbers have a column each: data.label_columns"
+        hint = several if isinstance(value, list) else "with a decimal comma: data.format.decimal"
         raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected a number ({hint})")
     return number
 
 
-def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, sign: str) -> list[Row]:
+def with_decimal_points(source: Path | str, rows: Iterable[Row], column: str, sign: str) -> Iterable[Row]:
     """Return the rows with a decimal point in a column, where its sign is a comma, or every value leaves no doubt."""
     rows = list(rows)
     values = [str(row[column]) for _, row in rows if not isinstance(row, DataError)]

@@ -99,10 +99,9 @@ def _fasttext_row(where: str, line: str, needed: Sequence[str]) -> Row:
         label, _, words = words.partition(" ")
         labels.append(label.removeprefix(_FASTTEXT))
         words = words.lstrip(_BLANKS)
-    if len(labels) != 1:
-        problem = f"has {len(labels)} labels ({', '.join(labels)}), expected one per document"
-        return where, DataError(f"{where}: {problem}; remove the line, or all labels but one")
-    return where, dict(zip(needed or ("text", "label"), (words, *labels), strict=False))
+    return where, dict(
+        zip(needed or ("text", "label"), (words, labels[0] if len(labels) == 1 else labels), strict=False)
+    )
 
 
 READERS: dict[str, _Reader] = {

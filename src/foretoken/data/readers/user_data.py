@@ -12,6 +12,7 @@ from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
     GENERATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
@@ -75,8 +76,9 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
             row = {columns.text: text, "id": without_gz(path).stem}
             return examples_from_rows(path, [(str(path), row)], columns)
     rows: Iterable[Row] = read_rows(path, columns.needed, format=columns.format)
-    for label in columns.labels if columns.problem == REGRESSION else ():
-        rows = with_decimal_points(path, rows, label, columns.format.decimal)
+    if columns.problem == REGRESSION and columns.label is not None:
+        for label in columns.label_columns or (columns.label,):
+            rows = with_decimal_points(path, rows, label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
 
 
@@ -176,9 +178,10 @@ def _rows_of(make: Callable[[ColumnNames, str, Mapping[str, object], int], Examp
     return read
 
 
-_OF_ONE_TEXT = (CLASSIFICATION, REGRESSION, GENERATION)
+_OF_ONE_TEXT = (CLASSIFICATION, MULTI_LABEL, REGRESSION, GENERATION)
 _TABLES: dict[str, _Table] = {
     CLASSIFICATION: documents_from_rows,
+    MULTI_LABEL: documents_from_rows,
     REGRESSION: documents_from_rows,
     MULTIPLE_CHOICE: _rows_of(_question),
     CANDIDATES: _rows_of(_candidates),

@@ -12,14 +12,26 @@ import yaml
 
 from foretoken.data.documents import Example
 from foretoken.data.options import CLEAN, DataOptions, given_options
-from foretoken.data.problems import CANDIDATES, CLASSIFICATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CANDIDATES, CLASSIFICATION, MULTI_LABEL, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.data.readers.conll import read_tagged
 from foretoken.data.readers.files import is_there, local_path
 from foretoken.data.readers.questions import read_squad
 from foretoken.data.readers.rows import ColumnNames, usable
 from foretoken.data.readers.tables import read_rows
 from foretoken.data.readers.user_data import examples_from_rows
-from foretoken.data.tasks import arxiv, coqa, e2e, hyperpartisan, ner, newsgroups, pydocs, squality, superglue, webnlg
+from foretoken.data.tasks import (
+    arxiv,
+    coqa,
+    e2e,
+    hyperpartisan,
+    ner,
+    newsgroups,
+    pydocs,
+    reuters,
+    squality,
+    superglue,
+    webnlg,
+)
 from foretoken.data.tasks.base import OFFICIAL, FromRows, HubSource, Task, from_files, from_hub
 from foretoken.data.tasks.glue import HUB, Columns, published, read_glue, read_glue_on_hub
 from foretoken.errors import DataError, MissingDataError, did_you_mean, quoted
@@ -42,6 +54,7 @@ _CODE: dict[str, dict[str, Any]] = {
         "fold_group": lambda document: document.id.rpartition("#")[0],  # the source file
     },
     "20newsgroups": {"reader": newsgroups.read, "rows": newsgroups.from_rows, "check": newsgroups.check_hub},
+    "reuters": {"reader": reuters.read},
     "hyperpartisan": {
         "reader": hyperpartisan.read,
         "rows": hyperpartisan.from_rows,
@@ -152,8 +165,8 @@ def task_errors(values: Mapping[str, object]) -> list[str]:
     problem = values.get("problem", CLASSIFICATION) if task is None else task.problem
     if "join_documents" in given and problem != TOKEN_CLASSIFICATION:
         errors.append(f"join_documents is for {TOKEN_CLASSIFICATION}, got data for {problem}")
-    if "min_documents" in given and problem != CLASSIFICATION:
-        errors.append(f"min_documents is for {CLASSIFICATION}, got data for {problem}")
+    if "min_documents" in given and problem not in (CLASSIFICATION, MULTI_LABEL):
+        errors.append(f"min_documents is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {problem}")
     for owner in TASKS.values():
         own = [option for option in owner.options if option in given and owner is not task]
         errors.extend(f"{option} is for task {owner.name!r}, got task {quoted(name)}" for option in own)

@@ -13,12 +13,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from foretoken.data.plain_table import Table
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from foretoken.errors import AdapterError, ConfigError, cut
 from foretoken.files import read_object, refuse_pickles, write_json
-from foretoken.metrics.scaling import fit_temperature
+from foretoken.metrics.scaling import fit_label_scaling, fit_temperature
 from foretoken.options import Errors, build, to_dict
 from foretoken.training.baseline.options import TfidfOptions
-from foretoken.training.problems import Classification, Problem, Regression
+from foretoken.training.problems import Classification, MultiLabel, Problem, Regression
 from foretoken.training.problems.metrics import probabilities_of
 
 if TYPE_CHECKING:
@@ -105,8 +106,9 @@ def word_counts(texts: Sequence[str]) -> list[int]:
 
 def check_problem(problem: Problem) -> None:
     """Raise a ConfigError for a problem that the baseline is not for."""
-    if not isinstance(problem, Classification | Regression):
-        raise ConfigError(f"method tf-idf is for classification and regression, got data for {problem.name}")
+    if not isinstance(problem, Classification | MultiLabel | Regression):
+        names = f"{CLASSIFICATION}, {MULTI_LABEL} and {REGRESSION}"
+        raise ConfigError(f"method tf-idf is for {names}, got data for {problem.name}")
 
 
 def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dataset) -> Tfidf:
@@ -122,7 +124,13 @@ def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dat
         raise ConfigError(
             f"method tf-idf: no term is in {options.min_df} documents ({cut(str(error), 100)}); lower method.min_df"
         ) from error
-    labels, terms = np.asarray(train["label"]), tuple(vectorizer.get_feature_names_out().tolist())
+    terms = tuple(vectorizer.get_feature_names_out().tolist())
+    if isinstance(problem, MultiLabel):
+        weight, bias = _svms(x, problem.labels_of(train), options.C)
+        margins = _linear(vectorizer.transform(texts_of(validation)), weight, bias)
+        scaling = fit_label_scaling("temperature", problem.decode(margins, None)[0], problem.labels_of(validation))
+        return Tfidf(options, terms, vectorizer.idf_, weight, bias, scaling.weight[0])
+    labels = np.asarray(train["label"])
     if isinstance(problem, Regression):
         return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, problem.targets.standardised(labels), options.C))
     weight, bias = _svm(x, labels, len(problem.labels), options.C)
@@ -174,6 +182,17 @@ def _ridge(x: csr_matrix, values: Array, strength: float) -> tuple[Array, Array]
 
     model = Ridge(alpha=1 / strength).fit(x, values)
     return np.atleast_2d(model.coef_), np.atleast_1d(np.asarray(model.intercept_, dtype=np.float64))
+
+
+def _svms(x: csr_matrix, held: NDArray[np.int64], strength: float) -> tuple[Array, Array]:
+    """Return a row per label, those with it against those without; one that no or every document has is constant."""
+    from sklearn.svm import LinearSVC
+
+    weight, bias = np.zeros((held.shape[1], x.shape[1])), np.where(held.all(axis=0), 1.0, -1.0)
+    for label in np.flatnonzero(held.any(axis=0) & ~held.all(axis=0)):
+        model = LinearSVC(C=strength, random_state=0).fit(x, held[:, label])
+        weight[label], bias[label] = model.coef_[0], model.intercept_[0]
+    return weight, bias
 
 
 def _svm(x: csr_matrix, labels: Array, count: int, strength: float) -> tuple[Array, Array]:

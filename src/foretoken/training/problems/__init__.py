@@ -10,27 +10,32 @@ from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
     GENERATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
 from foretoken.errors import ConfigError
+from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
 from foretoken.training.problems.base import Collator, Inputs, Problem
 from foretoken.training.problems.candidates import CandidateChoice
 from foretoken.training.problems.choice import MultipleChoice
 from foretoken.training.problems.classification import Classification, TextProblem
 from foretoken.training.problems.generation import TextGeneration
+from foretoken.training.problems.losses import LossOptions
+from foretoken.training.problems.multi_label import MultiLabel
 from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.problems.regression import Regression
 from foretoken.training.problems.tagging import TokenClassification
-from foretoken.training.recipe.recipe import ChunkOptions, GenerationOptions, QuestionOptions
+from foretoken.training.recipe.recipe import ChunkOptions, DecisionOptions, GenerationOptions, QuestionOptions
 
-__all__ = ["PROBLEMS", "Collator", "Inputs", "Problem", "make_problem"]
+__all__ = ["PROBLEMS", "Classification", "Collator", "Inputs", "MultiLabel", "Problem", "make_problem"]
 
 PROBLEMS: dict[str, type[Problem]] = {
     CLASSIFICATION: Classification,
+    MULTI_LABEL: MultiLabel,
     REGRESSION: Regression,
     MULTIPLE_CHOICE: MultipleChoice,
     TOKEN_CLASSIFICATION: TokenClassification,
@@ -52,11 +57,14 @@ def make_problem(
     question_answering: QuestionOptions | None = None,
     no_answer: bool = False,
     task: str | None = None,
+    losses: LossOptions | None = None,
+    rule: DecisionOptions | None = None,
+    decision: Decision | None = None,
     targets: TargetScale | None = None,
 ) -> Problem:
     """Return the problem of a run; ``task`` names the built-in task that it is, if it is one.
 
-    ``no_answer`` says that questions about contexts may have none there; ``targets`` are the scale of numbers.
+    ``no_answer`` says that questions about contexts may have none there.
 
     Raises:
         ConfigError: a problem that left; chunks, where its documents are not read in chunks; options of another one.
@@ -73,6 +81,10 @@ def make_problem(
         given |= {"options": question_answering or QuestionOptions(), "no_answer": no_answer}
     elif question_answering is not None:
         raise ConfigError(f"question_answering is for questions about contexts, got data for {name}; leave it out")
+    if issubclass(kind, Classification | MultiLabel):
+        given |= {"losses": losses or LossOptions(), "rule": rule, "decision": decision}
+    elif rule is not None or decision is not None:
+        raise ConfigError(f"decision is for {CLASSIFICATION} and {MULTI_LABEL}, got data for {name}; leave it out")
     if issubclass(kind, Regression) and targets is not None:
         given |= {"targets": targets}
     if chunks is None:

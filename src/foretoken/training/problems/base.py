@@ -13,7 +13,6 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from foretoken.data.plain_table import Table
 from foretoken.errors import ConfigError
-from foretoken.files import JsonObject
 from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation, chosen_max_length
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Problem(ABC):
     """One kind of problem on the data of one run.
 
     Attributes:
-        labels: the classes or tags, or the names of several numbers, in order; none for other problems.
+        labels: the classes or tags, in order; none for other problems.
         grouped: whether the rows of one group are also scored together.
         n_bins: bins of the calibration errors.
         pairs: whether every text comes with a second one.
@@ -53,24 +52,6 @@ class Problem(ABC):
         """Return the problem as it is posed to a model; the tokenizer may yet have to learn the new tokens."""
         return self
 
-    def fitted(self, train: Table) -> Problem:
-        """Return the problem with what it takes from the training split."""
-        return self
-
-    def calibrated(self, kind: str | None, outputs: Outputs, labels: Outputs) -> Problem:
-        """Return the problem with what a calibration of this kind takes from the predictions for validation."""
-        return self
-
-    @property
-    def calibrations(self) -> tuple[str, ...]:
-        """The kinds of calibration that fit it."""
-        return ("temperature", "vector") if self.has_probabilities else ()
-
-    @property
-    def facts(self) -> JsonObject:
-        """What card and record say of it beside its name and labels."""
-        return {}
-
     @property
     def head_options(self) -> dict[str, object]:
         """What the model's config must say for its head to fit."""
@@ -85,6 +66,11 @@ class Problem(ABC):
     def has_probabilities(self) -> bool:
         """Whether the outputs are probabilities [n, C] of the labels, which can be calibrated."""
         return False
+
+    @property
+    def calibrations(self) -> tuple[str, ...]:
+        """The kinds of calibration that fit it."""
+        return ("temperature", "vector") if self.has_probabilities else ()
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
@@ -135,6 +121,10 @@ class Problem(ABC):
         """Return the labels of a split as :meth:`decode` returns them."""
         return np.asarray(split["label"])
 
+    def decided_on(self, outputs: Outputs, labels: Outputs) -> Problem:
+        """Return the problem with what its answers are chosen by, fitted on validation; as it is where nothing is."""
+        return self
+
     @abstractmethod
     def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of some rows."""
@@ -142,6 +132,10 @@ class Problem(ABC):
     @abstractmethod
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return what a file of predictions says of the rows, besides their ids."""
+
+    def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
+        """Return the metrics of rows that :meth:`columns` wrote."""
+        return self.measure(*self.from_columns(table))
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
         """Return the outputs and the labels that :meth:`columns` was given, to be measured."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,11 +13,15 @@ from transformers import PreTrainedTokenizerBase
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import CLASSIFICATION
 from foretoken.metrics import classification_metrics
+from foretoken.metrics.decision import Decision, cost_weights, fit_weights
 from foretoken.training.problems.base import Collator, Inputs, Outputs, Problem, head_of
+from foretoken.training.problems.losses import PLAIN, LossOptions, class_loss
 from foretoken.training.problems.metrics import probabilities_of
+from foretoken.training.recipe.recipe import DecisionOptions
 from foretoken.training.tokens.chunks import ChunkCollator, pooled
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, TokenColumns, Truncation
 from foretoken.training.tokens.texts import encode_texts
+from foretoken.tuner.auxiliary import added_by_caller, with_auxiliary_loss
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,9 @@ class TextProblem(Problem):
 
     task_type: ClassVar[str] = "SEQ_CLS"
     pool: str | None = None  # of the chunks' logits; None: there are no chunks
+    losses: LossOptions = PLAIN
+    rule: DecisionOptions | None = None  # what a decision is fitted for; None: the likeliest class, labels of 0.5
+    decision: Decision | None = None  # the one that was fitted
 
     def check_texts(self) -> None:
         """Accept bare texts, where they are not trained on as pairs."""
@@ -43,17 +50,20 @@ class TextProblem(Problem):
         return padding if self.pool is None else ChunkCollator(padding)
 
     def forward(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
-        """Let the model find loss and logits; of chunks, pool their logits first."""
-        if "owner" not in inputs:
+        """Return the model's own loss and logits, or the loss of pooled or weighed ones."""
+        if "owner" not in inputs and self.losses == PLAIN:
             return super().forward(model, inputs)
-        given = dict(inputs)
-        owner, labels = given.pop("owner"), given.pop("labels", None)
-        logits = pooled(model(**given).logits, owner, str(self.pool))
-        return None if labels is None else self.loss(logits, labels), logits
+        read = dict(inputs)
+        owner, labels = read.pop("owner", None), read.pop("labels", None)
+        with added_by_caller():
+            logits = model(**read).logits
+        if owner is not None:
+            logits = pooled(logits, owner, str(self.pool))
+        return None if labels is None else with_auxiliary_loss(self.loss(logits, labels), model), logits
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of pooled logits (B, C)."""
-        return nn.functional.cross_entropy(logits.float(), labels)
+        """Return the mean loss of logits (B, C)."""
+        return class_loss(logits.float(), labels, self.losses)
 
 
 @dataclass(frozen=True)
@@ -83,21 +93,43 @@ class Classification(TextProblem):
 
     def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
         """Return the metrics of classification; of grouped rows also how many groups are all right."""
-        values = classification_metrics(outputs, labels, n_bins=self.n_bins)
+        return self._measure(outputs, labels, self.decided(outputs), groups)
+
+    def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
+        """Return the metrics of rows whose predictions may have been decided by several runs."""
+        places = {name: index for index, name in enumerate(self.labels)}
+        return self._measure(*self.from_columns(table), np.array([places[str(name)] for name in table["prediction"]]))
+
+    def _measure(
+        self, outputs: Outputs, labels: Outputs, decided: np.ndarray, groups: Sequence[str] | None = None
+    ) -> dict[str, float]:
+        values = classification_metrics(outputs, labels, decided, n_bins=self.n_bins)
         if len(self.labels) == 2:
             values["accuracy_f1"] = (values["accuracy"] + values["f1"]) / 2
         if self.grouped and groups is not None:
             from foretoken.metrics.choice import grouped_exact_match
 
-            values["exact_match"] = grouped_exact_match(np.argmax(outputs, axis=1) == np.asarray(labels), groups)
+            values["exact_match"] = grouped_exact_match(decided == np.asarray(labels), groups)
         return values
+
+    def decided(self, outputs: Outputs) -> np.ndarray:
+        """Return the class numbers [n] that are answered for probabilities [n, C]."""
+        return np.asarray(outputs).argmax(axis=1) if self.decision is None else self.decision.apply(outputs)
+
+    def decided_on(self, outputs: Outputs, labels: Outputs) -> Classification:
+        """Fit the weights of the classes, where the recipe asks for them."""
+        if self.rule is None:
+            return self
+        costs = self.rule.cost
+        chosen = fit_weights(outputs, labels) if costs is None else cost_weights(costs, self.labels)
+        return replace(self, decision=chosen)
 
     def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
         """Return label, prediction and a probability per label."""
         outputs = np.asarray(outputs)
         return {
             "label": [self.labels[index] for index in labels],
-            "prediction": [self.labels[index] for index in outputs.argmax(axis=1)],
+            "prediction": [self.labels[index] for index in self.decided(outputs)],
         } | {f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)}
 
     def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
@@ -108,10 +140,13 @@ class Classification(TextProblem):
 
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return label, its probability, and all probabilities."""
-        return [self._answer(row) for row in np.asarray(outputs).tolist()]
+        return [
+            self.answer(row, best)
+            for row, best in zip(np.asarray(outputs).tolist(), self.decided(outputs), strict=True)
+        ]
 
-    def _answer(self, row: list[float]) -> dict[str, object]:
-        best = max(range(len(row)), key=row.__getitem__)
+    def answer(self, row: Sequence[float], best: int) -> dict[str, object]:
+        """Return what is said of a document with these probabilities, whose class is this one."""
         return {
             "label": self.labels[best],
             "probability": round(row[best], 6),

@@ -11,6 +11,7 @@ from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
     GENERATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
@@ -23,6 +24,7 @@ from foretoken.options import Errors
 
 _DEFAULTS = {
     CLASSIFICATION: "f1_macro",
+    MULTI_LABEL: "f1_micro",
     REGRESSION: "pearson_spearman",
     MULTIPLE_CHOICE: "accuracy",
     TOKEN_CLASSIFICATION: "f1",

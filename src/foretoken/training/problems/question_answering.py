@@ -23,7 +23,6 @@ from foretoken.backbones import BACKBONES
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import QUESTION_ANSWERING
 from foretoken.errors import BackboneError
-from foretoken.files import JsonObject
 from foretoken.training.problems.base import FILL, Collator, Inputs, Outputs, Problem
 from foretoken.training.recipe.recipe import QuestionOptions
 from foretoken.training.tokens.chunks import pooled
@@ -74,11 +73,6 @@ class QuestionAnswering(Problem):
     def head_options(self) -> dict[str, object]:
         """Two scores for each token."""
         return {"num_labels": 2}
-
-    @property
-    def facts(self) -> JsonObject:
-        """Whether there may be no answer."""
-        return {"no_answer": self.no_answer}
 
     @property
     def more_metrics(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from foretoken.data.plain_table import Table
 from foretoken.data.problems import REGRESSION
-from foretoken.files import JsonObject
+from foretoken.errors import ConfigError, quoted
 from foretoken.metrics.regression import TargetScale, regression_metrics
-from foretoken.training.problems.base import Outputs, Problem, head_of
+from foretoken.training.problems.base import Outputs, head_of
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation
 
@@ -30,23 +30,16 @@ class Regression(TextProblem):
     name: ClassVar[str] = REGRESSION
     targets: TargetScale = field(default_factory=TargetScale)
 
-    def fitted(self, train: Table) -> Problem:
-        """Return the problem with the scale of the training split."""
-        return replace(self, targets=TargetScale.of(self.labels_of(train)))
-
-    def calibrated(self, kind: str | None, outputs: Outputs, labels: Outputs) -> Problem:
-        """Return the problem with the error of its predictions on validation, for ``variance``."""
-        return self if kind is None else replace(self, targets=self.targets.with_error(outputs, labels))
+    def __post_init__(self) -> None:
+        """Refuse a scale of other targets."""
+        if self.targets != TargetScale() and len(self.targets.mean) != max(1, len(self.labels)):
+            said = f"{quoted(self.targets.to_dict())} for {quoted(list(self.labels))}"
+            raise ConfigError(f"targets: got {said}, expected a mean and a standard deviation for each")
 
     @property
     def calibrations(self) -> tuple[str, ...]:
         """The standard deviation of the errors."""
         return ("variance",)
-
-    @property
-    def facts(self) -> JsonObject:
-        """The scale of the targets."""
-        return {"targets": self.targets.to_dict()}
 
     @property
     def head_options(self) -> dict[str, object]:
@@ -80,7 +73,7 @@ class Regression(TextProblem):
 
     def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
         """Return the predicted number, or those of the targets by name, and the standard deviation of their errors."""
-        std = {"std": self._said(self.targets.error)} if self.targets.error else {}
+        std: dict[str, object] = {"std": self._said(self.targets.error)} if self.targets.error else {}
         key = "values" if self.labels else "value"
         numbers = np.asarray(outputs, dtype=np.float64)
         return [{key: self._said(row)} | std for row in numbers.reshape(len(numbers), -1).tolist()]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import GENERATION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import GENERATION, MULTI_LABEL, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError, RecipeError
 from foretoken.limits import (
     LONGEST_DOCUMENT,
@@ -124,6 +124,19 @@ class QuestionOptions:
 
 
 @dataclass(frozen=True)
+class DecisionOptions:
+    """What is answered for probabilities; chosen on validation and saved with the run."""
+
+    cost: Mapping[str, float] | None = option(
+        "what missing a document of a class costs, by label, where any other error costs 1; default: F1 is raised", None
+    )
+    average: Literal["micro", "macro"] = option("several labels: the F1 that the thresholds are to raise", "micro")
+    thresholds: Literal["label", "run"] = option(
+        "several labels: a threshold for each of them, or one for all", "label"
+    )
+
+
+@dataclass(frozen=True)
 class TrainingOptions:
     """How the trained parameters are found."""
 
@@ -171,6 +184,16 @@ class TrainingOptions:
     label_smoothing: float = option(
         "share of each label that training spreads evenly over all classes, tags or tokens", 0.0, at_least=0, below=1
     )
+    class_weights: Literal["balanced"] | Mapping[str, float] | None = option(
+        "what the loss of a class is multiplied by, by label; `balanced`: by how rare it is", None
+    )
+    focal_gamma: float = option(
+        "focal loss: the loss of a probability p is multiplied by (1 - p) to this power; 0: never",
+        0.0,
+        at_least=0,
+        at_most=100,
+    )
+    oversample: bool = option("draw documents of rarer classes more often, up to 20 times", False)
     lr_scheduler: Literal["linear", "cosine", "constant", "constant_with_warmup", "polynomial"] = option(
         "course of the learning rate after the warmup", "linear"
     )
@@ -253,6 +276,11 @@ class Recipe:
         "`predict` applies it",
         None,
     )
+    decision: Literal["auto", "argmax", "f1"] | DecisionOptions = option(
+        "what is answered: the likeliest class (labels of 0.5), what raises F1 on validation, or what costs least; "
+        "`auto`: f1 for several labels, else argmax",
+        AUTO,
+    )
     training: TrainingOptions = option("how the trained parameters are found", factory=TrainingOptions)
     output: str = option("folder that holds the runs", "runs")
     name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>[-fold<k>]", None)
@@ -278,6 +306,15 @@ class Recipe:
         """Name of a run that was given none: the same recipe always gets the same one."""
         fold = "" if self.data.fold is None else f"-fold{self.data.fold}"
         return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}{fold}")
+
+
+def decision_rule(recipe: Recipe, problem: str) -> DecisionOptions | None:
+    """Return what the answers of a problem are chosen by; None for the likeliest class, or labels of 0.5."""
+    if isinstance(recipe.decision, DecisionOptions):
+        return recipe.decision
+    if recipe.decision == "argmax" or (recipe.decision == AUTO and problem != MULTI_LABEL):
+        return None
+    return DecisionOptions(average="macro" if recipe.training.metric == "f1_macro" else "micro")
 
 
 def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> Recipe:

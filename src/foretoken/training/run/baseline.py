@@ -23,11 +23,10 @@ from foretoken.training.run.prepare import problem_of
 from foretoken.training.run.record import RunRecord
 from foretoken.training.run.results import (
     Prediction,
-    calibrated,
+    fitted_on,
     measures,
     prediction_of,
     saved,
-    scaling_of,
     write_predictions,
 )
 from foretoken.training.tokens.encode import count_lengths, describe
@@ -72,15 +71,16 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
             **data.left_out,
         )
         predictions = {name: predicted(model, problem, data.splits[name], lengths[name]) for name in measured}
-        predictions = calibrated(recipe.calibration, predictions)
-        problem = predictions["validation"].problem
-        scaling = scaling_of(recipe.calibration, predictions["validation"])
+        fitted = fitted_on(recipe.calibration, predictions["validation"])
         if is_main_process():
-            card = card_values(problem, recipe, scaling, max_length=None, base_model=None, columns=data.columns)
+            card = card_values(
+                problem, recipe, fitted.to_dict(), max_length=None, base_model=None, columns=data.columns
+            )
             with saved(record.folder / SAVED[1], card) as folder:
                 model.save(folder)
-            write_predictions(record.folder / PREDICTIONS, predictions)
-        found = measures(predictions, scaling)
+            decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
+            write_predictions(record.folder / PREDICTIONS, decided)
+        found = measures(predictions, fitted)
         best = {"metric": recipe.training.metric, "value": found["validation"].get(recipe.training.metric), "step": 0}
         timings = {
             "train_seconds": seconds,

@@ -13,10 +13,12 @@ from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import JsonObject, read_object
+from foretoken.metrics.decision import Decision
 from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling
 from foretoken.options import Errors, build, option, to_dict
 from foretoken.training.problems import PROBLEMS, Problem, make_problem
+from foretoken.training.problems.question_answering import QuestionAnswering
 from foretoken.training.recipe.recipe import (
     ChunkOptions,
     GenerationOptions,
@@ -27,6 +29,12 @@ from foretoken.training.recipe.recipe import (
 )
 
 CARD = "foretoken.json"
+_FITTED: dict[str, Any] = {
+    "scaling": Scaling,
+    "decision": Decision,
+    "unscaled_decision": Decision,
+    "targets": TargetScale,
+}
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,8 @@ class Card:
     no_answer: bool = option("whether questions may have no answer in their context", False)
     max_length: int | None = option("tokens per document", None, at_least=1, at_most=2**31)
     scaling: Scaling | None = option("of the probabilities", None)
+    decision: Decision | None = option("what is answered for the probabilities", None)
+    unscaled_decision: Decision | None = option("what is answered for them without the scaling", None)
     targets: TargetScale | None = option("of the numbers", None)
     fingerprint: Mapping[str, Any] = option("digests of the base model of an adapter", factory=dict)
     recipe: CardRecipe = option("the recipe of the run", factory=CardRecipe)
@@ -80,8 +90,6 @@ class Card:
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected each of them once")
         if self.problem == TOKEN_CLASSIFICATION and OUTSIDE not in self.labels:
             raise ConfigError(f"labels: got {quoted(self.labels)}, expected tags with {OUTSIDE!r} among them")
-        if self.targets is not None and len(self.targets.mean) != max(1, len(self.labels)):
-            raise ConfigError(f"targets: got {quoted(self.targets.to_dict())}, expected those of {quoted(self.labels)}")
         for label in self.labels:
             _check_text(label)
 
@@ -98,6 +106,7 @@ class Card:
             question_answering=self.recipe.question_answering,
             no_answer=self.no_answer,
             task=self.recipe.data.get("task"),
+            decision=self.decision,
             targets=self.targets,
         )
 
@@ -110,14 +119,17 @@ class Card:
 def card_values(
     problem: Problem,
     recipe: Recipe,
-    scaling: Scaling | None,
+    fitted: JsonObject,
     *,
     max_length: int | None,
     base_model: str | None,
     columns: Mapping[str, str],
     fingerprint: Mapping[str, str] | None = None,
 ) -> JsonObject:
-    """Return what the card of a trained model says; ``columns`` are those that were found in the data."""
+    """Return what the card of a trained model says.
+
+    ``fitted`` is what was fitted on validation, and ``columns`` are those that were found in the data.
+    """
     recipe = replace(recipe, data=replace(recipe.data, **columns))  # type: ignore[arg-type]
     values = {
         "foretoken": __version__,
@@ -128,9 +140,10 @@ def card_values(
         "base_model": base_model,
         "fingerprint": fingerprint or {},
         "recipe": to_dict(recipe),
-        **problem.facts,
     }
-    return values if scaling is None else values | {"scaling": scaling.to_dict()}
+    if isinstance(problem, QuestionAnswering):
+        values["no_answer"] = problem.no_answer
+    return values | fitted
 
 
 def read_card(folder: Path) -> Card:
@@ -156,17 +169,11 @@ def read_card(folder: Path) -> Card:
 
 def _card(values: JsonObject, errors: Errors) -> Card | None:
     given = _known(Card, values)
-    scaling, targets = given.pop("scaling", None), given.pop("targets", None)
+    fitted = {name: kind.from_dict(given.pop(name)) for name, kind in _FITTED.items() if given.get(name) is not None}
     if isinstance(given.get("recipe"), dict):
         given["recipe"] = _known(CardRecipe, given["recipe"])
     card = build(Card, given, errors)
-    if card is None:
-        return None
-    return replace(
-        card,
-        scaling=None if scaling is None else Scaling.from_dict(scaling),
-        targets=None if targets is None else TargetScale.from_dict(targets),
-    )
+    return card if card is None else replace(card, **fitted)
 
 
 def _known(cls: type[Card | CardRecipe], values: JsonObject) -> JsonObject:

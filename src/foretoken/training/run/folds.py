@@ -85,7 +85,7 @@ def only_test(table: pa.Table) -> pa.Table:
 
 def pooled_scores(problem: Problem, table: pa.Table) -> dict[str, float]:
     """Return the metrics of the test predictions of all folds as of one test."""
-    return problem.measure(*problem.from_columns(table.to_pydict()))
+    return problem.measure_columns(table.to_pydict())
 
 
 def over_folds(scores: Sequence[Mapping[str, object]]) -> dict[str, dict[str, float]]:

@@ -27,8 +27,9 @@ def bootstrap_intervals(
     """Return the 95 % interval of metrics over n rows, each by its name.
 
     It is of the 2.5 % and 97.5 % quantiles of ``samples`` draws of n rows with replacement. Classification has accuracy
-    and macro F1, with two ``classes`` F1 of the second; questions with choices have accuracy; regression has the
-    squared error and Pearson's correlation. Other problems, and fewer than two rows, have none.
+    and macro F1, with two ``classes`` F1 of the second; several labels have micro and macro F1; questions with choices
+    have accuracy; regression has the squared error and Pearson's correlation. Other problems, and fewer than two rows,
+    have none.
 
     >>> found = bootstrap_intervals("classification", ["a", "a", "b", "b"] * 25, ["a", "a", "b", "a"] * 25)
     >>> low, high = found["accuracy"]
@@ -40,6 +41,8 @@ def bootstrap_intervals(
         return {}
     if problem == "classification":
         drawn = _of_classes(labels, predictions, classes, samples, generator)
+    elif problem == "multi-label-classification":
+        drawn = _of_label_sets(labels, predictions, classes, samples, generator)
     elif problem in _CHOICES:
         right = np.array([label == prediction for label, prediction in zip(labels, predictions, strict=True)])
         drawn = {"accuracy": generator.binomial(len(right), right.mean(), size=samples) / len(right)}
@@ -84,6 +87,25 @@ def _class_metrics(confusion: Counts) -> dict[str, NDArray[np.float64]]:
     macro = f1.sum(axis=1) / (there > 0).sum(axis=1)
     found = {"accuracy": right.sum(axis=1) / confusion.sum(axis=(1, 2)), "f1_macro": macro}
     return found | ({"f1": f1[:, 1]} if confusion.shape[1] == 2 else {})
+
+
+def _of_label_sets(
+    labels: Sequence[Sequence[str]],
+    predictions: Sequence[Sequence[str]],
+    classes: Sequence[str],
+    samples: int,
+    generator: np.random.Generator,
+) -> dict[str, NDArray[np.float64]]:
+    names = classes or sorted({name for row in (*labels, *predictions) for name in row})
+    places = {name: place for place, name in enumerate(names)}
+    right, answered = (np.zeros((len(labels), len(places)), dtype=np.int64) for _ in range(2))
+    for held, rows in ((right, labels), (answered, predictions)):
+        for number, row in enumerate(rows):
+            held[number, [places[name] for name in row]] = 1
+    counts = generator.multinomial(len(labels), [1 / len(labels)] * len(labels), size=samples)  # of each document
+    hits, there = counts @ (right * answered), counts @ (right + answered)
+    macro = (2 * hits / np.maximum(there, 1)).mean(axis=1)
+    return {"f1_micro": 2 * hits.sum(axis=1) / np.maximum(there.sum(axis=1), 1), "f1_macro": macro}
 
 
 def _of_numbers(

@@ -17,12 +17,20 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from foretoken.data.load import Loaded, load_data
-from foretoken.data.problems import CLASSIFICATION, GENERATION, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.problems import (
+    CLASSIFICATION,
+    GENERATION,
+    MULTI_LABEL,
+    QUESTION_ANSWERING,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.metrics.needs import lacking
+from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
@@ -30,7 +38,8 @@ from foretoken.training.model.engine import use_attention
 from foretoken.training.model.load import base_model_folder, count_parameters, head_options, load_model, load_tokenizer
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
-from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe
+from foretoken.training.problems.losses import LossOptions, class_weights, refuse_unknown_labels, repeated
+from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe, decision_rule
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
@@ -41,6 +50,8 @@ log = logging.getLogger(__name__)
 _THREADS_PER_CPU = 16
 MEASURED = ("validation", "test")
 _REPORTERS = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX"), "mlflow": ("mlflow",)}
+_CLASSES = (CLASSIFICATION, MULTI_LABEL)
+_OF_CLASSES = ("class_weights", "focal_gamma", "oversample")
 _SMOOTHED = (CLASSIFICATION, TOKEN_CLASSIFICATION, GENERATION)  # whose labels are of a fixed set
 
 
@@ -91,7 +102,8 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
     model.config.pad_token_id = tokenizer.pad_token_id  # decoders find a document's last token by it
     settings = EncodeSettings(tokenizer, max_length, token_rules(model.config), recipe.chunks)
-    tables, truncations = _tokenised(data.splits, problem, settings)
+    oversample = recipe.training.oversample
+    tables, truncations = _tokenised(data.splits, problem, settings, oversample=oversample)
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
     _say(recipe, adapted, problem)
     precision = _set_precision(recipe, adapted)
@@ -107,7 +119,13 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
     Raises:
         ConfigError: the recipe asks for what does not fit it.
     """
-    train = data.splits["train"]
+    options, train = recipe.training, data.splits["train"]
+    rows = class_rows(train, data.problem)
+    chosen = options.class_weights
+    weights = class_weights(chosen, data.labels, rows, several=data.problem == MULTI_LABEL) if rows else ()
+    rule = decision_rule(recipe, data.problem)
+    if rule is not None and rule.cost is not None:
+        refuse_unknown_labels("decision.cost", rule.cost, data.labels)
     problem = make_problem(
         data.problem,
         data.labels,
@@ -119,10 +137,20 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
         question_answering=recipe.question_answering,
         no_answer=data.problem == QUESTION_ANSWERING and not all(train["answers"]),
         task=recipe.data.task,
-    ).fitted(train)
+        losses=LossOptions(weights, options.focal_gamma),
+        rule=rule,
+        targets=TargetScale.of(train["label"]) if data.problem == REGRESSION else None,
+    )
     _check(recipe, problem)
     check_validation(recipe.training.metric, problem, data.splits["validation"])
     return problem
+
+
+def class_rows(table: Dataset, problem: str) -> list[list[int]]:
+    """Return the numbers of the classes of every row; none where the problem has no classes of whole texts."""
+    if problem == CLASSIFICATION:
+        return [[number] for number in table["label"]]
+    return list(table["labels"]) if problem == MULTI_LABEL else []
 
 
 def check_validation(metric: str, problem: Problem, validation: Dataset) -> None:
@@ -132,22 +160,14 @@ def check_validation(metric: str, problem: Problem, validation: Dataset) -> None
     if missing is None:
         return
     same = ""
-    if isinstance(labels, np.ndarray):  # where classes or numbers lack something, there is one alone
-        same = f", all of them {quoted(_alone(problem, labels))}"
+    if isinstance(labels, np.ndarray) and labels.ndim == 1:  # where classes or numbers lack something, it is one alone
+        same = f", all of them {quoted(problem.labels[labels[0]] if problem.labels else float(labels[0]))}"
+    elif problem.name == REGRESSION:
+        constant = [name for name, numbers in zip(problem.labels, labels.T, strict=True) if not np.ptp(numbers)]
+        same = f", all with the same {', '.join(constant)}"
     raise ConfigError(
         f"training.metric: {metric} needs {missing} in validation, which has {len(validation):,}{same}; "
         "choose `training.metric: loss`, or other validation documents (data.validation, data.validation_fraction)"
-    )
-
-
-def _alone(problem: Problem, labels: np.ndarray) -> object:
-    """Return the one class, the one number, or the first of several targets with one alone."""
-    if labels.dtype.kind != "f":
-        return problem.labels[labels[0]]
-    if not problem.labels:
-        return float(labels[0])
-    return next(
-        f"{name} {column[0]:g}" for name, column in zip(problem.labels, labels.T, strict=True) if not np.ptp(column)
     )
 
 
@@ -172,6 +192,11 @@ def _check(recipe: Recipe, problem: Problem) -> None:
     if recipe.training.label_smoothing and problem.name not in _SMOOTHED:
         raise ConfigError(
             f"training.label_smoothing is for {', '.join(_SMOOTHED)}, got data for {problem.name}; leave it out"
+        )
+    wrong = [name for name in _OF_CLASSES if getattr(recipe.training, name) and problem.name not in _CLASSES]
+    if wrong:
+        raise ConfigError(
+            f"training.{wrong[0]} is for {' and '.join(_CLASSES)}, got data for {problem.name}; leave it out"
         )
     packages = _REPORTERS.get(recipe.training.report_to, ())
     if packages and not any(map(find_spec, packages)):
@@ -199,7 +224,7 @@ def _check_activations(recipe: Recipe, model: PreTrainedModel) -> None:
 
 
 def _tokenised(
-    splits: Mapping[str, Dataset], problem: Problem, settings: EncodeSettings
+    splits: Mapping[str, Dataset], problem: Problem, settings: EncodeSettings, *, oversample: bool = False
 ) -> tuple[dict[str, Dataset], dict[str, Truncation]]:
     """Tokenise; what is only measured is sorted by length, so that its batches need little padding."""
     tables, truncations = {}, {}
@@ -207,11 +232,23 @@ def _tokenised(
         rows = problem.training_rows(split) if name == "train" else split
         columns, truncations[name] = encoded(problem, rows, settings)
         tables[name] = Dataset.from_dict(columns)
+        if name == "train" and oversample:
+            tables[name] = _oversampled(tables[name], problem.name)
         log.info("%s: %s", name, describe(truncations[name], settings.max_length))
     for name in MEASURED:
         numbered = tables[name].add_column("position", list(range(len(tables[name]))))
         tables[name] = numbered.select(np.argsort(-np.asarray(numbered["length"]), kind="stable"))
     return tables, truncations
+
+
+def _oversampled(table: Dataset, problem: str) -> Dataset:
+    """Return the training documents with those of rarer classes repeated."""
+    column = table["labels"]
+    rows = repeated([[number] for number in column] if problem == CLASSIFICATION else list(column))
+    log.info(
+        "train: %d documents are drawn %d times in an epoch, those of rarer classes more often", len(table), len(rows)
+    )
+    return table.select(rows)
 
 
 def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:

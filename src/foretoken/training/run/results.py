@@ -17,11 +17,15 @@ import pyarrow.parquet as pq
 from peft import PeftModel
 
 from foretoken.files import JsonObject, atomic_directory, atomic_file, read_object, write_json
-from foretoken.metrics.scaling import Scaling, fit_temperature, fit_vector
-from foretoken.metrics.scores import negative_log_likelihood
+from foretoken.metrics.decision import Decision
+from foretoken.metrics.regression import TargetScale
+from foretoken.metrics.scaling import Scaling, fit_label_scaling, fit_temperature, fit_vector
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.load import save_tokenizer
 from foretoken.training.problems import Problem
+from foretoken.training.problems.classification import TextProblem
+from foretoken.training.problems.multi_label import MultiLabel
+from foretoken.training.problems.regression import Regression
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.fingerprint import of_base
@@ -82,9 +86,11 @@ class Prediction:
             **{name: _taken(getattr(self, name), order) for name in ("parts", "groups") if getattr(self, name)},
         )
 
-    def scaled(self, scaling: Scaling) -> Prediction:
-        """Return the prediction with calibrated probabilities."""
-        return replace(self, outputs=scaling.apply(self.outputs))
+    def deciding(self, fitted: Fitted, *, scaled: bool = False) -> Prediction:
+        """Return the prediction with what was fitted on validation: its decision, and calibrated probabilities."""
+        problem = fitted.problem(self.problem, scaled=scaled)
+        outputs = fitted.scaling.apply(self.outputs) if scaled and fitted.scaling is not None else self.outputs
+        return replace(self, problem=problem, outputs=outputs)
 
     def table(self, split: str) -> pa.Table:
         """Return the rows as a table: split, id, part, tokens, and the problem's own columns."""
@@ -133,47 +139,89 @@ def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None
         pq.write_table(pa.concat_tables([item.table(split) for split, item in predictions.items()]), temporary)
 
 
-def calibrated(kind: str | None, predictions: Mapping[str, Prediction]) -> dict[str, Prediction]:
-    """Return the predictions of the problem with what its calibration takes from those for validation."""
-    validation = predictions["validation"]
-    problem = validation.problem.calibrated(kind, validation.outputs, validation.labels)
-    return {name: replace(prediction, problem=problem) for name, prediction in predictions.items()}
+@dataclass(frozen=True)
+class Fitted:
+    """What is fitted on validation after training.
 
-
-def scaling_of(kind: str | None, validation: Prediction) -> Scaling | None:
-    """Return the scaling of the probabilities, fitted on validation; None where the recipe asks for none."""
-    if kind not in _FIT:
-        return None
-    scaling = _FIT[str(kind)](validation.outputs, validation.labels)
-    scaled = validation.scaled(scaling).outputs
-    before, after = (negative_log_likelihood(outputs, validation.labels) for outputs in (validation.outputs, scaled))
-    log.info("%s scaling fitted on validation: negative log-likelihood %.4f -> %.4f", kind, before, after)
-    return scaling
-
-
-def measures(predictions: Mapping[str, Prediction], scaling: Scaling | None) -> JsonObject:
-    """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling.
-
-    What the problem has from the data is there, too.
+    Attributes:
+        scaling: of the probabilities; None where the recipe asks for none.
+        decision: what is answered for the probabilities as they are answered, so with the scaling.
+        unscaled: what is answered for them without the scaling.
+        targets: the scale of numbers, with the error of the predictions where the recipe asks for it.
     """
+
+    scaling: Scaling | None = None
+    decision: Decision | None = None
+    unscaled: Decision | None = None
+    targets: TargetScale | None = None
+
+    def problem(self, problem: Problem, *, scaled: bool = True) -> Problem:
+        """Return a problem whose answers are decided so."""
+        if isinstance(problem, Regression):
+            return replace(problem, targets=self.targets or problem.targets)
+        decision = self.decision if scaled or self.scaling is None else self.unscaled
+        return replace(problem, decision=decision) if isinstance(problem, TextProblem) else problem
+
+    def to_dict(self) -> JsonObject:
+        """Return what a card says of it."""
+        values = {"scaling": self.scaling, "decision": self.decision, "targets": self.targets}
+        values |= {"unscaled_decision": self.unscaled} if self.scaling is not None else {}
+        return {name: value.to_dict() for name, value in values.items() if value is not None}
+
+
+def fitted_on(kind: str | None, validation: Prediction) -> Fitted:
+    """Return the calibration that the recipe asks for, if any, and what is answered for the probabilities."""
+    problem, labels = validation.problem, validation.labels
+    if isinstance(problem, Regression):
+        targets = problem.targets
+        return Fitted(targets=targets if kind is None else targets.with_error(validation.outputs, labels))
+    unscaled = _decision(problem.decided_on(validation.outputs, labels))
+    if kind is None:
+        return Fitted(None, unscaled, unscaled)
+    before = validation.metrics()["nll"]
+    scaling = _scaling(kind, validation)
+    scaled = replace(validation, outputs=scaling.apply(validation.outputs))
+    after = scaled.metrics()["nll"]
+    log.info("%s scaling fitted on validation: negative log-likelihood %.4f -> %.4f", kind, before, after)
+    return Fitted(scaling, _decision(problem.decided_on(scaled.outputs, labels)), unscaled)
+
+
+def _scaling(kind: Any, validation: Prediction) -> Scaling:
+    if isinstance(validation.problem, MultiLabel):
+        return fit_label_scaling(kind, validation.outputs, validation.labels)
+    return _FIT[kind](validation.outputs, validation.labels)
+
+
+def _decision(problem: Problem) -> Decision | None:
+    return problem.decision if isinstance(problem, TextProblem) else None
+
+
+def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObject:
+    """Return what a record says of the measured splits: their metrics, those of their parts, and with scaling."""
+    scaling, given = fitted.scaling, predictions
+    predictions = {name: prediction.deciding(fitted) for name, prediction in given.items()}
     values: JsonObject = {name: prediction.metrics() for name, prediction in predictions.items()}
+    if fitted.targets is not None:
+        values["targets"] = fitted.targets.to_dict()
+    if fitted.unscaled is not None:
+        values["decision"] = fitted.unscaled.to_dict()
     for name, prediction in predictions.items():
         if parts := prediction.by_part():
             values[f"{name}_parts"] = parts
     if scaling is not None:
-        scaled = {name: prediction.scaled(scaling).metrics() for name, prediction in predictions.items()}
+        scaled = {name: prediction.deciding(fitted, scaled=True).metrics() for name, prediction in given.items()}
         values["scaling"] = scaling.to_dict() | scaled
-    return values | next(iter(predictions.values())).problem.facts
+    return values
 
 
-def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, scaling: Scaling | None = None) -> None:
+def save_model(prepared: Prepared, record: RunRecord, recipe: Recipe, fitted: Fitted | None = None) -> None:
     """Save the adapter (or the fully tuned model) with its tokenizer and a card for `foretoken predict`."""
     is_adapter, base = isinstance(prepared.model, PeftModel), prepared.base_model
     known = of_base(prepared.fingerprint) if is_adapter else None
     card = card_values(
         prepared.problem,
         recipe,
-        scaling,
+        {} if fitted is None else fitted.to_dict(),
         max_length=prepared.max_length,
         base_model=base,
         columns=prepared.columns,

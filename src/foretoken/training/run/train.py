@@ -15,7 +15,6 @@ from transformers import TrainerCallback, TrainerState
 from foretoken.data.load import Loaded
 from foretoken.errors import ConfigError
 from foretoken.files import JsonObject, check_writable
-from foretoken.metrics.scaling import Scaling
 from foretoken.processes import is_main_process, num_processes
 from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.options import is_baseline
@@ -47,12 +46,12 @@ from foretoken.training.run.record import (
     versions,
 )
 from foretoken.training.run.results import (
+    Fitted,
     Prediction,
-    calibrated,
+    fitted_on,
     measures,
     predict_split,
     save_model,
-    scaling_of,
     timings,
     write_predictions,
 )
@@ -198,13 +197,12 @@ def _train(
                 watching = [*shown, HistoryCallback(record, metric), *callbacks]
                 trainer = _fit(recipe, prepared, checkpoint, watching, measured)
                 predictions = {name: predict_split(trainer, prepared.tables[name]) for name in measured}
-            predictions = calibrated(recipe.calibration, predictions)
-            scaling = scaling_of(recipe.calibration, predictions["validation"])
-            prepared = replace(prepared, problem=predictions["validation"].problem)
+            fitted = fitted_on(recipe.calibration, predictions["validation"])
             if is_main_process():
-                save_model(prepared, record, recipe, scaling)
-                write_predictions(recipe.run_folder / PREDICTIONS, predictions)
-            record.update(**_outcome(recipe, trainer, predictions, scaling), memory=memory.measured())
+                save_model(prepared, record, recipe, fitted)
+                decided = {name: prediction.deciding(fitted) for name, prediction in predictions.items()}
+                write_predictions(recipe.run_folder / PREDICTIONS, decided)
+            record.update(**_outcome(recipe, trainer, predictions, fitted), memory=memory.measured())
             if is_main_process():
                 write_model_card(recipe.run_folder, record.values)
             log.info("peak memory: %s", describe_memory(record.values["memory"]))
@@ -299,13 +297,13 @@ def _remove_checkpoints(recipe: Recipe) -> None:
 
 
 def _outcome(
-    recipe: Recipe, trainer: RecipeTrainer, predictions: Mapping[str, Prediction], scaling: Scaling | None
+    recipe: Recipe, trainer: RecipeTrainer, predictions: Mapping[str, Prediction], fitted: Fitted
 ) -> JsonObject:
     state = trainer.state
     return {
         "best": {"metric": recipe.training.metric, "value": state.best_metric, "step": state.best_global_step},
         "steps": state.global_step,
         "epochs": history(state.log_history),
-        **measures(predictions, scaling),
+        **measures(predictions, fitted),
         "timings": timings(trainer, predictions),
     }

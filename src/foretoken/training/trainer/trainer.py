@@ -471,6 +471,7 @@ def metrics_function(problem: Problem, table: Dataset) -> Callable[[EvalPredicti
         if not np.isfinite(logits).all():
             return {}  # the loss, which is no number either, ends the training
         outputs, found = problem.decode(logits, labels)
-        return problem.measure(outputs, problem.labels_of(table) if found is None else found, groups)
+        right = problem.labels_of(table) if found is None else found
+        return problem.decided_on(outputs, right).measure(outputs, right, groups)
 
     return compute

@@ -1,0 +1,100 @@
+"""Several labels per document: how many of them are found, ranked and rightly doubted."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foretoken.errors import DataError
+from foretoken.metrics.scores import SMALLEST_PROBABILITY
+
+Array = NDArray[np.float64]
+
+
+def multi_label_metrics(
+    probabilities: ArrayLike, truth: ArrayLike, predicted: ArrayLike | None = None, *, n_bins: int = 15
+) -> dict[str, float]:
+    """Return the metrics of several labels, except the loss.
+
+    Micro, macro and samples averages of precision, recall and F1 are scikit-learn's with 0 for a ratio without cases.
+    ``map`` is the mean average precision over the labels that any document has, ``subset_accuracy`` the share of
+    documents all of whose labels are right, ``ece`` the calibration error of all label probabilities together,
+    ``ece_classwise`` the mean of that of each label, ``brier`` and ``nll`` are means over documents and labels.
+
+    Args:
+        probabilities: (n, L).
+        truth: 0 and 1 (n, L).
+        predicted: 0 and 1 (n, L); by default the labels of 0.5 or more.
+        n_bins: of the calibration errors.
+
+    Raises:
+        DataError: the shapes differ, or a probability is none.
+
+    >>> scores = multi_label_metrics([[0.9, 0.2], [0.6, 0.7]], [[1, 0], [0, 1]])
+    >>> round(scores["f1_micro"], 3), scores["map"], scores["subset_accuracy"]
+    (0.8, 1.0, 0.5)
+    """
+    scores, right = checked_label_scores(probabilities, truth)
+    answered = (scores >= 0.5).astype(int) if predicted is None else np.asarray(predicted, dtype=int)
+    return (
+        _agreement(right, answered) | {"map": _mean_average_precision(scores, right)} | _doubts(scores, right, n_bins)
+    )
+
+
+def checked_label_scores(probabilities: ArrayLike, truth: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
+    """Return probabilities and labels as arrays (n, L).
+
+    Raises:
+        DataError: the shapes differ, there are no rows, or a probability is none.
+    """
+    scores, right = np.asarray(probabilities, dtype=float), np.asarray(truth).astype(np.int64)
+    if scores.ndim != 2 or scores.shape != right.shape or not scores.size:
+        raise DataError(f"got probabilities {scores.shape} and labels {right.shape}; expected (n, L) of both")
+    if not ((scores >= 0) & (scores <= 1)).all():
+        raise DataError("a probability is not between 0 and 1; predict anew")
+    return scores, right
+
+
+def label_logits(probabilities: Array) -> Array:
+    """Return the logits log(p / (1 - p)) of probabilities."""
+    clipped = probabilities.clip(SMALLEST_PROBABILITY)
+    return np.log(clipped) - np.log((1 - probabilities).clip(1e-16))
+
+
+def _agreement(right: NDArray[np.int64], answered: NDArray[np.int64]) -> dict[str, float]:
+    from sklearn.metrics import precision_recall_fscore_support
+
+    found = {"subset_accuracy": float((right == answered).all(axis=1).mean())}
+    for average in ("micro", "macro", "samples"):
+        values = precision_recall_fscore_support(right, answered, average=average, zero_division=0)
+        found |= {f"{name}_{average}": float(value) for name, value in zip(_RATIOS, values[:3], strict=True)}
+    return found
+
+
+_RATIOS = ("precision", "recall", "f1")
+
+
+def _mean_average_precision(scores: Array, right: NDArray[np.int64]) -> float:
+    from sklearn.metrics import average_precision_score
+
+    there = right.any(axis=0)
+    return float(average_precision_score(right[:, there], scores[:, there], average="macro")) if there.any() else 0.0
+
+
+def _doubts(scores: Array, right: NDArray[np.int64], n_bins: int) -> dict[str, float]:
+    """Return what is said of the probabilities, each label of each document as a row of two classes."""
+    errors = [_label_error(scores[:, label], right[:, label], n_bins) for label in range(scores.shape[1])]
+    likelihood = np.where(right == 1, scores, 1 - scores)
+    return {
+        "ece": _label_error(scores.ravel(), right.ravel(), n_bins),
+        "ece_classwise": float(np.mean(errors)),
+        "brier": float(((scores - right) ** 2).mean()),
+        "nll": float(-np.log(likelihood.clip(SMALLEST_PROBABILITY)).mean()),
+    }
+
+
+def _label_error(scores: Array, right: NDArray[np.int64], n_bins: int) -> float:
+    """Return the mean distance of a label's probability from how often it is right, in bins of the probability."""
+    bins = np.minimum((scores * n_bins).astype(int), n_bins - 1)
+    gaps = np.bincount(bins, weights=scores - right, minlength=n_bins)
+    return float(np.abs(gaps).sum() / len(scores))

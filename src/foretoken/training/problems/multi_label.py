@@ -1,0 +1,150 @@
+"""Any number of classes per text, or per pair of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from foretoken.data.plain_table import Table
+from foretoken.data.problems import MULTI_LABEL
+from foretoken.metrics.decision import cost_thresholds, fit_thresholds
+from foretoken.metrics.multi_label import multi_label_metrics
+from foretoken.training.problems.base import Collator, Inputs, Outputs, head_of
+from foretoken.training.problems.classification import TextProblem
+from foretoken.training.problems.losses import label_loss
+from foretoken.training.tokens.encode import EncodeSettings, TableRow, TokenColumns, Truncation
+
+_SHOWN = 0.5  # without thresholds of its own a label is answered from this probability on
+
+
+@dataclass(frozen=True)
+class LabelsCollator:
+    """Make a batch whose ``labels`` are 0 and 1 (B, L), of rows with the numbers of their labels."""
+
+    inputs: Collator
+    num_labels: int
+
+    def __call__(self, rows: Sequence[TableRow]) -> Inputs:
+        """Return what the model reads, and labels where the rows have any."""
+        batch = self.inputs([{name: value for name, value in row.items() if name != "labels"} for row in rows])
+        if "labels" not in rows[0]:
+            return batch
+        return batch | {"labels": torch.from_numpy(zeros_and_ones([row["labels"] for row in rows], self.num_labels))}
+
+
+def zeros_and_ones(rows: Sequence[Sequence[int]], num_labels: int) -> np.ndarray:
+    """Return a row of 0 and 1 [n, L] for the label numbers of every document.
+
+    >>> zeros_and_ones([[1], [], [0, 1]], 2).tolist()
+    [[0.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+    """
+    held = np.zeros((len(rows), num_labels), dtype=np.float32)
+    for row, numbers in enumerate(rows):
+        held[row, list(numbers)] = 1
+    return held
+
+
+@dataclass(frozen=True)
+class MultiLabel(TextProblem):
+    """Any number of classes per text: a probability for each of them, and a threshold that it must reach."""
+
+    name: ClassVar[str] = MULTI_LABEL
+
+    @property
+    def head_options(self) -> dict[str, object]:
+        """One logit per label, of a binary cross-entropy of its own."""
+        return head_of(self.labels) | {"problem_type": "multi_label_classification"}
+
+    @property
+    def has_probabilities(self) -> bool:
+        """They are the outputs, of each label alone."""
+        return True
+
+    def encode(self, split: Table, settings: EncodeSettings) -> tuple[TokenColumns, Truncation]:
+        """Return the columns of the texts, and the numbers of their labels where there are any."""
+        columns, truncation = super().encode(split, settings)
+        return columns | ({"labels": list(split["labels"])} if "labels" in split.column_names else {}), truncation
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> Collator:
+        """Pad the documents, and make their labels 0 and 1."""
+        return LabelsCollator(super().collator(tokenizer, model), len(self.labels))
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean binary cross-entropy of logits (B, L)."""
+        return label_loss(logits.float(), labels.float(), self.losses)
+
+    def decode(self, logits: np.ndarray, labels: np.ndarray | None) -> tuple[Outputs, Outputs]:
+        """Return probabilities [n, L], and labels 0 and 1 [n, L]."""
+        scores = np.asarray(logits, dtype=np.float64)
+        outputs = 0.5 * (1 + np.tanh(scores / 2))  # the sigmoid, without overflow
+        return outputs, [] if labels is None else np.asarray(labels).astype(np.int64)
+
+    def labels_of(self, split: Dataset) -> Outputs:
+        """Return 0 and 1 [n, L]."""
+        return zeros_and_ones(list(split["labels"]), len(self.labels)).astype(np.int64)
+
+    def decided(self, outputs: Outputs) -> np.ndarray:
+        """Return 0 and 1 [n, L]: which labels are answered for probabilities [n, L]."""
+        outputs = np.asarray(outputs)
+        return (outputs >= _SHOWN).astype(np.int64) if self.decision is None else self.decision.apply(outputs)
+
+    def decided_on(self, outputs: Outputs, labels: Outputs) -> MultiLabel:
+        """Fit the thresholds of the labels, where the recipe asks for them."""
+        rule = self.rule
+        if rule is None:
+            return self
+        if rule.cost is not None:
+            return replace(self, decision=cost_thresholds(rule.cost, self.labels))
+        per_label = rule.thresholds == "label"
+        return replace(self, decision=fit_thresholds(outputs, labels, average=rule.average, per_label=per_label))
+
+    def measure(self, outputs: Outputs, labels: Outputs, groups: Sequence[str] | None = None) -> dict[str, float]:
+        """Return the metrics of several labels."""
+        return multi_label_metrics(outputs, labels, self.decided(outputs), n_bins=self.n_bins)
+
+    def measure_columns(self, table: Mapping[str, Outputs]) -> dict[str, float]:
+        """Return the metrics of rows whose predictions may have been decided by several runs."""
+        outputs, labels = self.from_columns(table)
+        return multi_label_metrics(outputs, labels, self._held(table["prediction"]), n_bins=self.n_bins)
+
+    def _held(self, rows: Sequence[Sequence[str]]) -> np.ndarray:
+        places = {name: index for index, name in enumerate(self.labels)}
+        return zeros_and_ones([[places[name] for name in names] for names in rows], len(self.labels)).astype(np.int64)
+
+    def names(self, held: np.ndarray) -> list[list[str]]:
+        """Return the names of the labels of each row of 0 and 1 [n, L]."""
+        return [[self.labels[index] for index in np.flatnonzero(row)] for row in held]
+
+    def columns(self, outputs: Outputs, labels: Outputs) -> dict[str, object]:
+        """Return the right and the predicted labels, and a probability per label."""
+        outputs = np.asarray(outputs)
+        return {"label": self.names(np.asarray(labels)), "prediction": self.names(self.decided(outputs))} | {
+            f"prob_{name}": outputs[:, index] for index, name in enumerate(self.labels)
+        }
+
+    def from_columns(self, table: Mapping[str, Outputs]) -> tuple[Outputs, Outputs]:
+        """Return probabilities [n, L], and labels 0 and 1 [n, L]."""
+        outputs = np.column_stack([np.asarray(table[f"prob_{name}"], dtype=np.float64) for name in self.labels])
+        return outputs, self._held(table["label"])
+
+    def to_json(self, outputs: Outputs, rows: Table) -> list[dict[str, object]]:
+        """Return the labels, the likeliest one first, and all probabilities."""
+        return [
+            self.answer(row, held)
+            for row, held in zip(np.asarray(outputs).tolist(), self.decided(outputs), strict=True)
+        ]
+
+    def answer(self, row: Sequence[float], held: np.ndarray) -> dict[str, object]:
+        """Return what is said of a document with these probabilities and labels."""
+        order = sorted(np.flatnonzero(held).tolist(), key=lambda index: -row[index])
+        return {
+            "labels": [self.labels[index] for index in order],
+            "probabilities": {label: round(value, 6) for label, value in zip(self.labels, row, strict=True)},
+        }
