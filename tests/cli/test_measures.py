@@ -73,10 +73,3 @@ def test_numbers_of_an_own_file(tiny, tmp_path, cli, record):
         texts = [row["text"] for row in csv.DictReader(handle)]
     value = json.loads(cli("predict", run, texts[0]).out)["value"]
     assert isinstance(value, float)
-
-
-def test_calibration_of_numbers_is_refused(tiny, tmp_path, refused):
-    data = write_csv(tmp_path / "numbers.csv", [(text, str(len(text))) for text, _ in documents(30)])
-    options = {"path": str(data), "problem": "regression"}
-    recipe = tiny.recipe(tmp_path / "r.yaml", data=options, calibration="vector", training={"metric": "mse"})
-    assert "calibration is for classification" in refused("train", recipe)

@@ -66,8 +66,17 @@ def test_one_number_everywhere_has_the_deviation_1():
 
 @pytest.mark.parametrize(
     "values",
-    [None, [], {"mean": [1]}, {"mean": [1], "std": [0]}, {"mean": [1], "std": [1, 2]}, {"mean": 1, "std": 1}]
-    + [{"mean": ["x"], "std": [1]}, {"mean": [1], "std": [float("nan")]}, {"mean": [1], "std": [1], "more": [1]}],
+    [
+        None,
+        [],
+        {"mean": [1]},
+        {"mean": [1], "std": [0]},
+        {"mean": [1], "std": [1, 2]},
+        {"mean": 1, "std": 1},
+        {"mean": ["x"], "std": [1]},
+        {"mean": [1], "std": [float("nan")]},
+        {"mean": [1], "std": [1], "more": [1]},
+    ],
 )
 def test_damaged_scales_are_refused(values):
     with pytest.raises(DataError, match="targets: got"):
@@ -174,7 +183,7 @@ def test_the_error_is_that_of_validation_and_its_density_scipys(several):
 
 
 def test_every_door_answers_in_the_units_of_the_data(several, place, tmp_path, capsys):
-    run, record = several
+    run, _ = several
     with (place / "houses.csv").open() as file:
         text = next(csv.DictReader(file))["text"]
     assert main(["predict", str(run), text]) == 0
@@ -235,7 +244,7 @@ def test_a_constant_target_of_validation_is_named(place, tmp_path):
     write_csv(tmp_path / "v.csv", [("lunch", 1, 2), ("prize", 2, 2)], header=("text", *TARGETS))
     files = {"train": str(place / "houses.csv"), "validation": str(tmp_path / "v.csv")}
     data = {**files, "problem": "regression", "label_columns": TARGETS}
-    with pytest.raises(ConfigError, match="needs two different numbers or more in validation.* with the same area;"):
+    with pytest.raises(ConfigError, match=r"needs two different numbers .* with the same area;"):
         train(recipe_of(place, data, name="constant"))
     assert lacking("mse", "regression", [[1.0, 2.0]]) is None
 
@@ -262,7 +271,7 @@ def test_each_row_needs_every_number(tmp_path, row, message):
     assert found == {row["text"]: [row["price"], row["area"]] for row in good}
     assert data.labels == TARGETS
     path.write_text("\n".join(json.dumps(row | {"area": 7}) for row in good))
-    with pytest.raises(DataError, match="train has the one value 7; .* check area"):
+    with pytest.raises(DataError, match=r"train has the one value 7; .* check area"):
         load_data(options)
 
 
