@@ -67,7 +67,8 @@ def _print_columns(options: DataOptions) -> None:
     looks, roles = looks_of(rows), dict[str | None, str]()
     try:
         columns = own_columns(options)
-        roles = {columns.text: "text", columns.label: "label", columns.text_pair: "second text"}
+        labels = dict.fromkeys(columns.label_columns or (columns.label,), "label")
+        roles = labels | {columns.text: "text", columns.text_pair: "second text"}
     finally:
         if looks:
             rows_of = [
