@@ -77,13 +77,6 @@ def test_numbers_of_an_own_file(tiny, tmp_path, cli, record):
     assert isinstance(value, float)
 
 
-def test_calibration_of_numbers_is_refused(tiny, tmp_path, refused):
-    data = write_csv(tmp_path / "numbers.csv", [(text, str(len(text))) for text, _ in documents(30)])
-    options = {"path": str(data), "problem": "regression"}
-    recipe = tiny.recipe(tmp_path / "r.yaml", data=options, calibration="vector", training={"metric": "mse"})
-    assert "calibration is for classification" in refused("train", recipe)
-
-
 def test_evaluate_says_all_of_it_and_writes_it(finished, tiny, cli, tmp_path):
     rows = [(text, "ham" if number % 3 == 0 else label) for number, (text, label) in enumerate(documents(120))]
     data, out, table = write_csv(tmp_path / "all.csv", rows), tmp_path / "all.json", tmp_path / "all.parquet"

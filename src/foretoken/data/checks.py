@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def names_of(corpus: Corpus, positive: str | None = None) -> list[str]:
-    """Return the classes or tags of train, in order; none for other problems.
+    """Return the classes or tags of train, or the names of several numbers, in order; none for other problems.
 
     Of two classes the positive one is last: ``positive``, or that of the task, or else the rarer one.
 
@@ -38,7 +38,8 @@ def names_of(corpus: Corpus, positive: str | None = None) -> list[str]:
     if corpus.problem == MULTI_LABEL:
         return _classes(corpus)
     if corpus.problem == REGRESSION:
-        _refuse_one_value(corpus.splits["train"])
+        _refuse_one_value(corpus.splits["train"], corpus.label_names or ["label_column"])
+        return list(corpus.label_names or ())
     return tag_names(corpus.splits) if corpus.problem == TOKEN_CLASSIFICATION else []
 
 
@@ -223,8 +224,10 @@ def _positive_last(names: list[str], corpus: Corpus, positive: str | None) -> li
     return sorted(names, key=chosen.__eq__)
 
 
-def _refuse_one_value(documents: Sequence[Document]) -> None:
-    values = {document.value for document in documents}
-    if len(values) < 2:
-        found = f"the one value {next(iter(values)):g}" if values else "no documents"
-        raise DataError(f"train has {found}; regression needs at least two different values: check label_column")
+def _refuse_one_value(documents: Sequence[Document], columns: Sequence[str]) -> None:
+    rows = [value if isinstance(value := document.value, tuple) else (value,) for document in documents]
+    for number, column in enumerate(columns):
+        values = {row[number] for row in rows}
+        if len(values) < 2:
+            found = f"the one value {next(iter(values)):g}" if values else "no documents"
+            raise DataError(f"train has {found}; regression needs at least two different values: check {column}")

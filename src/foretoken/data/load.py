@@ -57,7 +57,7 @@ class Loaded:
     Attributes:
         problem: what is to be predicted (see :data:`foretoken.data.problems.PROBLEMS`).
         splits: train, validation and test, with the columns that :func:`foretoken.data.schemas.table` names.
-        labels: the classes or tags, in order; none for other problems.
+        labels: the classes or tags, or the names of several numbers, in order; none for other problems.
         grouped: whether the rows of one ``group`` are also scored together.
         left_out: the rows that were not usable, the documents of rare classes, and how many groups there are, for the
             record; see `data.bad_rows`, `data.min_documents` and `data.group_column`.
@@ -90,6 +90,8 @@ def load_data(options: DataOptions) -> Loaded:
         raise ConfigError("; ".join(errors))
     columns = own_columns(options) if options.task is None else options.columns
     corpus = keep_labels(_read(options, columns), options.labels)
+    if corpus.problem == REGRESSION and columns.label_columns:
+        corpus = replace(corpus, label_names=list(columns.label_columns))
     corpus, rare = merge_rare(corpus, options)
     if options.join_documents:
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
@@ -121,7 +123,8 @@ def load_data(options: DataOptions) -> Loaded:
 def load_examples(path: str | Path, options: DataOptions, problem: str, label_names: Sequence[str]) -> datasets.Dataset:
     """Return the labelled examples of one file, or of a folder that holds one split, as a table of the problem.
 
-    ``label_names`` are the classes or tags in the order of their numbers; other problems have none.
+    ``label_names`` are the classes or tags in the order of their numbers, or the names of several numbers; other
+    problems have none.
 
     Raises:
         DataError: the data are not usable, or a label is not among the names; the message names the line.

@@ -274,6 +274,8 @@ def _choices(options: DataOptions) -> list[str]:
         problems.append("label_columns takes the place of label_column and label_separator; leave these out")
     if options.label_separator is not None and not options.label_separator:
         problems.append("label_separator: got '', expected one sign or more, e.g. ';'")
+    if options.label_columns == ():
+        problems.append("label_columns: got an empty list, expected the names of columns; or leave it out")
     if options.other != options.other.strip() or not options.other:
         problems.append(
             f"other: got {quoted(options.other)}, expected drop, or the name of a class without blanks around"
@@ -313,8 +315,11 @@ def _columns(options: DataOptions) -> list[str]:
             problems.append(f"text: {error}")
         if options.is_given("text_column"):
             problems.append("text takes the place of text_column; leave one of them out")
-    for name in _COLUMNS if options.text is None else _COLUMNS[1:]:
-        column = getattr(options, name)
+    columns = [(name, getattr(options, name)) for name in (_COLUMNS if options.text is None else _COLUMNS[1:])]
+    if options.label_columns:
+        labels = [("label_columns", column) for column in options.label_columns]
+        columns = [*(item for item in columns if item[0] != "label_column"), *labels]
+    for name, column in columns:
         if column in roles:
             problems.append(f"{roles[column]} and {name} are both {quoted(column)}: they must differ")
         elif column is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from foretoken.metrics.table import positive_of
 
 LONGEST_FOR_TER = 100  # words of a reference on average; the edits of longer texts take minutes to find
@@ -23,7 +25,7 @@ def _words(rows: Sequence[Sequence[str]]) -> float:
 
 _TWO_CLASSES = Need("documents of two classes or more", lambda classes: len(set(classes)) > 1)
 _POSITIVES = Need("documents of class {positive!r}", lambda classes: 1 in set(classes))
-_TWO_NUMBERS = Need("two different numbers or more", lambda numbers: len(set(numbers)) > 1)
+_TWO_NUMBERS = Need("two different numbers or more", lambda numbers: bool(np.ptp(numbers, axis=0).all()))
 _ENTITIES = Need("an entity", lambda rows: any(tag != "O" for tags in rows for tag in tags))
 _SHORT_TEXTS = Need(f"references of at most {LONGEST_FOR_TER} words", lambda rows: _words(rows) <= LONGEST_FOR_TER)
 _BOTH_KINDS = Need(

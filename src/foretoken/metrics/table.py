@@ -82,6 +82,7 @@ METRICS: dict[str, Metric] = {
     "spearman": Metric("Spearman correlation", True, _NUMBERS, short="Spearman"),
     "pearson_spearman": Metric("Mean of Pearson and Spearman", True, _NUMBERS, short="(Pearson + Spearman) / 2"),
     "mse": Metric("Mean squared error", False, _NUMBERS, ERROR, "MSE"),
+    "coverage_95": Metric("Coverage of 95 % intervals", True, (), short="Coverage (95 %)"),  # with variance alone
     "bleu": Metric("BLEU", True, _TEXTS),
     "chrf": Metric("chrF", True, _TEXTS),
     "ter": Metric("TER", False, _TEXTS),

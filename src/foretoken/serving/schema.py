@@ -103,15 +103,23 @@ class Explained(Classified):
     delta: float | None = None
 
 
+class Measured(Classified):
+    """What is predicted for one document by regression, as ``foretoken predict`` says it; ``probs`` are the numbers."""
+
+    value: float | None = None
+    values: dict[str, float] | None = Field(None, description="of several targets")
+    std: float | dict[str, float] | None = Field(None, description="of the errors, where training fitted it")
+
+
 class ClassifyAnswer(BaseModel):
-    """vLLM's answer; ``labels`` says what each of the probabilities is of."""
+    """vLLM's answer; ``labels`` says what each of the probabilities, or numbers, is of."""
 
     id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
     object: Literal["list"] = "list"
     created: int = Field(default_factory=lambda: int(time.time()))
     model: str
     labels: list[str] = []
-    data: list[Explained | Classified]
+    data: list[Explained | Measured | Classified]
     usage: Usage
 
 

@@ -67,7 +67,8 @@ def _print_columns(options: DataOptions) -> None:
     looks, roles = looks_of(rows), dict[str | None, str]()
     try:
         columns = own_columns(options)
-        roles = {columns.group: "group", columns.label: "label", columns.text_pair: "second text"}
+        roles = dict.fromkeys(columns.label_columns or (columns.label,), "label")
+        roles |= {columns.group: "group", columns.text_pair: "second text"}
         roles |= dict.fromkeys((columns.text,) if columns.template is None else columns.template.columns, "text")
         roles |= dict.fromkeys(columns.template.optional if columns.template else (), "text, where it is")
     finally:

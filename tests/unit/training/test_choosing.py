@@ -15,8 +15,8 @@ from foretoken.metrics.needs import lacking
 from foretoken.metrics.regression import regression_metrics
 from foretoken.metrics.spans import span_metrics
 from foretoken.training.problems import make_problem
-from foretoken.training.problems.classification import Regression
 from foretoken.training.problems.question_answering import Answer, Truth
+from foretoken.training.problems.regression import Regression
 from foretoken.training.recipe.recipe import build_recipe
 from foretoken.training.run.train import train
 

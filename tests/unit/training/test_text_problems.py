@@ -132,21 +132,6 @@ def test_at_most_so_many_chunks_and_what_is_cut_off_is_counted(tokenizer):
     assert cut.truncated == 1
 
 
-def test_regression_is_the_mean_squared_error_with_and_without_chunks(tokenizer):
-    split = Dataset.from_dict({"text": [text(1, 2, 3), text(4)], "label": [0.5, 4.0]})
-    adapted = model(num_labels=1)
-    losses = []
-    for chunks in (None, ChunkOptions()):
-        problem = make_problem("regression", [], chunks=chunks)
-        columns, _ = problem.encode(split, EncodeSettings(tokenizer, 10, TokenRules(), chunks))
-        rows = [row | {"labels": value} for row, value in zip(rows_of(columns), split["label"], strict=True)]
-        loss, logits = problem.forward(adapted, problem.collator(tokenizer, adapted)(rows))
-        losses.append(loss.item())
-        values, _ = problem.decode(logits.detach().numpy(), None)
-        assert loss.item() == pytest.approx(((values - [0.5, 4.0]) ** 2).mean(), rel=1e-5)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
 def test_groups_are_scored_together():
     problem = replace(make_problem("classification", ["no", "yes"], grouped=True))
     outputs = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])

@@ -287,7 +287,7 @@ def _document(columns: ColumnNames, where: str, values: Mapping[str, object], nu
             text=text_value(where, values[columns.text], columns.text),
             text_pair=columns.text_pair and text_value(where, values[columns.text_pair], columns.text_pair),
             label=_one_label(where, values[label], label) if label is not None and problem == CLASSIFICATION else None,
-            value=label_value(where, values[label], label) if label is not None and problem == REGRESSION else None,
+            value=label_numbers(columns, where, values) if label is not None and problem == REGRESSION else None,
             labels=labels_of_row(columns, where, values) if label is not None and problem == MULTI_LABEL else None,
             where=where,
         )
@@ -444,6 +444,13 @@ def _written_list(text: str) -> list[object] | None:
     return None
 
 
+def label_numbers(columns: ColumnNames, where: str, values: Mapping[str, object]) -> float | tuple[float, ...]:
+    """Return the number that a row's label is, or those of its label columns."""
+    if columns.label_columns:
+        return tuple(label_value(where, values[name], name) for name in columns.label_columns)
+    return label_value(where, values[str(columns.label)], str(columns.label))
+
+
 def label_value(where: str, value: Any, column: str) -> float:
     """Return the number that a label of a regression is.
 
@@ -457,10 +464,9 @@ def label_value(where: str, value: Any, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(
-            f"{where}: column {column!r} holds {value!r:.80}, expected a number "
-            "(with a decimal comma: data.format.decimal)"
-        )
+        several = "several numbers have a column each: data.label_columns"
+        hint = several if isinstance(value, list) else "with a decimal comma: data.format.decimal"
+        raise DataError(f"{where}: column {column!r} holds {value!r:.80}, expected a number ({hint})")
     return number
 
 

@@ -78,7 +78,8 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
             return examples_from_rows(path, [(str(path), row)], columns)
     rows = picked(read_rows(path, columns.needed, format=columns.format, optional=columns.optional), columns)
     if columns.problem == REGRESSION and columns.label is not None:
-        rows = with_decimal_points(path, rows, columns.label, columns.format.decimal)
+        for label in columns.label_columns or (columns.label,):
+            rows = with_decimal_points(path, rows, label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
 
 

@@ -31,7 +31,7 @@ def _same(label: Any, prediction: Any) -> float:
 
 
 def _minus_squared_error(label: Any, prediction: Any) -> float:
-    return -((float(label) - float(prediction)) ** 2)
+    return -float(np.mean(np.square(np.subtract(label, prediction, dtype=np.float64))))  # of one target or several
 
 
 def _tags_right(label: Sequence[str], prediction: Sequence[str]) -> float:

@@ -28,6 +28,7 @@ from foretoken.serving.schema import (
     EmbeddingsRequest,
     Explained,
     Input,
+    Measured,
     PipelineRequest,
     Question,
     Score,
@@ -155,14 +156,16 @@ def _threshold(adapter: Adapter, confidence: float | None, coverage: float | Non
 def _classified(number: int, item: Prediction, threshold: float, *, raw: bool) -> Classified:
     values = item.logits if raw or item.probabilities is None else item.probabilities
     abstained = item.confidence < threshold
-    return Classified(
+    kind = Measured if item.probabilities is None else Classified
+    return kind(
         index=number,
-        label=None if abstained or not item.labels else item.labels[item.best],
+        label=None if abstained or item.probabilities is None else item.labels[item.best],
         probs=values.tolist(),
         num_classes=len(values),
         abstained=abstained,
         truncated=item.truncated,
         tokens=item.tokens,
+        **item.numbers,
     )
 
 

@@ -42,7 +42,7 @@ class Tfidf:
         options: those of the recipe.
         terms: the vocabulary, in the order of the columns.
         idf: weight of every term [V].
-        weight: of the linear model [C, V]; one row for regression.
+        weight: of the linear model [C, V]; of regression a row for each target, in standard deviations.
         bias: of the linear model [C].
         slope: what the margins are multiplied by to be logits.
     """
@@ -60,7 +60,7 @@ class Tfidf:
         return self.weight.size + self.bias.size
 
     def logits(self, texts: Sequence[str]) -> Array:
-        """Return logits [n, C], or predicted numbers [n, 1]."""
+        """Return logits [n, C], or predicted numbers [n, K] in standard deviations."""
         return self.slope * _linear(self._vectorizer().transform(texts), self.weight, self.bias)
 
     def contributions(self, texts: Sequence[str], target: int) -> list[tuple[tuple[int, int, int], float]]:
@@ -171,7 +171,7 @@ def fit(options: TfidfOptions, problem: Problem, train: Dataset, validation: Dat
         return Tfidf(options, terms, vectorizer.idf_, weight, bias, scaling.weight[0])
     labels = np.asarray(train["label"])
     if isinstance(problem, Regression):
-        return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, labels, options.C))
+        return Tfidf(options, terms, vectorizer.idf_, *_ridge(x, problem.targets.standardised(labels), options.C))
     weight, bias = _svm(x, labels, len(problem.labels), options.C)
     margins = _linear(vectorizer.transform(texts_of(validation)), weight, bias)
     slope = fit_temperature(probabilities_of(margins), np.asarray(validation["label"])).weight[0]

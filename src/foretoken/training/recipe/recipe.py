@@ -271,8 +271,10 @@ class Recipe:
     question_answering: QuestionOptions | None = option(
         "how answers are looked for; for data with questions about contexts", None
     )
-    calibration: Literal["temperature", "vector"] | None = option(
-        "scale the probabilities, fitted on validation; `predict` applies it", None
+    calibration: Literal["temperature", "vector", "variance"] | None = option(
+        "scale the probabilities (regression: `variance`, the standard deviation of the errors), fitted on validation; "
+        "`predict` applies it",
+        None,
     )
     decision: Literal["auto", "argmax", "f1"] | DecisionOptions = option(
         "what is answered: the likeliest class (labels of 0.5), what raises F1 on validation, or what costs least; "

@@ -193,5 +193,6 @@ def _of_numbers(
         for sample in range(samples):
             rows = generator.integers(len(labels), size=len(labels))
             squared[sample] = ((labels[rows] - predictions[rows]) ** 2).mean()
-            correlated[sample] = np.corrcoef(labels[rows], predictions[rows])[0, 1]
+            pairs = zip(np.atleast_2d(labels[rows].T), np.atleast_2d(predictions[rows].T), strict=True)
+            correlated[sample] = np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs])  # over several targets
     return {"mse": squared} | ({"pearson": correlated} if np.isfinite(correlated).all() else {})

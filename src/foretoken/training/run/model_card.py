@@ -90,6 +90,7 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         *_training(record),
         *_results(record, split, intervals),
         *_classes(record, predicted),
+        *_numbers(record),
         *_calibration(record, split, problem, [None, card.scaling], predicted),
         f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
         "length, chunks, head and scaling.",
@@ -201,6 +202,14 @@ def _shown(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
 
 
+def _numbers(record: JsonObject) -> Iterator[str]:
+    if "targets" not in record:
+        return
+    said = "The model's outputs, as the Python above has them, are in standard deviations from the mean of training:"
+    rows = zip(record["labels"] or ["number"], *record["targets"].values(), strict=True)
+    yield f"## Scale\n\n{said} `output * std + mean`.\n\n{table(('target', *record['targets']), list(rows))}"
+
+
 def _error_intervals(
     values: Mapping[str, Any], problem: Problem | None, predicted: Mapping[str, list[Any]], scaling: Scaling | None
 ) -> dict[str, tuple[float, float]]:
@@ -234,6 +243,8 @@ def _calibration(
     ]
     head = ["metric", "as trained", "95 % interval", *(["scaled", "95 % interval"] if scaled else [])]
     said = "The probabilities are not scaled."
+    if "targets" in record:
+        said = "`foretoken predict` answers with the standard deviation of the errors on validation."
     if scaling:
         degree = f" {scaling['temperature']:.3f}" if "temperature" in scaling else ""
         said = f"The probabilities are scaled by a {scaling['kind']}{degree} that was fitted on validation: "

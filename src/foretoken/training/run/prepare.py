@@ -17,12 +17,20 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from foretoken.data.load import Loaded, load_data
-from foretoken.data.problems import CLASSIFICATION, GENERATION, MULTI_LABEL, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.problems import (
+    CLASSIFICATION,
+    GENERATION,
+    MULTI_LABEL,
+    QUESTION_ANSWERING,
+    REGRESSION,
+    TOKEN_CLASSIFICATION,
+)
 from foretoken.data.schemas import SHARED
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
 from foretoken.metrics.needs import lacking
+from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.table import check_metric
 from foretoken.metrics.wordnet import wordnet
 from foretoken.training.model.adapter import attach, names_layers
@@ -142,6 +150,7 @@ def problem_of(recipe: Recipe, data: Loaded) -> Problem:
         task=recipe.data.task,
         losses=LossOptions(weights, options.focal_gamma),
         rule=rule,
+        targets=TargetScale.of(train["label"]) if data.problem == REGRESSION else None,
     )
     _check(recipe, problem)
     check_validation(recipe.training.metric, problem, data.splits["validation"])
@@ -162,10 +171,11 @@ def check_validation(metric: str, problem: Problem, validation: Dataset) -> None
     if missing is None:
         return
     same = ""
-    if (
-        isinstance(labels, np.ndarray) and labels.ndim == 1
-    ):  # where classes or numbers lack something, there is one alone
+    if isinstance(labels, np.ndarray) and labels.ndim == 1:  # where classes or numbers lack something, it is one alone
         same = f", all of them {quoted(problem.labels[labels[0]] if problem.labels else float(labels[0]))}"
+    elif problem.name == REGRESSION:
+        constant = [name for name, numbers in zip(problem.labels, labels.T, strict=True) if not np.ptp(numbers)]
+        same = f", all with the same {', '.join(constant)}"
     raise ConfigError(
         f"training.metric: {metric} needs {missing} in validation, which has {len(validation):,}{same}; "
         "choose `training.metric: loss`, or other validation documents (data.validation, data.validation_fraction)"
@@ -204,8 +214,9 @@ def _check(recipe: Recipe, problem: Problem) -> None:
         raise ConfigError(
             f"training.report_to: {packages[0]} is not installed: pip install {packages[0]}, or leave it out"
         )
-    if recipe.calibration is not None and not problem.has_probabilities:
-        raise ConfigError(f"calibration is for {' and '.join(_CLASSES)}, got data for {problem.name}; leave it out")
+    if recipe.calibration not in (None, *problem.calibrations):
+        fitting = " or ".join([*problem.calibrations, "leave it out"])
+        raise ConfigError(f"calibration: {recipe.calibration} is not for {problem.name}; say {fitting}")
 
 
 def _compare_start(recipe: Recipe, fingerprint: Mapping[str, str]) -> None:

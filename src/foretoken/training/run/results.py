@@ -18,12 +18,14 @@ from peft import PeftModel
 
 from foretoken.files import JsonObject, atomic_directory, atomic_file, read_object, readable_object, write_json
 from foretoken.metrics.decision import Decision
+from foretoken.metrics.regression import TargetScale
 from foretoken.metrics.scaling import Scaling, fit_label_scaling, fit_temperature, fit_vector
 from foretoken.quiet import quiet_transformers
 from foretoken.training.model.load import save_tokenizer
 from foretoken.training.problems import Problem
 from foretoken.training.problems.classification import Classification, TextProblem
 from foretoken.training.problems.multi_label import MultiLabel
+from foretoken.training.problems.regression import Regression
 from foretoken.training.recipe.recipe import Recipe
 from foretoken.training.run.card import CARD, card_values
 from foretoken.training.run.fingerprint import of_base
@@ -172,27 +174,34 @@ class Fitted:
         scaling: of the probabilities; None where the recipe asks for none.
         decision: what is answered for the probabilities as they are answered, so with the scaling.
         unscaled: what is answered for them without the scaling.
+        targets: the scale of numbers, with the error of the predictions where the recipe asks for it.
     """
 
     scaling: Scaling | None = None
     decision: Decision | None = None
     unscaled: Decision | None = None
+    targets: TargetScale | None = None
 
     def problem(self, problem: Problem, *, scaled: bool = True) -> Problem:
         """Return a problem whose answers are decided so."""
+        if isinstance(problem, Regression):
+            return replace(problem, targets=self.targets or problem.targets)
         decision = self.decision if scaled or self.scaling is None else self.unscaled
         return replace(problem, decision=decision) if isinstance(problem, TextProblem) else problem
 
     def to_dict(self) -> JsonObject:
         """Return what a card says of it."""
-        values = {"scaling": self.scaling, "decision": self.decision}
+        values = {"scaling": self.scaling, "decision": self.decision, "targets": self.targets}
         values |= {"unscaled_decision": self.unscaled} if self.scaling is not None else {}
         return {name: value.to_dict() for name, value in values.items() if value is not None}
 
 
 def fitted_on(kind: str | None, validation: Prediction) -> Fitted:
-    """Return the scaling of the probabilities that the recipe asks for, if any, and what is answered for them."""
+    """Return the calibration that the recipe asks for, if any, and what is answered for the probabilities."""
     problem, labels = validation.problem, validation.labels
+    if isinstance(problem, Regression):
+        targets = problem.targets
+        return Fitted(targets=targets if kind is None else targets.with_error(validation.outputs, labels))
     unscaled = _decision(problem.decided_on(validation.outputs, labels))
     if kind is None:
         return Fitted(None, unscaled, unscaled)
@@ -219,6 +228,8 @@ def measures(predictions: Mapping[str, Prediction], fitted: Fitted) -> JsonObjec
     scaling, given = fitted.scaling, predictions
     predictions = {name: prediction.deciding(fitted) for name, prediction in given.items()}
     values: JsonObject = {name: prediction.metrics() for name, prediction in predictions.items()}
+    if fitted.targets is not None:
+        values["targets"] = fitted.targets.to_dict()
     if fitted.unscaled is not None:
         values["decision"] = fitted.unscaled.to_dict()
     for name, prediction in predictions.items():
