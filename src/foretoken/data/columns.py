@@ -27,7 +27,7 @@ from foretoken.data.readers.conll import tag_columns
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, training_files
 from foretoken.data.readers.hub import first_rows, hub_name
-from foretoken.data.readers.rows import OPTIONAL, ColumnNames, check_columns
+from foretoken.data.readers.rows import ColumnNames, check_columns
 from foretoken.data.readers.tables import read_rows
 from foretoken.errors import DataError
 from foretoken.options import flatten
@@ -104,7 +104,10 @@ def own_columns(options: DataOptions) -> ColumnNames:
 
 def named_columns(columns: ColumnNames) -> list[str]:
     """Return the columns of the group and of the text's template, some of which a row may lack, but not all rows."""
-    return [*(columns.template.columns if columns.template else ()), *columns.optional[len(OPTIONAL) :]]
+    return [
+        *map(str, columns.template.columns if columns.template else ()),
+        *([columns.group] if columns.group else []),
+    ]
 
 
 def _is_said(options: DataOptions, name: str) -> bool:

@@ -69,7 +69,6 @@ def _print_columns(options: DataOptions) -> None:
         columns = own_columns(options)
         roles = {columns.group: "group", columns.label: "label", columns.text_pair: "second text"}
         roles |= dict.fromkeys((columns.text,) if columns.template is None else columns.template.columns, "text")
-        roles |= dict.fromkeys(columns.template.optional if columns.template else (), "text, where it is")
     finally:
         if looks:
             rows_of = [
