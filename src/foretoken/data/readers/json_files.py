@@ -114,13 +114,9 @@ def _items(value: list[Any] | dict[str, Any], needed: Sequence[str]) -> Iterable
         return _numbered(_zipped(value["columns"], values) for values in value["data"])
     if any(name not in value and at(value, name) is not ABSENT for name in needed):  # fields of one record
         return [(1, value)]
-    names = read_names(value, [*needed, *OPTIONAL]) if needed else list(value)
-    if (
-        all(isinstance(name, MayLack) or read_names(value, [name]) for name in needed)
-        if needed
-        else _has_columns(value)
-    ):
-        return _of_columns(value, names)
+    required = [name for name in needed if not isinstance(name, MayLack)]
+    if all(read_names(value, [name]) for name in required) if required else _has_columns(value):
+        return _of_columns(value, read_names(value, [*needed, *OPTIONAL]) if required else list(value))
     if value and all(isinstance(item, dict) for item in value.values()):  # index
         return value.items()
     lists = [items for items in value.values() if isinstance(items, list) and items and isinstance(items[0], dict)]
