@@ -90,7 +90,7 @@ def test_what_needs_a_model_is_refused_in_one_line(run, recipe, refused, tiny, t
     assert "--find-rate: method tf-idf has no learning rate" in found
     write_rows(tmp_path / "rows.jsonl", copies(40))
     data = {"path": str(tmp_path / "rows.jsonl"), "problem": "generation"}
-    assert "method tf-idf is for classification and regression" in refused("train", recipe(data=data, name="third"))
+    assert "method tf-idf is for classification, multi-label-classification and regression" in refused("train", recipe(data=data, name="third"))
     assert not (tmp_path / "runs" / "third").exists()
     assert "method.minimum: no such key" in refused("train", recipe(method={"name": "tf-idf", "minimum": 3}))
     assert "did you mean 'tf-idf'?" in refused("train", recipe(method="tfidf"))

@@ -75,7 +75,7 @@ def test_one_threshold_is_the_best_of_all(seed):
         assert f1_score(truth, fitted, average=average, zero_division=0) >= max(scores) - 0.01  # at 256 quantiles
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_thresholds_of_labels_are_the_best_of_each_for_macro_f1(seed):
     probabilities, truth = label_sets(seed)
     decision = fit_thresholds(probabilities, truth, average="macro")
