@@ -15,19 +15,12 @@ from typing import Any, Literal
 
 from foretoken.data.documents import number_of, shown
 from foretoken.data.options import DataOptions
-from foretoken.data.problems import (
-    CANDIDATES,
-    CLASSIFICATION,
-    MULTI_LABEL,
-    QUESTION_ANSWERING,
-    REGRESSION,
-    TOKEN_CLASSIFICATION,
-)
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.conll import tag_columns
 from foretoken.data.readers.files import is_folder, is_there, local_path
 from foretoken.data.readers.folders import is_saved_dataset, training_files
 from foretoken.data.readers.hub import first_rows, hub_name
-from foretoken.data.readers.rows import OPTIONAL, ColumnNames, check_columns
+from foretoken.data.readers.rows import ColumnNames, check_columns
 from foretoken.data.readers.tables import read_rows
 from foretoken.errors import DataError
 from foretoken.options import flatten
@@ -91,8 +84,8 @@ def own_columns(options: DataOptions) -> ColumnNames:
             f"{options.train or options.path}: is a folder of texts, which have no columns; text and group_column are "
             "for tables: leave them out"
         )
-    has_own_names = options.problem in (CANDIDATES, QUESTION_ANSWERING)  # of the problem
-    is_said = has_own_names or all(_is_said(options, name) for name in _OPTIONS)
+    is_of_problem = options.text is None and options.columns.needed[:1] != [options.text_column]
+    is_said = is_of_problem or all(_is_said(options, name) for name in _OPTIONS)
     named = named_columns(options.columns)
     if is_said and not named:
         return options.columns
@@ -104,7 +97,10 @@ def own_columns(options: DataOptions) -> ColumnNames:
 
 def named_columns(columns: ColumnNames) -> list[str]:
     """Return the columns of the group and of the text's template, some of which a row may lack, but not all rows."""
-    return [*(columns.template.columns if columns.template else ()), *columns.optional[len(OPTIONAL) :]]
+    return [
+        *map(str, columns.template.columns if columns.template else ()),
+        *([columns.group] if columns.group else []),
+    ]
 
 
 def _is_said(options: DataOptions, name: str) -> bool:

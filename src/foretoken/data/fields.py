@@ -17,6 +17,12 @@ _PIECE = re.compile(r"(?P<sign>\{\{|\}\}|\\[nt\\])|\{(?P<column>[^{}]+)\}|(?P<st
 _SIGNS = {"{{": "{", "}}": "}", r"\n": "\n", r"\t": "\t", "\\\\": "\\"}
 
 
+class MayLack(str):
+    """The name of a column that is read where it is."""
+
+    __slots__ = ()
+
+
 def at(values: object, name: str) -> Any:
     """Return a field of a row, or of what it holds; ABSENT where there is none. A name that is there as it is wins.
 
@@ -82,45 +88,41 @@ class Template:
     ``\\`` a backslash, as shells and YAML hand them over.
 
     Attributes:
-        pieces: characters of the text, and the columns between them with whether each may be empty.
+        pieces: characters of the text, and the column that follows them, if any.
 
     >>> template = Template.read(r"{title?}\n{{{body}}}")
-    >>> template.columns, template.optional, template.filled({"title": "A", "body": "b"}.__getitem__)
-    (('body',), ('title',), 'A\n{b}')
+    >>> template.columns, template.filled({"title": "A", "body": "b"}.__getitem__)
+    (('title', 'body'), 'A\n{b}')
     """
 
-    pieces: tuple[str | tuple[str, bool], ...]
+    pieces: tuple[tuple[str, str | None], ...]
 
     @classmethod
     def read(cls, text: str) -> Template:
         """Return the template that a text is; ConfigError where a brace stands alone, or no column is named."""
-        pieces: list[str | tuple[str, bool]] = []
+        pieces: list[tuple[str, str | None]] = []
         place = 0
         for match in _PIECE.finditer(text):
-            column = match["column"]
+            before, column, place = text[place : match.start()], match["column"], match.end()
             if match["stray"] or (column is not None and not column.removesuffix("?").strip()):
                 raise ConfigError(
                     f"got {quoted(text)}, where {match[0]!r} at character {match.start() + 1} names no column; write "
                     "{NAME}, and {{ or }} for a brace of the text"
                 )
-            named = None if column is None else (column.removesuffix("?"), column.endswith("?"))
-            pieces += [text[place : match.start()], named or _SIGNS[match[0]]]
-            place = match.end()
-        template = cls((*pieces, text[place:]))
-        if not (template.columns or template.optional):
+            if column is None:
+                pieces.append((before + _SIGNS[match[0]], None))
+            else:
+                pieces.append((before, MayLack(column[:-1]) if column.endswith("?") else column))
+        template = cls((*pieces, (text[place:], None)))
+        if not template.columns:
             raise ConfigError(f"got {quoted(text)}, which names no column; write it in braces, as in {{title}}")
         return template
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that every row must fill."""
-        return tuple(dict.fromkeys(piece[0] for piece in self.pieces if isinstance(piece, tuple) and not piece[1]))
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """The columns that may be empty or missing."""
-        return tuple(dict.fromkeys(piece[0] for piece in self.pieces if isinstance(piece, tuple) and piece[1]))
+        """The columns that it names, those that may be empty or missing as :class:`MayLack`."""
+        return tuple(dict.fromkeys(column for _, column in self.pieces if column is not None))
 
     def filled(self, text_of: Callable[[str], str]) -> str:
         """Return the text with those of the columns in their places."""
-        return "".join(piece if isinstance(piece, str) else text_of(piece[0]) for piece in self.pieces)
+        return "".join(before + (text_of(column) if column else "") for before, column in self.pieces)

@@ -70,7 +70,6 @@ def _print_columns(options: DataOptions) -> None:
         roles = dict.fromkeys(columns.label_columns or (columns.label,), "label")
         roles |= {columns.group: "group", columns.text_pair: "second text"}
         roles |= dict.fromkeys((columns.text,) if columns.template is None else columns.template.columns, "text")
-        roles |= dict.fromkeys(columns.template.optional if columns.template else (), "text, where it is")
     finally:
         if looks:
             rows_of = [

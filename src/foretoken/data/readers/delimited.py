@@ -16,7 +16,7 @@ from foretoken.data.readers.encodings import AUTO
 from foretoken.data.readers.files import text_lines
 from foretoken.data.readers.formats import SNIFFED, FileFormat
 from foretoken.data.readers.notes import note
-from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, refuse_repeated
+from foretoken.data.readers.rows import Row, check_columns, refuse_repeated
 from foretoken.errors import DataError, cut
 
 ENDINGS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
@@ -44,7 +44,6 @@ def delimited_rows(
     *,
     ending: str = ".csv",
     names: Sequence[str] = (),
-    optional: Sequence[str] = OPTIONAL,
 ) -> Iterator[Row]:
     """Yield the rows of a text, each with the names of its columns.
 
@@ -55,7 +54,6 @@ def delimited_rows(
         format: what is known of how it is written.
         ending: the ending of the file, which tells the usual delimiter.
         names: the columns of a file that does not name them; its rows may go on with more.
-        optional: the columns that are read where they are.
 
     Raises:
         DataError: a column is missing, or the rows have no end or beginning that is certain.
@@ -70,7 +68,7 @@ def delimited_rows(
     if unusual or (quoted and delimiter in _UNQUOTED and format.quoting == AUTO):
         words = f"columns separated by {delimiter!r} and {'fields in double quotes' if quoted else 'no quotes'}"
         note(source, f"read as a table with {words}; data.format can say that it is another", kind=words)
-    yield from _rows(source, text, quoted, needed, names, replace(format, delimiter=delimiter), optional)
+    yield from _rows(source, text, quoted, needed, names, replace(format, delimiter=delimiter))
 
 
 def _records(text: str, delimiter: str, quoted: bool) -> Iterator[_Record]:
@@ -173,13 +171,7 @@ def _shows_quotes(records: Sequence[_Record]) -> bool:
 
 
 def _rows(
-    source: Path | str,
-    text: str,
-    quoted: bool,
-    needed: Sequence[str],
-    known: Sequence[str],
-    format: FileFormat,
-    optional: Sequence[str],
+    source: Path | str, text: str, quoted: bool, needed: Sequence[str], known: Sequence[str], format: FileFormat
 ) -> Iterator[Row]:
     delimiter = format.delimiter or ","
     records = _records(text, delimiter, quoted)
@@ -190,7 +182,7 @@ def _rows(
     if head[0].error:
         raise _malformed(where, text, head[0])
     numbers = [str(number) for number in range(1, len(head[0].fields) + 1)]
-    columns = _header(where, head, needed, optional) if format.header else known or numbers
+    columns = _header(where, head, needed) if format.header else known or numbers
     check_columns(where, columns, needed)
     named = max((number for number, name in enumerate(columns, 1) if name), default=0)
     for record in chain(head[format.header :], records):
@@ -203,7 +195,7 @@ def _rows(
             yield where, dict(zip(columns, record.fields, strict=False))
 
 
-def _header(where: str, head: Sequence[_Record], needed: Sequence[str], optional: Sequence[str]) -> list[str]:
+def _header(where: str, head: Sequence[_Record], needed: Sequence[str]) -> list[str]:
     """Return the names of the columns, without blanks around them."""
     row, *following = (record.fields for record in head)
     written = {*row}
@@ -218,7 +210,7 @@ def _header(where: str, head: Sequence[_Record], needed: Sequence[str], optional
             f"{error}; this row looks like data: for a file without names of columns set data.format.header: false, "
             f"and data.text_column and data.label_column to two of {shown(columns)}"
         ) from None
-    refuse_repeated(where, names, [*needed, *optional])
+    refuse_repeated(where, names, needed)
     return names
 
 

@@ -13,6 +13,7 @@ from foretoken.data.fields import at, read_names
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
 from foretoken.data.readers.files import refuse_damage
 from foretoken.data.readers.rows import (
+    OPTIONAL,
     ColumnNames,
     Row,
     UsableRow,
@@ -144,7 +145,7 @@ def _tables(loaded: datasets.DatasetDict | datasets.Dataset) -> dict[str, datase
 def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
     refuse_claim(source, len(table))
-    kept = table.select_columns(read_names(table.column_names, [*columns.needed, *columns.optional]))
+    kept = table.select_columns(read_names(table.column_names, [*columns.needed, *OPTIONAL]))
     named = columns.label if columns.problem in (CLASSIFICATION, MULTI_LABEL) else None
     feature = at(table.features, named) if named else None
     names = getattr(getattr(feature, "feature", feature), "names", None)  # of a label, or of a list of them

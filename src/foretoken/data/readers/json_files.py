@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from foretoken.data.fields import ABSENT, at, read_names
+from foretoken.data.fields import ABSENT, MayLack, at, read_names
 from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import read_text, text_lines, without_gz
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns
@@ -62,7 +62,7 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, _RepeatedNameError) else "a number has more than 4,300 digits"
 
 
-def json_rows(path: Path, text: str, needed: Sequence[str], optional: Sequence[str] = OPTIONAL) -> Iterator[Row]:
+def json_rows(path: Path, text: str, needed: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a list of objects, of an object per line, or of a table as pandas and others write it.
 
     Raises:
@@ -79,7 +79,7 @@ def json_rows(path: Path, text: str, needed: Sequence[str], optional: Sequence[s
         items: Iterable[tuple[object, object]] = lines
     else:
         is_table = isinstance(value, dict) and without_gz(path).suffix.lower() not in LINES
-        items = _items(value, needed, optional) if is_table or isinstance(value, list) else [(1, value)]
+        items = _items(value, needed) if is_table or isinstance(value, list) else [(1, value)]
     for name, item in items:
         yield _row(f"{path}:{name}", item, needed)
 
@@ -106,9 +106,7 @@ def _row(where: str, value: object, needed: Sequence[str]) -> Row:
     return where, value
 
 
-def _items(
-    value: list[Any] | dict[str, Any], needed: Sequence[str], optional: Sequence[str]
-) -> Iterable[tuple[object, object]]:
+def _items(value: list[Any] | dict[str, Any], needed: Sequence[str]) -> Iterable[tuple[object, object]]:
     """Return the records of a JSON value with their names: a list, one object, or pandas' orients of a table."""
     if isinstance(value, list):
         return _numbered(value)
@@ -116,8 +114,9 @@ def _items(
         return _numbered(_zipped(value["columns"], values) for values in value["data"])
     if any(name not in value and at(value, name) is not ABSENT for name in needed):  # fields of one record
         return [(1, value)]
-    if all(read_names(value, [name]) for name in needed) if needed else _has_columns(value):
-        return _of_columns(value, read_names(value, [*needed, *optional]) if needed else list(value))
+    required = [name for name in needed if not isinstance(name, MayLack)]
+    if all(read_names(value, [name]) for name in required) if required else _has_columns(value):
+        return _of_columns(value, read_names(value, [*needed, *OPTIONAL]) if required else list(value))
     if value and all(isinstance(item, dict) for item in value.values()):  # index
         return value.items()
     lists = [items for items in value.values() if isinstance(items, list) and items and isinstance(items[0], dict)]

@@ -17,7 +17,7 @@ _PIECE = 1000  # rows
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, or so many times its own size
 
 
-def parquet_rows(path: Path, needed: Sequence[str], optional: Sequence[str] = OPTIONAL) -> Iterator[Row]:
+def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     """Return the rows of a parquet file, each with the needed columns, or all; class numbers become names.
 
     Raises:
@@ -33,10 +33,10 @@ def parquet_rows(path: Path, needed: Sequence[str], optional: Sequence[str] = OP
         file = parquet.ParquetFile(io.BytesIO(content))
         schema, claimed = file.schema_arrow, file.metadata.num_rows
     check_columns(str(path), schema.names, needed)
-    refuse_repeated(str(path), schema.names, [*needed, *optional])
+    refuse_repeated(str(path), schema.names, needed)
     refuse_claim(str(path), claimed)
     classes = _class_names(schema.metadata or {})
-    kept = read_names(schema.names, [*needed, *optional]) if needed else schema.names
+    kept = read_names(schema.names, [*needed, *OPTIONAL]) if needed else schema.names
     number = 0
     for values in _records(file, kept, path, len(content)):
         number += 1

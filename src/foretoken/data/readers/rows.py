@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from foretoken.data.documents import Document, E, is_empty, is_readable, refuse_repeated_id, shown
-from foretoken.data.fields import ABSENT, Template, as_text, at, beginnings, read_names
+from foretoken.data.fields import ABSENT, MayLack, Template, as_text, at, read_names
 from foretoken.data.problems import (
     CANDIDATES,
     CLASSIFICATION,
@@ -121,7 +121,7 @@ class ColumnNames:
 
     @property
     def needed(self) -> list[str]:
-        """The columns that every row must have."""
+        """The columns that every row must have, and those that it may lack."""
         if self.problem == QUESTION_ANSWERING:
             return [QUESTION, CONTEXT] if self.label is None else [QUESTION, CONTEXT, ANSWERS]
         if self.problem == CANDIDATES:
@@ -129,12 +129,8 @@ class ColumnNames:
         choices = CHOICES if self.problem == MULTIPLE_CHOICE else None
         labels = self.label_columns if self.label is not None and self.label_columns else (self.label,)
         texts = (self.text,) if self.template is None else self.template.columns
-        return [name for name in (*texts, *labels, self.text_pair, choices) if name is not None]
-
-    @property
-    def optional(self) -> list[str]:
-        """The columns that are read where they are."""
-        return [*OPTIONAL, *(self.template.optional if self.template else ()), *([self.group] if self.group else [])]
+        group = self.group and MayLack(self.group)
+        return [name for name in (*texts, *labels, self.text_pair, choices, group) if name is not None]
 
 
 def is_column_number(name: str) -> bool:
@@ -145,7 +141,7 @@ def is_column_number(name: str) -> bool:
 def check_columns(where: str, columns: Collection[str], needed: Sequence[str]) -> None:
     """Raise a DataError that names the columns there are when a needed one is missing, or that of a dotted name."""
     for name in needed:
-        if not any(beginning in columns for beginning in beginnings(name)):
+        if not isinstance(name, MayLack) and not read_names(columns, [name]):
             raise _no_column(where, name, columns)
 
 
@@ -158,8 +154,7 @@ def _no_column(where: str, name: str, columns: Collection[str]) -> DataError:
 
 def picked(rows: Iterable[Row], columns: ColumnNames) -> Iterable[Row]:
     """Return the rows with what their fields hold under dotted names, and the text of a template under ``text``."""
-    fields = [*columns.needed, *columns.optional]
-    if columns.template is None and not any("." in name for name in fields):
+    if columns.template is None and not any("." in name for name in columns.needed):
         return rows
     return ((where, row if isinstance(row, DataError) else _picked(columns, where, row)) for where, row in rows)
 
@@ -169,12 +164,10 @@ def _picked(columns: ColumnNames, where: str, values: Mapping[str, Any]) -> Mapp
     try:
         for name in columns.needed:
             row[name] = at(values, name)
-            if row[name] is ABSENT:
+            if row[name] is ABSENT and not isinstance(name, MayLack):
                 raise _no_column(where, name, flatten(values))
-        if columns.group is not None and (group := at(values, columns.group)) is not ABSENT:
-            row[columns.group] = group
         if columns.template is not None:
-            row[columns.text] = _joined(columns.template, where, values)
+            row[columns.text] = _joined(columns.template, where, row)
     except DataError as error:
         error.row_id = values.get("id")
         return error
@@ -183,10 +176,12 @@ def _picked(columns: ColumnNames, where: str, values: Mapping[str, Any]) -> Mapp
 
 def _joined(template: Template, where: str, values: Mapping[str, Any]) -> str:
     """Return the text of several columns; an empty one where all of them are."""
-    texts = {name: as_text(where, at(values, name), name) for name in (*template.columns, *template.optional)}
+    texts = {name: as_text(where, values[name], name) for name in template.columns}
     if not any(map(is_readable, texts.values())):
         return ""
-    empty = next((name for name in template.columns if not is_readable(texts[name])), None)
+    empty = next(
+        (n for _, n in template.pieces if n and not isinstance(n, MayLack) and not is_readable(texts[n])), None
+    )
     if empty is not None:
         raise DataError(
             f"{where}: column {empty!r} has no value; remove the row, fill it in, or write {{{empty}?}} in data.text, "
@@ -207,9 +202,9 @@ def usable(rows: Iterable[Row]) -> Iterator[UsableRow]:
         yield where, values
 
 
-def refuse_repeated(where: str, names: Sequence[str], fields: Sequence[str]) -> None:
+def refuse_repeated(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
     """Raise a DataError when two columns have the same name and one of them is to be read."""
-    repeated = next((name for name in read_names(names, fields) if names.count(name) > 1), None)
+    repeated = next((name for name in read_names(names, [*needed, *OPTIONAL]) if names.count(name) > 1), None)
     if repeated is not None:
         raise DataError(f"{where}: has column {repeated!r} more than once; column names must be unique")
 

@@ -12,7 +12,7 @@ from foretoken.data.readers.files import kind_of, opened, read_bytes, read_text,
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.json_files import LINES, json_rows
 from foretoken.data.readers.parquet import parquet_rows
-from foretoken.data.readers.rows import OPTIONAL, Row, check_columns
+from foretoken.data.readers.rows import Row, check_columns
 from foretoken.errors import DataError
 
 _JSON = (*LINES, ".json")
@@ -24,7 +24,7 @@ _BEGINNINGS = (  # and which endings go with them, the best one first
 )
 _FASTTEXT, _BLANKS = "__label__", " \t"
 _KEEP = "surrogateescape"  # a byte that is not in the encoding spoils a row, not the file
-_Reader = Callable[[Path, Sequence[str], FileFormat, Sequence[str]], Iterator[Row]]
+_Reader = Callable[[Path, Sequence[str], FileFormat], Iterator[Row]]
 
 
 def read_rows(
@@ -32,7 +32,6 @@ def read_rows(
     needed: Sequence[str],
     ending: str | None = None,
     format: FileFormat | None = None,
-    optional: Sequence[str] = OPTIONAL,
 ) -> Iterator[Row]:
     """Return the rows of one table file, each with the needed columns, or why it is not usable.
 
@@ -41,7 +40,6 @@ def read_rows(
         needed: the columns that every row must have.
         ending: read it as if its name had this ending.
         format: what is known of how it is written.
-        optional: the columns that are read where they are.
 
     Raises:
         DataError: the file is of no kind that can be read, or is damaged.
@@ -52,7 +50,7 @@ def read_rows(
     reader = READERS.get(ending)
     if reader is None:
         reader = _fasttext_rows if format.delimiter is None else _delimited_rows
-    return reader(path, needed, format, optional)
+    return reader(path, needed, format)
 
 
 def _refuse_other_ending(path: Path, ending: str) -> None:
@@ -65,13 +63,13 @@ def _refuse_other_ending(path: Path, ending: str) -> None:
             raise DataError(f"{path}: is {what}; {remedy}")
 
 
-def _delimited_rows(path: Path, needed: Sequence[str], format: FileFormat, optional: Sequence[str]) -> Iterator[Row]:
+def _delimited_rows(path: Path, needed: Sequence[str], format: FileFormat) -> Iterator[Row]:
     text, ending = read_text(path, format.encoding, errors=_KEEP), without_gz(path).suffix.lower()
-    return delimited_rows(path, text, needed, format, ending=ending, optional=optional)
+    return delimited_rows(path, text, needed, format, ending=ending)
 
 
-def _json_rows(path: Path, needed: Sequence[str], format: FileFormat, optional: Sequence[str]) -> Iterator[Row]:
-    return json_rows(path, read_text(path, format.encoding, errors=_KEEP), needed, optional)
+def _json_rows(path: Path, needed: Sequence[str], format: FileFormat) -> Iterator[Row]:
+    return json_rows(path, read_text(path, format.encoding, errors=_KEEP), needed)
 
 
 def is_fasttext(text: str) -> bool:
@@ -80,7 +78,7 @@ def is_fasttext(text: str) -> bool:
     return bool(lines) and all(line.lstrip().startswith(_FASTTEXT) for line in lines)
 
 
-def _fasttext_rows(path: Path, needed: Sequence[str], format: FileFormat, _: Sequence[str]) -> Iterator[Row]:
+def _fasttext_rows(path: Path, needed: Sequence[str], format: FileFormat) -> Iterator[Row]:
     what = kind_of(read_bytes(path))
     text = "" if what and without_gz(path) == path else read_text(path, format.encoding, errors=_KEEP)
     if not is_fasttext(text):
@@ -109,5 +107,5 @@ def _fasttext_row(where: str, line: str, needed: Sequence[str]) -> Row:
 READERS: dict[str, _Reader] = {
     **dict.fromkeys(ENDINGS, _delimited_rows),
     **dict.fromkeys((*LINES, ".json"), _json_rows),
-    ".parquet": lambda path, needed, _, optional: parquet_rows(path, needed, optional),
+    ".parquet": lambda path, needed, _: parquet_rows(path, needed),
 }

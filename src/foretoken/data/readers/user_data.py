@@ -76,7 +76,7 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         if not is_fasttext(text) and columns.format.delimiter is None:
             row = {columns.text: text, "id": without_gz(path).stem}
             return examples_from_rows(path, [(str(path), row)], columns)
-    rows = picked(read_rows(path, columns.needed, format=columns.format, optional=columns.optional), columns)
+    rows = picked(read_rows(path, columns.needed, format=columns.format), columns)
     if columns.problem == REGRESSION and columns.label is not None:
         for label in columns.label_columns or (columns.label,):
             rows = with_decimal_points(path, rows, label, columns.format.decimal)
