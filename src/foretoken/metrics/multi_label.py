@@ -17,7 +17,8 @@ def multi_label_metrics(
 ) -> dict[str, float]:
     """Return the metrics of several labels, except the loss.
 
-    Micro, macro and samples averages of precision, recall and F1 are scikit-learn's with 0 for a ratio without cases.
+    Micro, macro and samples averages of precision, recall and F1 are scikit-learn's, with 0 for a ratio without cases;
+    in the averages over samples, an answer without labels has precision 1, and a document without labels recall 1.
     ``map`` is the mean average precision over the labels that any document has, ``subset_accuracy`` the share of
     documents all of whose labels are right, ``ece`` the calibration error of all label probabilities together,
     ``smece`` the smooth one, ``ece_classwise`` the mean of that of each label, ``brier`` and ``nll`` are means over
@@ -68,7 +69,8 @@ def _agreement(right: NDArray[np.int64], answered: NDArray[np.int64]) -> dict[st
 
     found = {"subset_accuracy": float((right == answered).all(axis=1).mean())}
     for average in ("micro", "macro", "samples"):
-        values = precision_recall_fscore_support(right, answered, average=average, zero_division=0)
+        empty = 1 if average == "samples" else 0
+        values = precision_recall_fscore_support(right, answered, average=average, zero_division=empty)
         found |= {f"{name}_{average}": float(value) for name, value in zip(_RATIOS, values[:3], strict=True)}
     return found
 
