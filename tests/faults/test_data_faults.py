@@ -56,6 +56,7 @@ def rows(count=40):
 # ---- large and deep
 
 
+@pytest.mark.slow
 def test_fifty_thousand_columns(train, tmp_path):
     more = [f"c{number}" for number in range(50_000)]
     lines = [",".join(["text", "label", *more]), *(f"{row['text']},{row['label']}{',x' * 50_000}" for row in rows(20))]

@@ -17,10 +17,12 @@ from peft import PeftModel, get_peft_model
 from transformers import AutoModel, AutoModelForSequenceClassification, pipeline
 
 from foretoken import LoraConfig
-from foretoken.errors import AdapterError
+from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.guarantee import Limit
 from foretoken.inference.predictor import load_for_inference, predict_rows
 from foretoken.serving.http.metrics import MOST_LABELS, Metrics
+from foretoken.serving.http.server import start_engine
+from foretoken.serving.http.settings import ServerSettings
 
 from support.served import make_store, serving
 from support.served_questions import save
@@ -86,6 +88,15 @@ def test_classify_reads_chunks_and_pairs_and_answers_numbers(server, predicted):
     number = ok(server.post("/classify", json={"model": "stars", "input": TEXTS}))["data"]
     np.testing.assert_allclose([row["probs"][0] for row in number], predicted("stars"), atol=1e-5)
     assert number[0]["label"] is None
+    assert [row["value"] for row in number] == [round(row["probs"][0], 6) for row in number]
+    answer = ok(server.post("/classify", json={"model": "house", "input": TEXTS}))
+    assert answer["labels"] == ["price", "area"]
+    numbers = [list(row["values"].values()) for row in answer["data"]]
+    np.testing.assert_allclose(numbers, predicted("house"), rtol=1e-6)
+    np.testing.assert_allclose([row["probs"] for row in answer["data"]], predicted("house"), rtol=1e-6)
+    assert [row["std"] for row in answer["data"]] == [{"price": 2e5, "area": 1e-4}] * len(TEXTS)
+    assert answer["data"][0]["label"] is None
+    assert "std" not in ok(server.post("/classify", json={"model": "spam", "input": TEXTS}))["data"][0]
     pair = {"model": "relevance", "input": "lunch", "text_pair": "prize word2"}
     assert len(probabilities(server.post("/classify", json=pair))[0]) == 2
 
@@ -295,6 +306,15 @@ def test_a_request_may_ask_for_a_guarantee_of_its_adapter(guaranteed):
             assert (refused.status_code, message in refused.json()["error"]["message"]) == (422, True), refused.text
         service.settings = replace(service.settings, limit=Limit(0.1))
         assert ok(client.post("/classify", json=asked))["data"] == held
+
+
+def test_a_server_starts_with_a_limit_where_all_adapters_can_keep_it(adapters, guaranteed):
+    folders = {name: guaranteed.get(name).folder for name in ("spam", "stars")}
+    settings = ServerSettings(sources=folders | {"names": adapters[1]["names"]}, limit=Limit(0.1))
+    start_engine(settings, str(adapters[0]), Metrics()).close()
+    unknown = replace(settings, sources={"topic": adapters[1]["topic"]})
+    with pytest.raises(ConfigError, match="max_error: the validation predictions of 'topic' are not known"):
+        start_engine(unknown, str(adapters[0]), Metrics())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])

@@ -72,6 +72,7 @@ class ClassifyRequest(Asked):
     max_error: OpenShare | None = Field(None, description="guarantee that no larger share of the answers is wrong")
     confidence: OpenShare | None = Field(None, description="of the guarantee, 0.95 where it is left out")
     answer: Literal["abstain", "sets"] | None = Field(None, description="with max_error: abstentions, or sets")
+    explain: bool = Field(False, description="of one text: which words or passages the answer rests on")
 
 
 class Classified(BaseModel):
@@ -91,15 +92,43 @@ class Classified(BaseModel):
     tokens: int = 0
 
 
+class Piece(BaseModel):
+    """A word, a passage or a chunk, and what it adds to the logit of a label, or its weight; ``of`` a second text."""
+
+    start: int
+    end: int
+    text: str
+    score: float
+    label: str | None = None
+    of: str = "text"
+
+
+class Explained(Classified):
+    """The same with what it rests on; ``delta`` is what the scores leave unexplained of the logit."""
+
+    by: str
+    evidence: list[Piece]
+    chunks: list[Piece] = []
+    delta: float | None = None
+
+
+class Measured(Classified):
+    """What is predicted for one document by regression, as ``foretoken predict`` says it; ``probs`` are the numbers."""
+
+    value: float | None = None
+    values: dict[str, float] | None = Field(None, description="of several targets")
+    std: float | dict[str, float] | None = Field(None, description="of the errors, where training fitted it")
+
+
 class ClassifyAnswer(BaseModel):
-    """vLLM's answer; ``labels`` says what each of the probabilities is of."""
+    """vLLM's answer; ``labels`` says what each of the probabilities, or numbers, is of."""
 
     id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
     object: Literal["list"] = "list"
     created: int = Field(default_factory=lambda: int(time.time()))
     model: str
     labels: list[str] = []
-    data: list[Classified]
+    data: list[Explained | Measured | Classified]
     usage: Usage
 
 
@@ -193,6 +222,7 @@ class ModelItem(BaseModel):
     method: str | None = None
     max_model_len: int | None = None
     calibrated: bool = False
+    explains: bool = False
     dtype: str | None = None
     precision: str | None = None
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _WITH_RAY = ("workers", "adapter_column", "rows_per_block")
 _OF_THE_LIMIT = ("confidence", "answer", "guarantee_from")
-_WITHOUT_RAY = ("batch_size", "unscaled", "attention_engine", "packing", "strict", "max_error", *_OF_THE_LIMIT)
+_WITHOUT_RAY = ("text", "batch_size", "unscaled", "attention_engine", "packing", "strict", "max_error", *_OF_THE_LIMIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,13 +207,15 @@ def _rows(options: PredictCommand, predictor: AnyPredictor, bad_rows: BadRows) -
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
     if options.input is None or options.input == "-":
         predictor.problem.check_texts()
+        if "text" in predictor.columns:
+            log.info("a bare text is taken as the whole text; %r is for --input with a file", predictor.columns["text"])
         texts = _stdin_lines() if options.input else list(enumerate(options.texts or (), 1))
         return _of_texts("stdin line" if options.input else "text", texts, bad_rows)
     from foretoken.data.load import load_inputs
     from foretoken.data.options import DataOptions
 
-    columns = dict(predictor.columns) | options.columns
-    return load_inputs(options.input, DataOptions(path=options.input, **columns), predictor.problem.name, bad_rows)
+    data = DataOptions(path=options.input, **options.columns_for(predictor))
+    return load_inputs(options.input, data, predictor.problem.name, bad_rows)
 
 
 def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:

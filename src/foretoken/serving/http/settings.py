@@ -35,6 +35,7 @@ class ServerSettings:
         connections: at a time; one more takes the place of one whose client keeps the server waiting.
         drain_seconds: that requests have to be answered in when the server is told to stop.
         limit: what is guaranteed of answers where a request does not say.
+        explain: tokens of a document whose answer is explained, at most; None: none is.
         uploads: whether adapters may be loaded and removed over HTTP at all.
     """
 
@@ -58,4 +59,5 @@ class ServerSettings:
     connections: int = 1000
     drain_seconds: int = 60
     limit: Limit | None = None
+    explain: int | None = None
     uploads: bool = True

@@ -271,8 +271,10 @@ class Recipe:
     question_answering: QuestionOptions | None = option(
         "how answers are looked for; for data with questions about contexts", None
     )
-    calibration: Literal["temperature", "vector"] | None = option(
-        "scale the probabilities, fitted on validation; `predict` applies it", None
+    calibration: Literal["temperature", "vector", "variance"] | None = option(
+        "scale the probabilities (regression: `variance`, the standard deviation of the errors), fitted on validation; "
+        "`predict` applies it",
+        None,
     )
     decision: Literal["auto", "argmax", "f1"] | DecisionOptions = option(
         "what is answered: the likeliest class (labels of 0.5), what raises F1 on validation, or what costs least; "
@@ -284,6 +286,11 @@ class Recipe:
     name: str | None = option("name of the run's folder; default: <data>-<method>-seed<k>[-fold<k>]", None)
     protocol: str | None = option(
         "what readers of a report must know of how its scores came about, e.g. in what they differ from a paper's", None
+    )
+    save_errors: bool = option(
+        "keep how the texts of the 20 surest errors of each split begin in errors.json, for the report; `false` "
+        "for confidential documents",
+        True,
     )
     ece_bins: int = option("bins of the expected calibration error", 15, at_least=1, at_most=MOST_BINS)
     auto: list[str] = option("keys that were `auto`, whatever they hold by now", factory=list, internal=True)
