@@ -22,6 +22,7 @@ PRECISION = (
     "bits, on processors with units for them"
 )
 _FORMATS = (".csv", ".tsv", ".xlsx", ".json", ".jsonl", ".ndjson", ".parquet")
+_OF_ONE_ROLE = (("text", "text_column", "word_column"), ("label_column", "tag_column"))
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32, the frozen maps in int8"}
 
 
@@ -52,7 +53,12 @@ class InferenceOptions(BaseModelOptions):
     attention_engine: str | None = option("implementation of attention (default: the fastest for the device)", None)
     packing: bool | None = option("run documents without their padding (default: where it is faster)", None)
     overwrite: bool = option("replace the file of results where it exists", False)
-    text_column: str | None = option("column of the text in a file (default: as in training)", None)
+    text_column: str | None = option("column of the text in a file (default: as in training)", None, one_of="text")
+    text: str | None = option(
+        "template of the text of several columns, e.g. '{title}\\n{body}' (default: as in training)",
+        None,
+        one_of="text",
+    )
     text_pair_column: str | None = option("column of the second text of a pair (default: as in training)", None)
     word_column: str | None = option("column of the words or texts to tag (default: as in training, or found)", None)
     sentence_column: str | None = option("column of sentences, in a table with a word per row", None)
@@ -61,9 +67,14 @@ class InferenceOptions(BaseModelOptions):
     @property
     def columns(self) -> dict[str, Any]:
         """The given columns, by the keys of a recipe."""
-        names = ("text_column", "text_pair_column", "word_column", "sentence_column")
-        given = {name: getattr(self, name) for name in names if getattr(self, name)}
-        return ({"text_column": "text"} if self.word_column else {}) | given  # in place of one that is remembered
+        names = ("text_column", "text", "text_pair_column", "word_column", "sentence_column")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+    def columns_for(self, predictor: AnyPredictor) -> dict[str, Any]:
+        """Return the columns of a file: the given ones, and those of training."""
+        taken = {name for names in _OF_ONE_ROLE if self.columns.keys() & {*names} for name in names}
+        remembered = {name: column for name, column in predictor.columns.items() if name not in taken}
+        return remembered | self.columns | {"problem": predictor.problem.name}
 
     def check_result(self, file: Path | None, predictor: AnyPredictor, data: str | None, *endings: str) -> None:
         """Raise before anything is computed if the results cannot be written to a file of one of these endings.

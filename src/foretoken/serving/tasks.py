@@ -6,8 +6,8 @@ A task makes token rows of a document, and an answer of what the model computed 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foretoken.backbones.pooling import sentence_vectors
 from foretoken.data.documents import is_readable
+from foretoken.data.plain_table import PlainTable
 from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.errors import DataError
 from foretoken.serving.adapters import EMBEDDINGS, Adapter
@@ -24,6 +25,7 @@ from foretoken.training.tokens.encode import TokenRow
 from foretoken.training.tokens.texts import encode_texts
 
 T = TypeVar("T", covariant=True)
+CLASSIFIED = (CLASSIFICATION, REGRESSION)  # what /classify answers
 Kind: TypeAlias = Literal["logits", "states"]
 
 
@@ -87,11 +89,13 @@ class Prediction:
     """What is predicted for a document.
 
     Attributes:
-        labels: the names of the outputs; none for regression.
-        logits: of the model (C,); for regression the number (1,).
+        labels: the names of the outputs; none for a single number.
+        logits: of the model (C,); for regression the numbers (K,).
         probabilities: of the labels (C,), scaled as fitted in training; None for regression.
         tokens: how many were read.
         truncated: whether the document was longer.
+        numbers: for regression what ``foretoken predict`` says: ``value`` or ``values``, and ``std`` if it is fitted.
+        best: the number of the label that is answered.
     """
 
     labels: tuple[str, ...]
@@ -99,16 +103,13 @@ class Prediction:
     probabilities: np.ndarray | None
     tokens: int
     truncated: bool
-
-    @property
-    def best(self) -> int:
-        """The number of the likeliest label."""
-        return 0 if self.probabilities is None else int(self.probabilities.argmax())
+    numbers: dict[str, Any] = field(default_factory=dict)
+    best: int = 0
 
     @property
     def confidence(self) -> float:
-        """The probability of the likeliest label; 1 for a number."""
-        return 1.0 if self.probabilities is None else float(self.probabilities.max())
+        """The probability of the label that is answered; 1 for a number."""
+        return 1.0 if self.probabilities is None else float(self.probabilities[self.best])
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Classify:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Prediction]:
         """Return the document, or its chunks where the adapter was trained with chunks."""
-        check_task(adapter, CLASSIFICATION, REGRESSION)
+        check_task(adapter, *CLASSIFIED)
         if adapter.problem.pairs != (document.pair is not None):
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
@@ -134,9 +135,11 @@ class Classify:
             logits = _pooled(adapter, results)
             outputs, _ = adapter.problem.decode(logits[None], None)
             if not adapter.problem.has_probabilities:
-                return Prediction((), logits, None, tokens, truncated)
+                numbers = adapter.problem.to_json(outputs, PlainTable({}))[0]
+                return Prediction(adapter.labels, outputs.reshape(-1), None, tokens, truncated, numbers)
             scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
-            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated)
+            best = int(adapter.problem.decided(scaled)[0])
+            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated, best=best)
 
         return Prepared(rows, finish)
 

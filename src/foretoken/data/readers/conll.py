@@ -107,7 +107,7 @@ def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple
     Raises:
         DataError: several columns may be meant; the message has the option that says which.
     """
-    named = {"word": columns.text, "tag": columns.label, "sentence": columns.sentence}
+    named = {"word": columns.text, "tag": columns.label, "sentence": columns.sentence, "group": columns.group}
     numbers = {name: int(column) - 1 for name, column in named.items() if column and is_column_number(column)}
     for name, column in named.items():
         if columns.is_exact and name not in numbers and column not in (None, *_DEFAULTS):
@@ -115,7 +115,7 @@ def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple
                 f"{source}: names no columns, and data.{name}_column is {column!r}; expected the number of a column, "
                 "from 1, or a file whose first line names its columns"
             )
-    blocks = blocks_of(lines, numbers.get("sentence"))
+    blocks = blocks_of(lines, numbers.get("sentence"), numbers.get("group"))
     places = places_of(blocks, numbers.get("word"), None if columns.label is None else numbers.get("tag", -1))
     if places.is_numbered:
         note(source, "the first column numbers the words; data.word_column: 1 would read it", kind="numbers of words")

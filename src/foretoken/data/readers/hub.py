@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data.documents import SPLIT_ALIASES, SPLITS, Corpus, Example, shown
+from foretoken.data.fields import at, read_names
 from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, TOKEN_CLASSIFICATION
 from foretoken.data.readers.files import refuse_damage
 from foretoken.data.readers.rows import (
@@ -19,6 +20,7 @@ from foretoken.data.readers.rows import (
     check_columns,
     class_names,
     named_row,
+    picked,
     refuse_claim,
     usable,
 )
@@ -141,24 +143,21 @@ def _tables(loaded: datasets.DatasetDict | datasets.Dataset) -> dict[str, datase
 def _rows(source: str, table: datasets.Dataset, columns: ColumnNames) -> Iterator[Row]:
     check_columns(source, table.column_names, columns.needed)
     refuse_claim(source, len(table))
-    read = {*(columns.needed or table.column_names), *OPTIONAL}
-    kept = table.select_columns([name for name in table.column_names if name in read])
-    all_labels = {
-        TOKEN_CLASSIFICATION: table.column_names,
-        CLASSIFICATION: [columns.label],
-        MULTI_LABEL: [columns.label],
-    }
-    labels = all_labels.get(columns.problem, [])
-    names = {name: known for name, known in class_names(table.features).items() if name in labels}
-    for number, values in enumerate(kept, start=1):
-        yield named_row(f"{source} row {number}", values, names)
+    wanted = columns.needed if columns.problem != TOKEN_CLASSIFICATION else table.column_names
+    kept = table.select_columns(read_names(table.column_names, [*wanted, *OPTIONAL]))
+    rows = ((f"{source} row {number}", values) for number, values in enumerate(kept, start=1))
+    names = class_names(table.features) if columns.problem == TOKEN_CLASSIFICATION else {}
+    if columns.label is not None and columns.problem in (CLASSIFICATION, MULTI_LABEL):
+        names = class_names({columns.label: at(table.features, columns.label)})
+    for where, values in picked(rows, columns):
+        yield (where, values) if isinstance(values, DataError) else named_row(where, values, names)
 
 
 def _task_rows(source: str, table: datasets.Dataset, needed: Sequence[str]) -> Iterator[UsableRow]:
     check_columns(source, table.column_names, needed)
     lists = {column: feature for column, feature in table.features.items() if hasattr(feature, "feature")}
-    names = class_names(lists)
-    yield from usable(named_row(f"{source} row {number}", row, names) for number, row in enumerate(table, start=1))
+    rows = (named_row(f"{source} row {number}", row, class_names(lists)) for number, row in enumerate(table, start=1))
+    yield from usable(rows)
 
 
 def _one_line(error: BaseException) -> str:

@@ -28,6 +28,7 @@ from foretoken.data.readers.rows import (
     Row,
     documents_from_rows,
     filled,
+    picked,
     read_each,
     row_id,
     text_value,
@@ -70,9 +71,10 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
         if not is_fasttext(text) and columns.format.delimiter is None:
             row = {columns.text: text, "id": without_gz(path).stem}
             return examples_from_rows(path, [(str(path), row)], columns)
-    rows: Iterable[Row] = read_rows(path, columns.needed, format=columns.format)
+    rows = picked(read_rows(path, columns.needed, format=columns.format), columns)
     if columns.problem == REGRESSION and columns.label is not None:
-        rows = with_decimal_points(path, rows, columns.label, columns.format.decimal)
+        for label in columns.label_columns or (columns.label,):
+            rows = with_decimal_points(path, rows, label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
 
 

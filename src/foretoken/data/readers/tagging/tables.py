@@ -135,8 +135,10 @@ def roles_of(source: str, names: Sequence[str], columns: ColumnNames) -> Roles:
         DataError: a column is not there, or there is a doubt.
     """
     options = {"word_column": columns.text, "tag_column": columns.label, "sentence_column": columns.sentence}
-    words, tags, sentence = (_named(source, names, columns, *option) for option in options.items())
-    free, has_tags = [name for name in names if name not in (*words, *tags)], columns.label is not None
+    options |= {"group_column": columns.group}
+    words, tags, sentence, document = (_named(source, names, columns, *option) for option in options.items())
+    has_tags, named = columns.label is not None, (*words, *tags, *sentence, *document)
+    free = [name for name in names if name not in named]
     pairs = [(words or _called(free, of_words), tags or _called(free, of_tags)) for of_words, of_tags in _PAIRS]
     words, tags = next((pair for pair in pairs if pair[0] and (pair[1] or not has_tags)), ([], []))
     if len(words) != 1 or (has_tags and len(tags) != 1):
@@ -146,8 +148,8 @@ def roles_of(source: str, names: Sequence[str], columns: ColumnNames) -> Roles:
             "names: data.format.header: false)"
         )
     tags = tags if has_tags else []
-    sentence = sentence or _called([name for name in names if name not in (*words, *tags)], _SENTENCE)[:1]
-    document = _called([name for name in names if name not in (*words, *tags, *sentence)], _DOCUMENT)
+    free = [name for name in free if name not in (*words, *tags)]
+    sentence, document = sentence or _called(free, _SENTENCE), document or _called(free, _DOCUMENT)
     return Roles(words[0], *(next(iter(found), None) for found in (tags, sentence, document)))
 
 
