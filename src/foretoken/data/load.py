@@ -95,6 +95,8 @@ def load_data(options: DataOptions) -> Loaded:
         corpus = replace(corpus, label_names=list(columns.label_columns))
     corpus, rare = merge_rare(corpus, options)
     if options.join_documents:
+        if not any(sentence.group for sentences in corpus.splits.values() for sentence in sentences):
+            _log.warning("data.join_documents has no effect: no sentence says which document it is of")
         corpus = replace(corpus, splits={split: join(sentences) for split, sentences in corpus.splits.items()})
     together: list[str] = []
     if options.folds is not None:

@@ -131,7 +131,7 @@ def test_rows_without_a_needed_text_or_any_are_bad_rows(tmp_path):
         ({"text": "{body}", "problem": "candidates"}, "text is for classification and "),
         ({"group_column": "autor"}, r"no column 'autor' \(did you mean 'author'\?\)"),
         ({"group_column": "label"}, "label_column and group_column are both 'label'"),
-        ({"group_column": "a", "problem": "token-classification"}, "group_column is for classification and"),
+        ({"group_column": "a", "problem": "question-answering"}, "group_column is for classification and"),
     ],
 )
 def test_templates_and_groups_that_cannot_be_are_refused(tmp_path, options, message):

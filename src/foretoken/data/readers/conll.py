@@ -107,6 +107,8 @@ def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple
     Raises:
         DataError: several columns may be meant; the message has the option that says which.
     """
+    lines = [*lines]
+    width = max((len(fields) for _, fields in lines if isinstance(fields, list)), default=0)
     named = {"word": columns.text, "tag": columns.label, "sentence": columns.sentence, "group": columns.group}
     numbers = {name: int(column) - 1 for name, column in named.items() if column and is_column_number(column)}
     for name, column in named.items():
@@ -115,6 +117,8 @@ def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple
                 f"{source}: names no columns, and data.{name}_column is {column!r}; expected the number of a column, "
                 "from 1, or a file whose first line names its columns"
             )
+    if not columns.is_exact:
+        numbers = {name: place for name, place in numbers.items() if place < width}
     blocks = blocks_of(lines, numbers.get("sentence"), numbers.get("group"))
     places = places_of(blocks, numbers.get("word"), None if columns.label is None else numbers.get("tag", -1))
     if places.is_numbered:

@@ -105,7 +105,12 @@ def tagged_examples(
     if is_labelled:
         if is_either(scheme) and columns.scheme in (AUTO, ENTITIES) and not lenient:
             _refuse_mixture(usable)
-        note(source, f"tags are read as {SAID[scheme]}; data.tag_scheme can name another scheme", kind=f"tags {scheme}")
+        if not any(sentence.text for sentence in usable):
+            note(
+                source,
+                f"tags are read as {SAID[scheme]}; data.tag_scheme can name another scheme",
+                kind=f"tags {scheme}",
+            )
     return examples
 
 
