@@ -131,7 +131,7 @@ def test_an_adapter_that_peft_saved_knows_its_labels(kind, tiny, cli, tmp_path):
 
 @pytest.mark.parametrize("names", [["ham"], {"1": "ham"}, {"0": 3}, {}])
 def test_names_that_cannot_be_are_refused(names):
-    with pytest.raises(ConfigError, match="id2label is .*; expected a name for each output"):
+    with pytest.raises(ConfigError, match=r"id2label is .*; expected a name for each output"):
         PrefixPropagationConfig(num_virtual_tokens=2, id2label=names)
 
 

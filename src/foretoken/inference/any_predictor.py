@@ -13,7 +13,6 @@ from foretoken.data.readers.rows import ERROR, BadRow, BadRows
 from foretoken.errors import AdapterError, DataError
 from foretoken.inference.predictor import (
     Predictor,
-    adapter_folder,
     load_for_inference,
     predict_rows,
     rows_without_tokens,
@@ -24,6 +23,7 @@ from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, load, texts_of,
 from foretoken.training.problems import Problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.run.card import CARD, read_card
+from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.encode import Truncation, count_lengths, describe
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from foretoken.training.problems.losses import LossOptions, class_weights, refus
 from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe, decision_rule
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
+from foretoken.training.start import Start
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
@@ -75,13 +76,13 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     data = data or load_data(recipe.data)
     fingerprint = of_data(data.splits)
     problem = problem_of(recipe, data)
-    source = base_model_folder(recipe)
+    source, start = base_model_folder(recipe), Start.read(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
     set_seed(recipe.training.seed)
     model = load_model(
         source,
         problem,
-        head=recipe.head,
+        head=recipe.head if start is None else start.head_for(recipe),
         pretrained=resolve_source(recipe.model),
         attention_dropout=recipe.training.attention_dropout,
     )
@@ -89,6 +90,9 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     tokenizer = load_tokenizer(source, model.config)
     fingerprint |= of_model(model, tokenizer)  # before the one is adapted and the other used
     _compare_start(recipe, fingerprint)
+    if start is not None:
+        start.check(problem, fingerprint)
+        fingerprint["start"] = start.digest
     max_length = problem.max_length(recipe.max_length, model.config, tokenizer)
     problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
@@ -97,7 +101,9 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     oversample = recipe.training.oversample
     tables, truncations = _tokenised(data.splits, problem, settings, oversample=oversample)
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
-    _say(recipe, adapted, problem)
+    if start is not None:
+        start.take_up(adapted, problem, tokenizer)
+    _say(recipe, adapted, problem, is_new=start is None)
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
     texts = tables, truncations, max_length
@@ -249,11 +255,11 @@ def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple
     return columns, truncation
 
 
-def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem) -> None:
+def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem, *, is_new: bool) -> None:
     count = count_parameters(model)
     what = f"{len(problem.labels)} labels: {', '.join(problem.labels)}; " if problem.labels else ""
     if count.head:
-        log.info("%sthe head of the model is new and trained with the method", what)
+        log.info("%sthe head of the model is %strained with the method", what, "new and " if is_new else "")
     if problem.new_tokens:
         log.info("new tokens, whose embeddings are trained: %s", " ".join(problem.new_tokens))
     log.info(
