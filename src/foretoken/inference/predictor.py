@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,6 @@ from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.batches import cut as cut_by_length
 from foretoken.training.tokens.encode import EncodeSettings, Truncation, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
-from foretoken.training.trainer.progress import progress_bar
 from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
 
 if TYPE_CHECKING:
@@ -165,6 +164,7 @@ def predict_rows(
     batch_size: int = 16,
     tokens_per_batch: int | None = None,
     scaled: bool = True,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> tuple[Any, Truncation, list[int]]:
     """Return what the problem predicts for every row of a table, in its order, what truncation cost, and the lengths.
 
@@ -174,18 +174,17 @@ def predict_rows(
         batch_size: documents per forward pass.
         tokens_per_batch: tokens per forward pass, padding included, in place of ``batch_size``.
         scaled: apply the predictor's scaling, if it has one.
+        advance: is told how many more documents are predicted.
     """
     columns, truncation = predictor.problem.encode(table, predictor.settings)
     columns.pop("labels", None)
     lengths = columns["length"]
     found: list[Any] = [None] * len(lengths)
-    with progress_bar("predicting") as bar:
-        task = bar.add_task("", total=len(lengths), note="")
-        for rows in _batches(lengths, batch_size, tokens_per_batch):
-            batch = [{name: values[row] for name, values in columns.items()} for row in rows]
-            for row, output in zip(rows, predict_batch(predictor, batch), strict=True):
-                found[row] = output
-            bar.advance(task, len(rows))
+    for rows in _batches(lengths, batch_size, tokens_per_batch):
+        batch = [{name: values[row] for name, values in columns.items()} for row in rows]
+        for row, output in zip(rows, predict_batch(predictor, batch), strict=True):
+            found[row] = output
+        advance(len(rows))
     outputs = np.stack(found) if predictor.problem.has_probabilities else found
     if scaled and predictor.scaling is not None:
         outputs = predictor.scaling.apply(outputs)

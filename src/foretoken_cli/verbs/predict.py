@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,32 +56,40 @@ def run(words: Sequence[str]) -> int:
         _refuse_unless_default(options, name, "needs --ray")
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
-    from foretoken.data.readers.rows import DROP, ERROR, BadRows
-    from foretoken.files import write_text
-    from foretoken.inference.any_predictor import answer_rows
+    from foretoken.inference.any_predictor import answer_pieces
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
-    bad_rows = BadRows(ERROR if options.strict else DROP)
-    answers = answer_rows(
+    answers = answer_pieces(
         predictor,
-        _rows(options, predictor, bad_rows),
-        bad_rows,
+        _pieces(options, predictor),
         batch_size=options.batch_size,
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
     )
-    lines = (json_line(answer, to_stdout=options.output is None) for answer in answers)
-    if options.output is None:
-        for line in lines:
-            say(line)
-    else:
-        write_text(options.output, "".join(f"{line}\n" for line in lines))
-    if bad_rows.rows:
-        first = min(bad_rows.rows, key=lambda row: row.number).reason
-        count = f"{len(bad_rows.rows):,} of {len(answers):,} rows"
-        log.error("%s: an error in the place of an answer; the first: %s", count, first)
-    return 1 if bad_rows.rows else 0
+    count, errors, first = 0, 0, ""
+    with _written(options.output) as write:
+        for count, answer in enumerate(answers, 1):
+            write(json_line(answer, to_stdout=options.output is None))
+            if "error" in answer:
+                errors, first = errors + 1, first or answer["error"]
+    if errors:
+        log.error(
+            "%s of %s rows: an error in the place of an answer; the first: %s", f"{errors:,}", f"{count:,}", first
+        )
+    return 1 if errors else 0
+
+
+@contextmanager
+def _written(output: Path | None) -> Iterator[Callable[[str], object]]:
+    """Give what writes a line: to stdout, or to a file that is there when the block has ended well."""
+    from foretoken.files import atomic_file
+
+    if output is None:
+        yield say
+        return
+    with atomic_file(output) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        yield lambda line: file.write(f"{line}\n")
 
 
 def _run_with_ray(options: PredictCommand) -> int:
@@ -132,17 +141,23 @@ def json_line(values: object, *, to_stdout: bool = False) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _rows(options: PredictCommand, predictor: AnyPredictor, bad_rows: BadRows) -> datasets.Dataset | PlainTable:
+def _pieces(
+    options: PredictCommand, predictor: AnyPredictor
+) -> Iterable[tuple[datasets.Dataset | PlainTable, BadRows]]:
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
+    from foretoken.data.readers.rows import DROP, ERROR, BadRows
+
+    policy = ERROR if options.strict else DROP
     if options.input is None or options.input == "-":
         predictor.problem.check_texts()
         texts = _stdin_lines() if options.input else list(enumerate(options.texts or (), 1))
-        return _of_texts("stdin line" if options.input else "text", texts, bad_rows)
-    from foretoken.data.load import load_inputs
+        bad_rows = BadRows(policy)
+        return [(_of_texts("stdin line" if options.input else "text", texts, bad_rows), bad_rows)]
+    from foretoken.data.load import input_pieces
     from foretoken.data.options import DataOptions
 
     columns = dict(predictor.columns) | options.columns
-    return load_inputs(options.input, DataOptions(path=options.input, **columns), predictor.problem.name, bad_rows)
+    return input_pieces(options.input, DataOptions(path=options.input, **columns), predictor.problem.name, policy)
 
 
 def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:

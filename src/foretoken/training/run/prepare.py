@@ -315,7 +315,7 @@ def summary(prepared: Prepared) -> dict[str, Any]:
         "base_model": prepared.base_model,
         "labels": list(prepared.problem.labels),
         "max_length": prepared.max_length,
-        "documents": {name: asdict(counts) for name, counts in prepared.truncations.items()},
+        "documents": {name: counts.to_dict() for name, counts in prepared.truncations.items()},
         "parameters": asdict(count) | {"trainable": count.trainable, "percent": count.percent},
         **prepared.left_out,
     }
