@@ -298,7 +298,9 @@ def _refuse(value: object, wanted: object, key: str, errors: Errors) -> object:
     got = "nothing (null)" if value is None else f"{quoted(value)} ({_kind(value)})"
     choices = [str(choice) for choice in get_args(wanted)] if get_origin(wanted) is Literal else []
     gone = left.gone(f"{key}: {value}", left.VALUES) if choices else None
-    expected = f"got {got}, expected {describe(wanted)}{did_you_mean(str(value), choices)}"
+    is_text = isinstance(value, Mapping) and str in (wanted, *get_args(wanted))
+    hint = "; put a text with braces in quotes" if is_text else did_you_mean(str(value), choices)
+    expected = f"got {got}, expected {describe(wanted)}{hint}"
     errors.append(f"{key}: {f'{quoted(value)} {gone}' if gone else expected}")
     return _BAD
 

@@ -165,6 +165,7 @@ def test_a_missing_package_is_named(adapter, refused, tmp_path, monkeypatch):
     assert "foretoken[export]" in said
 
 
+@pytest.mark.slow
 def test_equal_runs_share_a_graph_whatever_their_tokenizers_were_asked(tiny, tmp_path, cli, monkeypatch):
     base = tmp_path / "base"
     shutil.copytree(tiny.model, base)

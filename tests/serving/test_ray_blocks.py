@@ -89,9 +89,10 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
         ("../spam", "word4"),
         (None, "word5"),
         ("spma", "word6"),
+        ("house", "word7"),
     ]
     names, texts = zip(*rows, strict=True)
-    pq.write_table(pa.table({"id": range(7, 14), "text": texts, "name": names}), tmp_path / "in.parquet")
+    pq.write_table(pa.table({"id": range(7, 15), "text": texts, "name": names}), tmp_path / "in.parquet")
     job = job_of(model, named["spam"].parent, tmp_path / "out", adapter_column="name", has_ids=True)
     worker = Worker(job)
     (tmp_path / "out").mkdir()
@@ -100,10 +101,13 @@ def test_a_worker_answers_each_row_by_its_adapter(adapters, tmp_path):
         told = worker({name: [value] for name, value in asdict(block).items()})
     finally:
         worker.engine.close()
-    assert (told["rows"], told["errors"], told["failure"]) == ([7], [5], [""])
+    assert (told["rows"], told["errors"], told["failure"]) == ([8], [5], [""])
     found = pq.read_table(tmp_path / "out" / block.result).to_pylist()
     file = str(tmp_path / "in.parquet")
-    assert [(row["file"], row["row"], row["id"]) for row in found] == [(file, n, n + 7) for n in range(7)]
+    assert [(row["file"], row["row"], row["id"]) for row in found] == [(file, n, n + 7) for n in range(8)]
+    house = found.pop()
+    assert (house["labels"], house["std"], house["value"]) == (["price", "area"], [2e5, 1e-4], None)
+    assert house["values"][0] > 1e9
     assert found[0]["label"] in ("ham", "spam")
     assert sum(found[0]["probabilities"]) == pytest.approx(1)
     assert found[1]["value"] is not None

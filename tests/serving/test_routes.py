@@ -84,6 +84,15 @@ def test_classify_reads_chunks_and_pairs_and_answers_numbers(server, predicted):
     number = ok(server.post("/classify", json={"model": "stars", "input": TEXTS}))["data"]
     np.testing.assert_allclose([row["probs"][0] for row in number], predicted("stars"), atol=1e-5)
     assert number[0]["label"] is None
+    assert [row["value"] for row in number] == [round(row["probs"][0], 6) for row in number]
+    answer = ok(server.post("/classify", json={"model": "house", "input": TEXTS}))
+    assert answer["labels"] == ["price", "area"]
+    numbers = [list(row["values"].values()) for row in answer["data"]]
+    np.testing.assert_allclose(numbers, predicted("house"), rtol=1e-6)
+    np.testing.assert_allclose([row["probs"] for row in answer["data"]], predicted("house"), rtol=1e-6)
+    assert [row["std"] for row in answer["data"]] == [{"price": 2e5, "area": 1e-4}] * len(TEXTS)
+    assert answer["data"][0]["label"] is None
+    assert "std" not in ok(server.post("/classify", json={"model": "spam", "input": TEXTS}))["data"][0]
     pair = {"model": "relevance", "input": "lunch", "text_pair": "prize word2"}
     assert len(probabilities(server.post("/classify", json=pair))[0]) == 2
 

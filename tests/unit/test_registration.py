@@ -64,6 +64,7 @@ def test_a_program_that_never_imports_foretoken_loads_its_adapters(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_peft_is_imported_although_foretoken_cannot_be(tmp_path):
     said = run(
         "import sys, warnings; warnings.simplefilter('error'); sys.modules['foretoken.tuner'] = None\n"

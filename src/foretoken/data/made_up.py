@@ -55,7 +55,8 @@ def _labelled(name: str, index: int, words: Iterator[str], task: Task) -> Docume
 
 
 def _with_labels(name: str, index: int, words: Iterator[str], task: Task) -> Document:
-    labels = [task.labels[index % len(task.labels)], *task.labels[: index % 3]]
+    names = task.labels or ("no", "yes")
+    labels = [names[index % len(names)], *names[: index % 3]]
     return Document(name, next(words), None, _WHERE, labels=tuple(dict.fromkeys(labels)))
 
 

@@ -9,12 +9,13 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from foretoken import __version__
-from foretoken.data.problems import CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.errors import AdapterError
 from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
 from foretoken.options import to_dict
+from foretoken.training.problems.regression import Regression
 
 CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
 FORMAT = 1
@@ -85,9 +86,10 @@ def config_of(predictor: Predictor, **more: Any) -> JsonObject:
 
 
 def answers_of(predictor: Predictor) -> JsonObject:
-    """Return what differs between the adapters of one model: labels and recalibration."""
-    scaling = predictor.scaling
-    return {"labels": predictor.labels, "scaling": None if scaling is None else scaling.to_dict()}
+    """Return what differs between the adapters of one model: labels, recalibration, the scale of numbers."""
+    scaling, problem = predictor.scaling, predictor.problem
+    targets = {"targets": problem.targets.to_dict()} if isinstance(problem, Regression) else {}
+    return {"labels": predictor.labels, "scaling": None if scaling is None else scaling.to_dict()} | targets
 
 
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
@@ -100,8 +102,8 @@ def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
         f"# An exported model\n\n{_about(predictor)}",
         "onnxruntime" if target == "onnx" else target,
         lines,
-        f"`config.json` has the labels, the longest document ({predictor.max_length} tokens) and the recalibration of "
-        "the probabilities; `tokenizer.json` truncates and pads by itself.",
+        f"`config.json` has the labels, the longest document ({predictor.max_length} tokens) and "
+        f"{_scaling_words(predictor)}; `tokenizer.json` truncates and pads by itself.",
     )
 
 
@@ -126,9 +128,15 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
         f"# One exported graph, many adapters\n\nExported by foretoken {__version__}.",
         "onnxruntime",
         lines,
-        "`config.json` has the labels and the recalibration of each adapter. A run without options is the first "
-        "adapter's.",
+        f"`config.json` has, for each adapter, the labels and {_scaling_words(predictor)}. A run without options is "
+        "the first adapter's.",
     )
+
+
+def _scaling_words(predictor: Predictor) -> str:
+    if predictor.problem.name == REGRESSION:
+        return "mean and standard deviation of the targets in training (the outputs are in the units of the data)"
+    return "the recalibration of the probabilities"
 
 
 def _write(path: Path, head: str, package: str, lines: list[str], end: str) -> None:
@@ -158,6 +166,8 @@ def _call_lines(predictor: Predictor, run: str) -> list[str]:
         whole = ['first = tokenizer.encode("a text of any length")', f"found = [first, *first.overflowing]{kept}"]
         return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
     first = f"found = tokenizer.encode_batch({texts})"
+    if predictor.problem.name == REGRESSION:
+        return [names, first, f"print({run}[0].tolist())"]
     if predictor.problem.name != CLASSIFICATION:
         return [names, first, f"logits = {run}[0]"]
     labels = f"LABELS = {predictor.labels!r}"
@@ -168,7 +178,7 @@ def _call_lines(predictor: Predictor, run: str) -> list[str]:
 def _scaled_lines(predictor: Predictor) -> list[str]:
     """Return the lines from pooled logits (C,) to an answer."""
     if predictor.problem.name != CLASSIFICATION:
-        return ["print(float(logits[0]))"]
+        return ["print(logits.tolist())"]
     scaling = predictor.scaling
     weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
     return [

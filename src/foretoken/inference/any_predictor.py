@@ -90,7 +90,7 @@ def predict_table(
 ) -> tuple[Any, Truncation, list[int]]:
     """Return what :func:`~foretoken.inference.predictor.predict_rows` does; the baseline reads no batches."""
     if isinstance(predictor, Predictor):
-        batches = {"batch_size": batch_size, "tokens_per_batch": tokens_per_batch}
+        batches: dict[str, Any] = {"batch_size": batch_size, "tokens_per_batch": tokens_per_batch}
         return predict_rows(predictor, table, **batches, scaled=scaled, advance=advance)
     texts = texts_of(table)
     lengths = word_counts(texts)

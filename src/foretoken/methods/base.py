@@ -549,8 +549,9 @@ def check_label_names(names: object) -> None:
     """Raise ConfigError for names of outputs that are no texts, or not numbered from 0."""
     if names is None:
         return
-    is_numbered = isinstance(names, dict) and bool(names) and names.keys() == {*map(str, range(len(names)))}
-    if not is_numbered or not all(isinstance(name, str) for name in names.values()):
+    given: dict[object, object] = names if isinstance(names, dict) else {}
+    is_numbered = given.keys() == {*map(str, range(len(given)))} and bool(given)
+    if not is_numbered or not all(isinstance(name, str) for name in given.values()):
         raise ConfigError(f"id2label is {quoted(names)}; expected a name for each output, by its number, or null")
 
 

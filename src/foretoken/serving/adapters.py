@@ -68,7 +68,7 @@ class Adapter:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the outputs, in order; none for regression."""
+        """The names of the outputs, in order; none for a single number."""
         return self.problem.labels
 
     @property

@@ -68,6 +68,7 @@ class ClassifyRequest(Asked):
     use_activation: bool | None = Field(None, description="false: logits in the place of probabilities")
     min_confidence: Share | None = Field(None, description="abstain where the answer is less sure than this")
     coverage: Share | None = Field(None, description="abstain below the confidence of this share of validation")
+    explain: bool = Field(False, description="of one text: which words or passages the answer rests on")
 
 
 class Classified(BaseModel):
@@ -82,15 +83,43 @@ class Classified(BaseModel):
     tokens: int = 0
 
 
+class Piece(BaseModel):
+    """A word, a passage or a chunk, and what it adds to the logit of a label, or its weight; ``of`` a second text."""
+
+    start: int
+    end: int
+    text: str
+    score: float
+    label: str | None = None
+    of: str = "text"
+
+
+class Explained(Classified):
+    """The same with what it rests on; ``delta`` is what the scores leave unexplained of the logit."""
+
+    by: str
+    evidence: list[Piece]
+    chunks: list[Piece] = []
+    delta: float | None = None
+
+
+class Measured(Classified):
+    """What is predicted for one document by regression, as ``foretoken predict`` says it; ``probs`` are the numbers."""
+
+    value: float | None = None
+    values: dict[str, float] | None = Field(None, description="of several targets")
+    std: float | dict[str, float] | None = Field(None, description="of the errors, where training fitted it")
+
+
 class ClassifyAnswer(BaseModel):
-    """vLLM's answer; ``labels`` says what each of the probabilities is of."""
+    """vLLM's answer; ``labels`` says what each of the probabilities, or numbers, is of."""
 
     id: str = Field(default_factory=lambda: f"classify-{uuid.uuid4().hex}")
     object: Literal["list"] = "list"
     created: int = Field(default_factory=lambda: int(time.time()))
     model: str
     labels: list[str] = []
-    data: list[Classified]
+    data: list[Explained | Measured | Classified]
     usage: Usage
 
 
@@ -184,6 +213,7 @@ class ModelItem(BaseModel):
     method: str | None = None
     max_model_len: int | None = None
     calibrated: bool = False
+    explains: bool = False
     dtype: str | None = None
     precision: str | None = None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from foretoken.errors import ConfigError, DataError
 from foretoken.options import option
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _WITH_RAY = ("workers", "adapter_column", "rows_per_block")
-_WITHOUT_RAY = ("batch_size", "unscaled", "attention_engine", "packing", "strict")
+_WITHOUT_RAY = ("text", "batch_size", "unscaled", "attention_engine", "packing", "strict")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,32 +56,33 @@ def run(words: Sequence[str]) -> int:
         _refuse_unless_default(options, name, "needs --ray")
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
+    from foretoken.data.readers.rows import DROP, ERROR
     from foretoken.inference.any_predictor import answer_pieces
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
     answers = answer_pieces(
         predictor,
-        _pieces(options, predictor),
+        pieces_of(options, predictor, ERROR if options.strict else DROP),
         batch_size=options.batch_size,
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
     )
-    count, errors, first = 0, 0, ""
-    with _written(options.output) as write:
-        for count, answer in enumerate(answers, 1):
+    rows, errors, first = 0, 0, ""
+    with written(options.output) as write:
+        for answer in answers:
             write(json_line(answer, to_stdout=options.output is None))
+            rows += 1
             if "error" in answer:
                 errors, first = errors + 1, first or answer["error"]
     if errors:
-        log.error(
-            "%s of %s rows: an error in the place of an answer; the first: %s", f"{errors:,}", f"{count:,}", first
-        )
+        count = f"{errors:,} of {rows:,} rows"
+        log.error("%s: an error in the place of an answer; the first: %s", count, first)
     return 1 if errors else 0
 
 
 @contextmanager
-def _written(output: Path | None) -> Iterator[Callable[[str], object]]:
+def written(output: Path | None) -> Iterator[Callable[[str], object]]:
     """Give what writes a line: to stdout, or to a file that is there when the block has ended well."""
     from foretoken.files import atomic_file
 
@@ -141,23 +142,39 @@ def json_line(values: object, *, to_stdout: bool = False) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _pieces(
-    options: PredictCommand, predictor: AnyPredictor
+class Sources(Protocol):
+    """Where `predict` and `explain` find their texts."""
+
+    @property
+    def texts(self) -> list[str] | None:
+        """Those of the command line."""
+
+    @property
+    def input(self) -> str | None:
+        """A file or a folder, or - for stdin."""
+
+    def columns_for(self, predictor: AnyPredictor) -> dict[str, Any]:
+        """Return how a file is read, by the keys of a recipe."""
+
+
+def pieces_of(
+    options: Sources, predictor: AnyPredictor, policy: str
 ) -> Iterable[tuple[datasets.Dataset | PlainTable, BadRows]]:
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
-    from foretoken.data.readers.rows import DROP, ERROR, BadRows
+    from foretoken.data.readers.rows import BadRows
 
-    policy = ERROR if options.strict else DROP
     if options.input is None or options.input == "-":
         predictor.problem.check_texts()
+        if "text" in predictor.columns:
+            log.info("a bare text is taken as the whole text; %r is for --input with a file", predictor.columns["text"])
         texts = _stdin_lines() if options.input else list(enumerate(options.texts or (), 1))
         bad_rows = BadRows(policy)
         return [(_of_texts("stdin line" if options.input else "text", texts, bad_rows), bad_rows)]
     from foretoken.data.load import input_pieces
     from foretoken.data.options import DataOptions
 
-    columns = dict(predictor.columns) | options.columns
-    return input_pieces(options.input, DataOptions(path=options.input, **columns), predictor.problem.name, policy)
+    data = DataOptions(path=options.input, **options.columns_for(predictor))
+    return input_pieces(options.input, data, predictor.problem.name, policy)
 
 
 def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:

@@ -70,7 +70,9 @@ def test_every_file_is_counted_here():
     assert {file.stem for file in FOLDER.glob("*.yaml")} == set(COUNTS)
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "aot-p-tuning" else name for name in COUNTS]
+)
 def test_grid_protocol_and_dropout_are_the_papers(name):
     path = FOLDER / f"{name}.yaml"
     plan = load_plan(path)

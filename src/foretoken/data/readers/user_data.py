@@ -34,6 +34,7 @@ from foretoken.data.readers.rows import (
     documents_from_rows,
     filled,
     is_column_number,
+    picked,
     read_each,
     row_id,
     text_value,
@@ -77,7 +78,8 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
     if rows is None:
         return read_squad(path, columns)
     if columns.problem == REGRESSION and columns.label is not None:
-        rows = with_decimal_points(path, rows, columns.label, columns.format.decimal)
+        for label in columns.label_columns or (columns.label,):
+            rows = with_decimal_points(path, rows, label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
 
 
@@ -124,7 +126,7 @@ def _rows_of_file(path: Path, columns: ColumnNames) -> Iterable[Row] | None:
         text = read_text(path, columns.format.encoding)
         if not is_fasttext(text) and columns.format.delimiter is None:
             return [(str(path), {columns.text: text, "id": without_gz(path).stem})]
-    return read_rows(path, columns.needed, format=columns.format)
+    return picked(read_rows(path, columns.needed, format=columns.format), columns)
 
 
 def _place(column: str | None) -> int | None:

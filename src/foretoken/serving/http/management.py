@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 from starlette.concurrency import run_in_threadpool
 
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from foretoken.errors import AdapterError, BackboneError, ConfigError
 from foretoken.files import remove as remove_files
 from foretoken.serving.adapters import Adapter
@@ -101,6 +102,7 @@ def _item(adapter: Adapter, service: Service) -> ModelItem:
         id=adapter.name,
         created=_STARTED,
         root=adapter.name,
+        explains=service.explainer is not None and adapter.task in (CLASSIFICATION, MULTI_LABEL, REGRESSION),
         parent=store.base_name,
         task=adapter.task,
         labels=list(adapter.labels),

@@ -26,7 +26,9 @@ from foretoken.serving.schema import (
     EmbeddingItem,
     EmbeddingsAnswer,
     EmbeddingsRequest,
+    Explained,
     Input,
+    Measured,
     PipelineRequest,
     Question,
     Score,
@@ -68,10 +70,15 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
     threshold = _threshold(adapter, asked.min_confidence, asked.coverage)
     most = asked.truncate_prompt_tokens
     task = Classify(max_tokens=None if most == -1 else most)
-    found = await service.ask(http, adapter, _documents(asked.input, asked.text_pair), task)
+    documents = _documents(asked.input, asked.text_pair)
+    if asked.explain and task.max_tokens is not None:
+        raise ConfigError("explain: a text is explained as it is read in training; leave out truncate_prompt_tokens")
+    found = await service.ask(http, adapter, documents, task)
     raw = asked.use_activation is False
     data = [_classified(number, item, threshold, raw=raw) for number, item in enumerate(found)]
     labels = list(adapter.labels)
+    if asked.explain:
+        data = [Explained(**vars(data[0]), **await service.explain(adapter, documents, found))]
     return ClassifyAnswer(model=adapter.name, labels=labels, data=data, usage=_usage(found))
 
 
@@ -149,14 +156,16 @@ def _threshold(adapter: Adapter, confidence: float | None, coverage: float | Non
 def _classified(number: int, item: Prediction, threshold: float, *, raw: bool) -> Classified:
     values = item.logits if raw or item.probabilities is None else item.probabilities
     abstained = item.confidence < threshold
-    return Classified(
+    kind = Measured if item.probabilities is None else Classified
+    return kind(
         index=number,
-        label=None if abstained or not item.labels else item.labels[item.best],
+        label=None if abstained or item.probabilities is None else item.labels[item.best],
         probs=values.tolist(),
         num_classes=len(values),
         abstained=abstained,
         truncated=item.truncated,
         tokens=item.tokens,
+        **item.numbers,
     )
 
 

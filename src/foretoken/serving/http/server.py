@@ -21,6 +21,7 @@ from foretoken.errors import ConfigError, ForetokenError, one_line
 from foretoken.inference.base_model import base_model_of
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
+from foretoken.machine.precision import FP32
 from foretoken.memory import keep_few_primitives
 from foretoken.serving.bank import MixedBank
 from foretoken.serving.engine import Engine
@@ -69,6 +70,8 @@ def start_engine(settings: ServerSettings, source: str, metrics: Metrics) -> Eng
     """
     keep_few_primitives()
     base = SharedBase(source, settings.precision)
+    if settings.explain is not None and base.precision != FP32:
+        raise ConfigError(f"--explain needs float32, got --precision {settings.precision}; leave out one of them")
     store = Store(base, MixedBank(base, settings.adapter_dtype), memory=settings.memory)
     for name, folder in settings.sources.items():
         store.add(name, folder, accept_changed=settings.accept_changed)

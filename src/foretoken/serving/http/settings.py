@@ -33,6 +33,7 @@ class ServerSettings:
         client_seconds: within which a client must have sent a request, and taken each part of the answer.
         connections: at a time; one more takes the place of one whose client keeps the server waiting.
         drain_seconds: that requests have to be answered in when the server is told to stop.
+        explain: tokens of a document whose answer is explained, at most; None: none is.
         uploads: whether adapters may be loaded and removed over HTTP at all.
     """
 
@@ -55,4 +56,5 @@ class ServerSettings:
     client_seconds: float = 30.0
     connections: int = 1000
     drain_seconds: int = 60
+    explain: int | None = None
     uploads: bool = True

@@ -68,6 +68,11 @@ class Problem(ABC):
         return False
 
     @property
+    def calibrations(self) -> tuple[str, ...]:
+        """The kinds of calibration that fit it."""
+        return ("temperature", "vector") if self.has_probabilities else ()
+
+    @property
     def new_tokens(self) -> tuple[str, ...]:
         """Tokens that the problem adds to the vocabulary, and whose embeddings are trained."""
         return ()

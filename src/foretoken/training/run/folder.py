@@ -30,6 +30,7 @@ from foretoken.files import (
 log = logging.getLogger(__name__)
 RECORD = "run.json"
 PREDICTIONS = "predictions.parquet"
+ERRORS = "errors.json"  # texts of the most confident errors of each split
 CHECKPOINTS = "checkpoints"
 SAVED = ("adapter", "model")
 _LOCK, _HOLDER = ".foretoken-lock", ".foretoken-holder.json"

@@ -17,11 +17,13 @@ from peft import PeftConfig
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.table import TASKS
 from foretoken.files import JsonObject
-from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, METRICS, metrics_of
-from foretoken.training.problems import PROBLEMS
+from foretoken.metrics.classification import best_and_worst, class_scores
+from foretoken.metrics.scaling import Scaling
+from foretoken.metrics.table import CALIBRATION, METRICS, metrics_of, positive_of, repeats_accuracy, with_class
+from foretoken.training.problems import PROBLEMS, Problem
 from foretoken.training.run.card import read_card
 from foretoken.training.run.folder import PREDICTIONS, SAVED
-from foretoken.training.run.intervals import bootstrap_intervals
+from foretoken.training.run.intervals import bootstrap_intervals, calibration_intervals
 from foretoken.tuner.checkpoints.model_card import (
     AUTO_CLASSES,
     OWN,
@@ -61,9 +63,13 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         record: what `run.json` says.
     """
     config = PeftConfig.from_pretrained(str(saved)) if (saved / "adapter_config.json").is_file() else None
-    problem = read_card(saved).make_problem()
+    card = read_card(saved)
+    problem = card.make_problem()
+    if problem is not None:
+        problem = replace(problem, n_bins=record["recipe"].get("ece_bins") or problem.n_bins)
     split = "test" if isinstance(record.get("test"), dict) else "validation"
-    intervals = _intervals(run, split, record)
+    predicted = _predicted(run, split)
+    intervals = _intervals(predicted, record)
     recipe = record["recipe"]
     task = TASKS.get(recipe["data"].get("task") or "")
     labels = problem.head_options.get("num_labels") if problem is not None else None
@@ -83,7 +89,9 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         *_data(recipe["data"], record, task),
         *_training(record),
         *_results(record, split, intervals),
-        *_calibration(record, split),
+        *_classes(record, predicted),
+        *_numbers(record),
+        *_calibration(record, split, problem, [None, card.scaling], predicted),
         f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
         "length, chunks, head and scaling.",
     )
@@ -91,14 +99,36 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
     return replace(found, title=title, sections=sections, results=_evaluated(record, split, task, found))
 
 
-def _intervals(run: Path, split: str, record: JsonObject) -> dict[str, tuple[float, float]]:
+def _predicted(run: Path, split: str) -> dict[str, list[Any]]:
+    """Return the columns of a split's predictions; none where there are no predictions."""
     file = run / PREDICTIONS
     if not file.is_file():
         return {}
-    rows = pq.read_table(file, columns=["split", "label", "prediction"])
-    rows = rows.filter(pc.equal(rows["split"], split))
-    labels, predictions = rows["label"].to_pylist(), rows["prediction"].to_pylist()
-    return bootstrap_intervals(record["problem"], labels, predictions, classes=record["labels"])
+    rows = pq.read_table(file)
+    return rows.filter(pc.equal(rows["split"], split)).to_pydict()
+
+
+def _intervals(predicted: Mapping[str, list[Any]], record: JsonObject) -> dict[str, tuple[float, float]]:
+    if not predicted:
+        return {}
+    return bootstrap_intervals(record["problem"], predicted["label"], predicted["prediction"], classes=record["labels"])
+
+
+def _classes(record: JsonObject, predicted: Mapping[str, list[Any]]) -> Iterator[str]:
+    """Yield a table of each class, label or type of entity; of many the ten that are found best, and worst."""
+    if not predicted:
+        return
+    scores = class_scores(record["problem"], predicted["label"], predicted["prediction"], record["labels"])
+    chosen = best_and_worst(scores)
+    if not chosen:
+        return
+    rows = [(f"`{row.name}`", *(f"{value:.4f}" for value in row[1:4]), f"{row.support:,}") for row in chosen]
+    said = (
+        f"The {len(chosen)} of {len(scores)} with the highest and the lowest F1.\n\n"
+        if len(chosen) < len(scores)
+        else ""
+    )
+    yield f"### Each class\n\n{said}{table(('class', 'precision', 'recall', 'F1', 'documents'), rows)}"
 
 
 def _data_name(data: Mapping[str, Any], task: Task | None) -> str:
@@ -142,10 +172,14 @@ def _training(record: JsonObject) -> Iterator[str]:
 
 
 def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    elsewhere = {*metrics_of(CALIBRATION), *metrics_of(AS_ACCURACY)}
-    values = {name: value for name, value in record[split].items() if name not in elsewhere}
+    elsewhere, problem = metrics_of(CALIBRATION), record["problem"]
+    values = {
+        name: value
+        for name, value in record[split].items()
+        if name not in elsewhere and not repeats_accuracy(name, problem)
+    }
     rows = [
-        (METRICS[name].title if name in METRICS else name, f"{value:.4f}", _shown(intervals.get(name)))
+        (_titled(name, record), f"{value:.4f}", _shown(intervals.get(name)))
         for name, value in values.items()
         if isinstance(value, int | float)
     ]
@@ -159,27 +193,68 @@ def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float
     yield f"## Results\n\n{said}\n\n{table(('metric', 'value', '95 % interval'), rows)}"
 
 
+def _titled(metric: str, record: JsonObject) -> str:
+    title = METRICS[metric].title if metric in METRICS else metric
+    return with_class(metric, positive_of(record["problem"], record["labels"]), title)
+
+
 def _shown(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
 
 
-def _calibration(record: JsonObject, split: str) -> Iterator[str]:
+def _numbers(record: JsonObject) -> Iterator[str]:
+    if "targets" not in record:
+        return
+    said = "The model's outputs, as the Python above has them, are in standard deviations from the mean of training:"
+    rows = zip(record["labels"] or ["number"], *record["targets"].values(), strict=True)
+    yield f"## Scale\n\n{said} `output * std + mean`.\n\n{table(('target', *record['targets']), list(rows))}"
+
+
+def _error_intervals(
+    values: Mapping[str, Any], problem: Problem | None, predicted: Mapping[str, list[Any]], scaling: Scaling | None
+) -> dict[str, tuple[float, float]]:
+    if problem is None or not problem.has_probabilities or not predicted:
+        return {}
+    outputs, labels = problem.from_columns(predicted)
+    outputs = outputs if scaling is None else scaling.apply(outputs)
+    return calibration_intervals(values, outputs, labels, n_bins=problem.n_bins)
+
+
+def _calibration(
+    record: JsonObject,
+    split: str,
+    problem: Problem | None,
+    scalings: Sequence[Scaling | None],
+    predicted: Mapping[str, list[Any]],
+) -> Iterator[str]:
     names = [name for name in metrics_of(CALIBRATION) if isinstance(record[split].get(name), int | float)]
     if not names:
         return
     scaling = record.get("scaling") or {}
     scaled = scaling.get(split) or {}
     columns = [record[split], *([scaled] if scaled else [])]
+    intervals = [_error_intervals(of, problem, predicted, by) for of, by in zip(columns, scalings, strict=False)]
     rows = [
-        [METRICS[name].title, *("" if of.get(name) is None else f"{of[name]:.4f}" for of in columns)] for name in names
+        [
+            METRICS[name].title,
+            *(cell for of, known in zip(columns, intervals, strict=True) for cell in _cells(name, of, known)),
+        ]
+        for name in names
     ]
-    head = ["metric", "as trained", *(["scaled"] if scaled else [])]
+    head = ["metric", "as trained", "95 % interval", *(["scaled", "95 % interval"] if scaled else [])]
     said = "The probabilities are not scaled."
+    if "targets" in record:
+        said = "`foretoken predict` answers with the standard deviation of the errors on validation."
     if scaling:
         degree = f" {scaling['temperature']:.3f}" if "temperature" in scaling else ""
         said = f"The probabilities are scaled by a {scaling['kind']}{degree} that was fitted on validation: "
         said += "`foretoken predict` applies it, the Python above does not."
     yield f"## Calibration\n\n{said}\n\n{table(head, rows)}"
+
+
+def _cells(name: str, values: Mapping[str, Any], intervals: Mapping[str, tuple[float, float]]) -> tuple[str, str]:
+    value = values.get(name)
+    return "" if value is None else f"{value:.4f}", _shown(intervals.get(name))
 
 
 def _evaluated(record: JsonObject, split: str, task: Task | None, found: Described) -> Sequence[EvalResult]:
@@ -193,9 +268,9 @@ def _evaluated(record: JsonObject, split: str, task: Task | None, found: Describ
             dataset_name=task.title if task else name,
             dataset_split=split,
             metric_type=metric,
-            metric_name=METRICS[metric].title if metric in METRICS else metric,
+            metric_name=_titled(metric, record),
             metric_value=round(float(value), 6),
         )
         for metric, value in record[split].items()
-        if isinstance(value, int | float) and math.isfinite(value) and metric not in metrics_of(AS_ACCURACY)
+        if isinstance(value, int | float) and math.isfinite(value) and not repeats_accuracy(metric, record["problem"])
     ]

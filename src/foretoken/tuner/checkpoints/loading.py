@@ -51,7 +51,7 @@ def wrap_loading() -> None:
     """Put the wrappers in place, that of the model card too; a second call changes nothing."""
     PeftModel.load_adapter = load_beside  # type: ignore[method-assign]
     PeftModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]
-    _BaseAutoPeftModel.from_pretrained = classmethod(auto_from_pretrained)
+    _BaseAutoPeftModel.from_pretrained = classmethod(auto_from_pretrained)  # type: ignore[method-assign, assignment]
     PeftModel.create_or_update_model_card = write_card  # type: ignore[method-assign]
     PeftAdapterMixin.load_adapter = load_plain  # type: ignore[method-assign]
     PeftAdapterMixin.enable_adapters = enable_plain  # type: ignore[method-assign]
