@@ -33,7 +33,7 @@ _UNREADABLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # not "Cn": letters that are newer
 _LONGEST_SHOWN = 80  # characters of an item in a message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Document:
     """One document, or a pair of texts; ``where`` (``file:line``) is what error messages name."""
 

@@ -51,7 +51,7 @@ def run(words: Sequence[str]) -> int:
     tokens = options.tokens_per_batch or ExplainOptions.tokens_per_batch
     settings = ExplainOptions(label=options.label, by=options.by, top=options.top, tokens_per_batch=tokens)
     batches = {"batch_size": options.batch_size, "tokens_per_batch": options.tokens_per_batch}
-    how = {"scaled": not options.unscaled, **batches}
+    how: dict[str, Any] = {"scaled": not options.unscaled, **batches}
     pieces = pieces_of(options, predictor, DROP)
     answers = (pair for piece in pieces for pair in explain_rows(predictor, *piece, settings, **how))
     errors, is_json = 0, options.format == "json" or (options.format is None and not sys.stdout.isatty())

@@ -37,7 +37,11 @@ def written(path, rows):
     """Write rows of (id, text) as their reader wants them; None for a text that is missing."""
     name = path.name
     if name.endswith(".parquet"):
-        pq.write_table(pa.table({"id": [i for i, _ in rows], "text": [t for _, t in rows]}), path, row_group_size=7)
+        pq.write_table(
+            pa.table({"id": [i for i, _ in rows], "text": [t for _, t in rows]}),
+            path,
+            row_group_size=max(7, len(rows) // 8),
+        )
     elif ".json" in name or ".ndjson" in name:
         values = [{"id": i, "text": t} for i, t in rows]
         path.write_text(json.dumps(values, indent=1) if name == "a.json" else "\n\n".join(map(json.dumps, values)))

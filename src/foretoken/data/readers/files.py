@@ -53,7 +53,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 MOST_UNPACKED = 1 << 30  # bytes
-HEAD = 1 << 23  # bytes that tell how a file is written; a larger one is read line by line
+HEAD = 1 << 22  # bytes that tell how a file is written; a larger one is read line by line
 
 
 def local_path(name: str | Path) -> Path:

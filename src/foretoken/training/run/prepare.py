@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from foretoken.data.problems import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.schemas import SHARED
+from foretoken.data.schemas import SHARED, parts, stored
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
@@ -247,8 +248,7 @@ def _tokenised(
     tables, truncations = {}, {}
     for name, split in splits.items():
         rows = problem.training_rows(split) if name == "train" else split
-        columns, truncations[name] = encoded(problem, rows, settings)
-        tables[name] = Dataset.from_dict(columns)
+        tables[name], truncations[name] = _tokens_of(rows, problem, settings)
         if name == "train" and oversample:
             tables[name] = _oversampled(tables[name], problem.name)
         log.info("%s: %s", name, describe(truncations[name], settings.max_length))
@@ -256,6 +256,19 @@ def _tokenised(
         numbered = tables[name].add_column("position", list(range(len(tables[name]))))
         tables[name] = numbered.select(np.argsort(-np.asarray(numbered["length"]), kind="stable"))
     return tables, truncations
+
+
+def _tokens_of(rows: Dataset, problem: Problem, settings: EncodeSettings) -> tuple[Dataset, Truncation]:
+    """Return the tokens of some rows, and what was cut; made a part at a time, as lists of numbers take much memory."""
+    counts = Truncation()
+
+    def tokens(start: int, end: int) -> Dataset:
+        nonlocal counts
+        columns, truncation = encoded(problem, rows.select(range(start, end)), settings)
+        counts += truncation
+        return Dataset.from_dict(columns)
+
+    return stored(starmap(tokens, parts(len(rows), rows.data.nbytes))), counts
 
 
 def _oversampled(table: Dataset, problem: str) -> Dataset:
