@@ -6,8 +6,19 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from peft import (
+    AutoPeftModelForSequenceClassification,
+    AutoPeftModelForTokenClassification,
+    PeftModel,
+    get_peft_model,
+)
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
+from foretoken import PrefixPropagationConfig
+from foretoken.errors import ConfigError
 from foretoken.inference import int8
+from foretoken.inference.predictor import load_for_inference
 from foretoken_cli import main
 
 from support.tiny_run import documents, write_csv
@@ -72,6 +83,57 @@ def test_adapter_folder_run_folder_and_a_copy_elsewhere_are_the_same(finished, c
     outputs = {cli("predict", folder, "lunch").out for folder in (finished, finished / "adapter", moved)}
     assert cli("predict", finished, "--output", tmp_path / "out.jsonl", "lunch").out == ""
     assert outputs == {(tmp_path / "out.jsonl").read_text()}
+
+
+LABELS = {0: "ham", 1: "offer", 2: "spam"}
+SAVED = {
+    "classes": ("SEQ_CLS", AutoModelForSequenceClassification, {"id2label": LABELS}),
+    "several labels": (
+        "SEQ_CLS",
+        AutoModelForSequenceClassification,
+        {"id2label": LABELS, "problem_type": "multi_label_classification"},
+    ),
+    "a number": ("SEQ_CLS", AutoModelForSequenceClassification, {"num_labels": 1}),
+    "tags": ("TOKEN_CLS", AutoModelForTokenClassification, {"id2label": {0: "O", 1: "B-x", 2: "I-x"}}),
+}
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_an_adapter_that_peft_saved_knows_its_labels(kind, tiny, cli, tmp_path):
+    """With peft's and transformers' calls alone, and again after another save on a model that has no names."""
+    task, auto, outputs = SAVED[kind]
+    names = outputs.get("id2label", {0: "LABEL_0"})
+    shutil.copytree(tiny.model, tmp_path / "body")
+    AutoModel.from_pretrained(tiny.model).save_pretrained(tmp_path / "body")
+    base = auto.from_pretrained(tmp_path / "body", **outputs, label2id={name: index for index, name in names.items()})
+    config = PrefixPropagationConfig(task_type=task, num_virtual_tokens=2)
+    model = get_peft_model(base, config).eval()
+    model.save_pretrained(tmp_path / "first")
+    bare = auto.from_pretrained(tmp_path / "body", num_labels=len(names))
+    PeftModel.from_pretrained(bare, tmp_path / "first").save_pretrained(tmp_path / "again")
+    inputs = {"input_ids": torch.tensor([[2, 5, 6, 3]])}
+    for folder in (tmp_path / "first", tmp_path / "again"):
+        auto_peft = (
+            AutoPeftModelForTokenClassification if task == "TOKEN_CLS" else AutoPeftModelForSequenceClassification
+        )
+        loaded = auto_peft.from_pretrained(folder).eval()
+        assert loaded.config.id2label == names
+        assert loaded.config.label2id == {name: index for index, name in names.items()}
+        assert loaded.config.problem_type == outputs.get("problem_type")
+        torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).logits)
+    assert auto_peft.from_pretrained(folder, num_labels=len(names)).config.id2label[0] == "LABEL_0"
+    if task == "TOKEN_CLS":
+        assert load_for_inference(folder).labels == list(names.values())
+        return
+    answer = answers(cli("predict", folder, "word1 prize").out)[0]
+    assert list(answer.get("probabilities", [])) == (list(names.values()) if len(names) > 1 else [])
+    assert ("labels" in answer, "value" in answer) == (kind == "several labels", kind == "a number")
+
+
+@pytest.mark.parametrize("names", [["ham"], {"1": "ham"}, {"0": 3}, {}])
+def test_names_that_cannot_be_are_refused(names):
+    with pytest.raises(ConfigError, match=r"id2label is .*; expected a name for each output"):
+        PrefixPropagationConfig(num_virtual_tokens=2, id2label=names)
 
 
 def test_int8_needs_a_processor_with_units_for_it(finished, refused, monkeypatch):

@@ -59,7 +59,7 @@ def test_a_program_that_never_imports_foretoken_loads_its_adapters(tmp_path):
         f"{INSTALLED}; assert 'foretoken' not in sys.modules\n"
         "import importlib.util; importlib.util.find_spec('peft'); assert 'foretoken.tuner' not in sys.modules\n"
         "from peft import AutoPeftModelForSequenceClassification, PeftModel\n"
-        f"model = AutoPeftModelForSequenceClassification.from_pretrained({str(folder)!r}, num_labels=3)\n"
+        f"model = AutoPeftModelForSequenceClassification.from_pretrained({str(folder)!r})\n"
         f"PeftModel.from_pretrained(model.unload(), {str(folder)!r})"
     )
 

@@ -33,7 +33,7 @@ _UNREADABLE = ("Cc", "Cf", "Zs", "Zl", "Zp")  # not "Cn": letters that are newer
 _LONGEST_SHOWN = 80  # characters of an item in a message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Document:
     """One document, or a pair of texts; ``where`` (``file:line``) is what error messages name."""
 
@@ -209,10 +209,14 @@ def refuse_repeated_id(first: dict[str, str], example: Example) -> None:
     """Raise a DataError when an example has the id of an earlier one; `first` keeps where each id was used."""
     earlier = first.setdefault(example.id, example.where)
     if earlier is not example.where:
-        raise DataError(
-            f"{example.where}: id {example.id!r} was already used at {earlier}; ids must be unique "
-            "(rename the column 'id' if it is not an identifier)"
-        )
+        raise DataError(f"{example.where}: {repeated_id(example.id, f'at {earlier}')}")
+
+
+def repeated_id(name: str, where: str) -> str:
+    """Return what is said of an id that another row has."""
+    return (
+        f"id {name!r} was already used {where}; ids must be unique (rename the column 'id' if it is not an identifier)"
+    )
 
 
 def refuse_repeated_ids(examples: Sequence[Example]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from foretoken.data.readers.hub import hub_name, read_hub
 from foretoken.data.readers.notes import noted_together
 from foretoken.data.readers.rows import BadRows, ColumnNames
 from foretoken.data.readers.tagging.schemes import AUTO, ENTITIES, POS
-from foretoken.data.readers.user_data import read_examples
+from foretoken.data.readers.user_data import read_examples, read_pieces
 from foretoken.data.schemas import table
 from foretoken.data.splits import group_counts, keys_of_groups, split_off, subsample, subsample_groups
 from foretoken.data.tasks.table import find_raw, get_task, task_errors
@@ -155,7 +155,32 @@ def load_inputs(
     """
     path = local_path(path)
     columns = replace(_remembered(options, problem), label=None, bad_rows=bad_rows or BadRows())
-    examples = _texts_of_folder(path, columns) if is_folder(path) else read_examples(path, columns)
+    return _unlabelled(problem, _texts_of_folder(path, columns) if is_folder(path) else read_examples(path, columns))
+
+
+def input_pieces(
+    path: str | Path, options: DataOptions, problem: str, policy: str
+) -> Iterator[tuple[datasets.Dataset, BadRows]]:
+    """Yield what :func:`load_inputs` returns in pieces, so that a file may be larger than the memory.
+
+    Args:
+        path: as there.
+        options: as there.
+        problem: as there.
+        policy: what rows that are not usable come to; each piece has its own.
+
+    Raises:
+        DataError: as there, where it is found.
+    """
+    path = local_path(path)
+    columns = replace(_remembered(options, problem), label=None, bad_rows=BadRows(policy))
+    is_text = is_folder(path)
+    pieces = iter([(_texts_of_folder(path, columns), columns.bad_rows)]) if is_text else read_pieces(path, columns)
+    for examples, bad_rows in pieces:
+        yield _unlabelled(problem, examples), bad_rows
+
+
+def _unlabelled(problem: str, examples: Sequence[Example]) -> datasets.Dataset:
     kind, label, names = _UNLABELLED.get(problem, (problem, "label", []))
     return table(kind, examples, names).remove_columns(label)
 

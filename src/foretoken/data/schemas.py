@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.data import problems
+from foretoken.files import cache_folder, remove, temporary_name
 
 if TYPE_CHECKING:
     import datasets
 
+_log = logging.getLogger(__name__)
+_ROWS, _BYTES = 10_000, 1 << 25  # of what is made into a table in one go
 SHARED = ("id", "part", "group")  # columns that any problem may have
 _WHERE_ANY = (*SHARED[1:], "text_pair", "mentions", "raw_text")  # columns that a table has where any example has one
 _COLUMNS: dict[str, tuple[str, ...]] = {
@@ -39,14 +45,59 @@ def table(problem: str, examples: Sequence[Any], names: Sequence[str]) -> datase
 
     tags = "tags" if problem == problems.TOKEN_CLASSIFICATION else "labels"
     attributes = {"labels": tags, "label": _LABELS.get(problem, "answer")}
-    columns: dict[str, list[Any]] = {}
-    for name in (*SHARED, *_COLUMNS[problem]):
-        values = [getattr(example, attributes.get(name, name)) for example in examples]
-        if name not in _WHERE_ANY or any(value is not None for value in values):
-            columns[name] = values
+    columns = {name: attributes.get(name, name) for name in (*SHARED, *_COLUMNS[problem])}
+    for name in set(columns) & set(_WHERE_ANY):
+        if all(getattr(example, columns[name]) is None for example in examples):
+            del columns[name]
     types = _types(problem, names)
-    features = {name: types.get(name, datasets.Value("string")) for name in columns}
-    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+    features = datasets.Features({name: types.get(name, datasets.Value("string")) for name in columns})
+
+    def rows(some: Sequence[Any]) -> datasets.Dataset:
+        values = {name: [getattr(example, attribute) for example in some] for name, attribute in columns.items()}
+        return datasets.Dataset.from_dict(values, features=features)
+
+    size = sum(len(example.content) for example in examples)
+    return stored(rows(examples[start:end]) for start, end in parts(len(examples), size))
+
+
+def parts(rows: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of the parts in which so many rows of so many bytes in all are made into a table.
+
+    >>> list(parts(3, 10**8)), list(parts(0, 0))
+    ([(0, 1), (1, 2), (2, 3)], [(0, 0)])
+    """
+    step = max(1, min(_ROWS, _BYTES * rows // max(1, size)))
+    for start in range(0, max(1, rows), step):
+        yield start, min(start + step, rows)
+
+
+def stored(pieces: Iterable[datasets.Dataset]) -> datasets.Dataset:
+    """Return some tables as one: one alone as it is, several from the disk, so that they take no memory."""
+    import datasets
+
+    first, *others = (piece if number == 0 else _on_disk(piece) for number, piece in enumerate(pieces))
+    return datasets.concatenate_datasets([_on_disk(first), *others]) if others else first
+
+
+def _on_disk(table: datasets.Dataset) -> datasets.Dataset:
+    """Return a table as it lies in a file that has no name any more: it is gone when nothing reads it.
+
+    Where it cannot be written, it stays in memory.
+    """
+    import datasets
+    import pyarrow as pa
+
+    file = (cache_folder() or Path(tempfile.gettempdir())) / temporary_name()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.data.schema) as writer:
+            writer.write_table(table.data.table)
+        return datasets.Dataset(datasets.table.MemoryMappedTable.from_file(str(file)), fingerprint=table._fingerprint)
+    except OSError as error:
+        _log.info("%d rows stay in memory: %s", len(table), error)
+        return table
+    finally:
+        remove(file)
 
 
 def _types(problem: str, names: Sequence[str]) -> Mapping[str, Any]:

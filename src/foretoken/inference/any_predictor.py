@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,7 +14,6 @@ from foretoken.errors import AdapterError, DataError
 from foretoken.inference.guarantee import Guarantee
 from foretoken.inference.predictor import (
     Predictor,
-    adapter_folder,
     load_for_inference,
     predict_rows,
     rows_without_tokens,
@@ -25,7 +24,9 @@ from foretoken.training.baseline.tfidf import VOCABULARY, Tfidf, load, texts_of,
 from foretoken.training.problems import Problem
 from foretoken.training.problems.classification import TextProblem
 from foretoken.training.run.card import CARD, read_card
+from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.encode import Truncation, count_lengths, describe
+from foretoken.training.trainer.progress import predicting
 
 if TYPE_CHECKING:
     import datasets
@@ -86,16 +87,48 @@ def predict_table(
     batch_size: int = 16,
     tokens_per_batch: int | None = None,
     scaled: bool = True,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> tuple[Any, Truncation, list[int]]:
     """Return what :func:`~foretoken.inference.predictor.predict_rows` does; the baseline reads no batches."""
     if isinstance(predictor, Predictor):
-        return predict_rows(predictor, table, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled)
+        batches: dict[str, Any] = {"batch_size": batch_size, "tokens_per_batch": tokens_per_batch}
+        return predict_rows(predictor, table, **batches, scaled=scaled, advance=advance)
     texts = texts_of(table)
     lengths = word_counts(texts)
     outputs, _ = predictor.problem.decode(predictor.baseline.logits(texts), None)
     if scaled and predictor.scaling is not None:
         outputs = predictor.scaling.apply(outputs)
+    advance(len(texts))
     return outputs, count_lengths(lengths, None), lengths
+
+
+def answer_pieces(
+    predictor: AnyPredictor,
+    pieces: Iterable[tuple[datasets.Dataset | PlainTable, BadRows]],
+    *,
+    guarantee: Guarantee | None = None,
+    **settings: Any,
+) -> Iterator[dict[str, Any]]:
+    """Yield ``id`` and answer of every row of a source, in order; a row that is not usable has its ``error``.
+
+    Args:
+        predictor: what predicts.
+        pieces: rows of the source that are usable, with those between them that are not; as many pieces as there are.
+        guarantee: what is guaranteed of the answers.
+        settings: those of :func:`predict_table`.
+
+    Raises:
+        DataError: a row has no tokens, and that is an error.
+    """
+    counts = Truncation()
+    with predicting() as advance:
+        for table, bad_rows in pieces:
+            answers, truncation = answer_rows(
+                predictor, table, bad_rows, guarantee=guarantee, **settings, advance=advance
+            )
+            counts += truncation
+            yield from answers
+    log.info(describe(counts, predictor.max_length))
 
 
 def answer_rows(
@@ -105,24 +138,13 @@ def answer_rows(
     *,
     guarantee: Guarantee | None = None,
     **settings: Any,
-) -> list[dict[str, Any]]:
-    """Return ``id`` and answer of every row of a source, in order; a row that is not usable has its ``error``.
-
-    Args:
-        predictor: what predicts.
-        table: the rows that are usable.
-        bad_rows: those of the source that are not; rows without tokens are added, unless they are an error.
-        guarantee: what is guaranteed of the answers.
-        settings: those of :func:`predict_table`.
-
-    Raises:
-        DataError: a row has no tokens, and that is an error.
-    """
+) -> tuple[list[dict[str, Any]], Truncation]:
+    """Return the answers for one piece of a source, and what truncation cost; see :func:`answer_pieces`."""
     bad = {row.number: {"id": row.id, "error": row.reason} for row in bad_rows.rows}
-    names = list(table["id"])
-    numbers = [number for number in range(len(names) + len(bad)) if number not in bad]
+    names, first = list(table["id"]), bad_rows.start
+    numbers = [number for number in range(first, first + len(names) + len(bad)) if number not in bad]
     try:
-        outputs, truncation, _ = predict_table(predictor, table, **settings) if names else ([], Truncation(0, 0, 0), [])
+        outputs, truncation, _ = predict_table(predictor, table, **settings) if names else ([], Truncation(), [])
     except DataError:
         reasons = rows_without_tokens(predictor, table) if isinstance(predictor, Predictor) else {}
         if bad_rows.policy == ERROR or not reasons:
@@ -130,12 +152,11 @@ def answer_rows(
         bad_rows.rows += [BadRow(numbers[row], names[row], names[row], reason) for row, reason in reasons.items()]
         others = table.select([row for row in range(len(names)) if row not in reasons])
         return answer_rows(predictor, others, bad_rows, guarantee=guarantee, **settings)
-    log.info(describe(truncation, predictor.max_length))
     said = posed(predictor, scaled=settings.get("scaled", True)).to_json(outputs, table) if names else []
     more = guarantee.additions(outputs) if guarantee is not None and names else [{} for _ in said]
     rows = zip(numbers, names, said, more, strict=True)
     answers = {number: {"id": name} | answer | added for number, name, answer, added in rows}
-    return [answer for _, answer in sorted((bad | answers).items())]
+    return [answer for _, answer in sorted((bad | answers).items())], truncation
 
 
 def _load_baseline(folder: Path) -> BaselinePredictor:

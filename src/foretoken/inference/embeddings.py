@@ -18,13 +18,14 @@ from foretoken.backbones.pooling import sentence_vectors
 from foretoken.errors import BackboneError
 from foretoken.files import PathLike, read_object
 from foretoken.inference.base_model import base_model_of, check_base
-from foretoken.inference.predictor import HEADLESS, adapter_folder, load_for_inference, refuse_unusable_texts
+from foretoken.inference.predictor import HEADLESS, load_for_inference, refuse_unusable_texts
 from foretoken.inference.saved_weights import adapter_file, check_adapter
 from foretoken.quiet import quiet_transformers
 from foretoken.sentence_encoders import SentenceEncoder, is_sentence_encoder
 from foretoken.training.model.load import load_errors, load_tokenizer, load_weights
 from foretoken.training.run.card import CARD, read_card
 from foretoken.training.run.fingerprint import of_model
+from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.encode import EncodeSettings, PaddingCollator, describe, model_max_length, token_rules
 from foretoken.training.tokens.texts import encode_texts

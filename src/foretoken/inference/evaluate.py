@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ from foretoken.training.run.model_card import write_model_card
 from foretoken.training.run.prepare import beginnings_of
 from foretoken.training.run.results import Fitted, Prediction, measures, prediction_of, write_errors
 from foretoken.training.tokens.encode import describe
+from foretoken.training.trainer.progress import predicting
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -43,9 +44,9 @@ def predicted(
 ) -> Prediction:
     """Return the predictions for labelled rows, beside their labels."""
     began = time.perf_counter()
-    outputs, truncation, lengths = predict_table(
-        predictor, documents, batch_size=batch_size, tokens_per_batch=tokens_per_batch, scaled=scaled
-    )
+    batches: dict[str, Any] = {"batch_size": batch_size, "tokens_per_batch": tokens_per_batch}
+    with predicting(len(documents)) as advance:
+        outputs, truncation, lengths = predict_table(predictor, documents, **batches, scaled=scaled, advance=advance)
     log.info(describe(truncation, predictor.max_length))
     table = documents.add_column("length", lengths).add_column("position", list(range(len(lengths))))
     labels, problem = predictor.problem.labels_of(documents), posed(predictor, scaled=scaled)

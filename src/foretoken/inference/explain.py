@@ -115,7 +115,8 @@ def explain_rows(
     unusable = {row.number for row in bad_rows.rows}
     pairs = table["text_pair"] if "text_pair" in table.column_names else [None] * len(table["text"])
     texts = iter(zip(table["text"], pairs, strict=True))
-    for number, answer in enumerate(answer_rows(predictor, table, bad_rows, **settings)):
+    answers, _ = answer_rows(predictor, table, bad_rows, **settings)
+    for number, answer in enumerate(answers, bad_rows.start):
         text, pair = ("", None) if number in unusable else next(texts)
         more = {} if "error" in answer else explain_answer(predictor, answer, text, pair, options)
         yield answer | more, text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,9 @@ from foretoken.data.readers.rows import text_value
 from foretoken.errors import AdapterError, DataError, cut, quoted
 from foretoken.files import refuse_pickles
 from foretoken.inference.base_model import adapter_errors, base_model_of, check_base, read_adapter_config
-from foretoken.inference.hub import fetched, is_hub_name
 from foretoken.inference.int8 import hold_in_int8
 from foretoken.inference.saved_weights import adapter_file, check_adapter, check_model, model_files
 from foretoken.inference.shared_base import SharedBase
-from foretoken.lengthening import DEMO_MODEL, resolve_source
 from foretoken.machine.precision import fastest_precision
 from foretoken.methods.base import ForetokenConfig
 from foretoken.metrics.decision import Decision
@@ -36,11 +34,9 @@ from foretoken.quiet import quiet_transformers
 from foretoken.training.baseline.tfidf import VOCABULARY
 from foretoken.training.model.load import (
     head_options,
-    load_config,
     load_tokenizer,
-    load_weights,
+    load_whole,
     load_with_new_head,
-    put_head,
 )
 from foretoken.training.model.precision import hold_frozen
 from foretoken.training.problems import Problem, make_problem
@@ -48,21 +44,18 @@ from foretoken.training.problems.base import Inputs
 from foretoken.training.recipe.recipe import AUTO, ChunkOptions
 from foretoken.training.run.card import CARD, Card, read_card
 from foretoken.training.run.fingerprint import of_model
-from foretoken.training.run.folder import RECORD, SAVED
-from foretoken.training.run.record import read_record
+from foretoken.training.saved_folder import EXPECTED, adapter_folder
 from foretoken.training.tokens.batches import by_length
 from foretoken.training.tokens.batches import cut as cut_by_length
 from foretoken.training.tokens.encode import EncodeSettings, Truncation, token_rules
 from foretoken.training.tokens.new_tokens import has_trained_rows, match_vocabulary
-from foretoken.training.trainer.progress import progress_bar
-from foretoken.tuner import HEAD_KEY, check_lora, use_fast_attention  # registers our methods with peft on the way
+from foretoken.tuner import check_lora, use_fast_attention  # registers our methods with peft on the way
 
 if TYPE_CHECKING:
     import datasets
 
 log = logging.getLogger(__name__)
 HEADLESS = "FEATURE_EXTRACTION"  # peft's name of a model that yields states alone
-EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 
 
 @dataclass(frozen=True)
@@ -173,6 +166,7 @@ def predict_rows(
     batch_size: int = 16,
     tokens_per_batch: int | None = None,
     scaled: bool = True,
+    advance: Callable[[int], object] = lambda _: None,
 ) -> tuple[Any, Truncation, list[int]]:
     """Return what the problem predicts for every row of a table, in its order, what truncation cost, and the lengths.
 
@@ -182,18 +176,17 @@ def predict_rows(
         batch_size: documents per forward pass.
         tokens_per_batch: tokens per forward pass, padding included, in place of ``batch_size``.
         scaled: apply the predictor's scaling, if it has one.
+        advance: is told how many more documents are predicted.
     """
     columns, truncation = predictor.problem.encode(table, predictor.settings)
     columns.pop("labels", None)
     lengths = columns["length"]
     found: list[Any] = [None] * len(lengths)
-    with progress_bar("predicting") as bar:
-        task = bar.add_task("", total=len(lengths), note="")
-        for rows in _batches(lengths, batch_size, tokens_per_batch):
-            batch = [{name: values[row] for name, values in columns.items()} for row in rows]
-            for row, output in zip(rows, predict_batch(predictor, batch), strict=True):
-                found[row] = output
-            bar.advance(task, len(rows))
+    for rows in _batches(lengths, batch_size, tokens_per_batch):
+        batch = [{name: values[row] for name, values in columns.items()} for row in rows]
+        for row, output in zip(rows, predict_batch(predictor, batch), strict=True):
+            found[row] = output
+        advance(len(rows))
     outputs = np.stack(found) if predictor.problem.has_probabilities else found
     if scaled and predictor.scaling is not None:
         outputs = predictor.scaling.apply(outputs)
@@ -279,14 +272,10 @@ def _load_model(folder: Path) -> Predictor:
     card = read_card(folder)
     problem = card.make_problem()
     with quiet_transformers(), adapter_errors(folder):
-        config = load_config(folder)
-        task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)
-        model, info = load_weights(folder, task_type, config=config, use_safetensors=True, output_loading_info=True)
-        if (head := head_options(getattr(config, HEAD_KEY, None))) is not None:
-            info = put_head(model, head, info, files)
+        model, info = load_whole(folder, problem)
         _check_whole(info, card)
         check_model(model, files)
-    return _ready(model, load_tokenizer(str(folder), config), card, problem)
+    return _ready(model, load_tokenizer(str(folder), model.config), card, problem)
 
 
 def _check_whole(info: Mapping[str, Iterable[str]], card: Card) -> None:
@@ -336,29 +325,6 @@ def _ready(
         chunks=card.recipe.chunks,
         scaling=card.scaling,
         unscaled_decision=card.unscaled_decision,
-    )
-
-
-def adapter_folder(folder: Path) -> Path:
-    """Step from a run folder to what it saved; a name on the hub, ``owner/name``, is fetched.
-
-    Raises:
-        AdapterError: it is no folder and not on the hub, or a run that has saved nothing yet.
-    """
-    if str(folder) == DEMO_MODEL and not folder.exists():
-        return Path(resolve_source(str(folder)))
-    if is_hub_name(folder):
-        return fetched(folder.as_posix())
-    if not folder.is_dir():
-        raise AdapterError(f"{folder} is {'a file' if folder.exists() else 'not there'}; {EXPECTED}")
-    if not (folder / RECORD).is_file():
-        return folder
-    for name in SAVED:
-        if (folder / name).is_dir():
-            return folder / name
-    status = (read_record(folder) or {}).get("status", "unreadable")
-    raise AdapterError(
-        f"{folder}: the run has saved no adapter yet (status: {status}); finish it with `foretoken train`"
     )
 
 

@@ -41,6 +41,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 REQUIRES = "pip install foretoken"
+LABELLED = ("SEQ_CLS", "TOKEN_CLS")  # peft's names of the problems whose outputs have names
+FILLED_IN = ("backbone", "head", "requires", "id2label", "problem_type")  # fields that a model fills in
 
 
 @dataclass(frozen=True)
@@ -324,6 +326,8 @@ class ForetokenConfig(PeftConfig, ABC):
             the first of them. The layers below stay those of the frozen model.
         backbone: filled in when the adapter meets its model; loading on another one is an error.
         head: the same of a head that took the place of transformers' own (``foretoken.replace_head``).
+        id2label: the names of the model's outputs, by their numbers; filled in when the adapter is saved.
+        problem_type: what transformers' config says of the loss; filled in with them.
         requires: what to install, for those who read the file where peft does not know the method.
     """
 
@@ -349,6 +353,13 @@ class ForetokenConfig(PeftConfig, ABC):
         metadata={"help": "the head that took the place of transformers' own (filled in)", "internal": True},
     )
 
+    id2label: dict[str, str] | None = field(
+        default=None, metadata={"help": "the names of the outputs, by their numbers (filled in)", "internal": True}
+    )
+    problem_type: str | None = field(
+        default=None, metadata={"help": "the problem, as transformers calls it (filled in)", "internal": True}
+    )
+
     requires: str = field(
         default=REQUIRES,
         metadata={"help": "what to install before peft knows the method (filled in)", "internal": True},
@@ -362,6 +373,7 @@ class ForetokenConfig(PeftConfig, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.added_heads: frozenset[str] | None = None  # filled in by a model; no field, so that no file has it
+        self.model_config: Any = None  # the same
         self.peft_type = MethodName(self.method_type)  # type: ignore[assignment]
         self.requires = REQUIRES
         require_token_numbers(self.trainable_token_indices)
@@ -370,6 +382,7 @@ class ForetokenConfig(PeftConfig, ABC):
             raise ConfigError(f"backbone is {quoted(self.backbone)}; expected what a saved adapter says, or null")
         if not isinstance(self.head, dict | None):
             raise ConfigError(f"head is {quoted(self.head)}; expected what a saved adapter says, or null")
+        check_label_names(self.id2label)
         self.validate()
 
     @property
@@ -402,7 +415,18 @@ class ForetokenConfig(PeftConfig, ABC):
         """
         super(ForetokenConfig, self.with_files_in(save_directory)).save_pretrained(save_directory, **kwargs)
         file = Path(save_directory) / CONFIG_NAME
-        write_json(file, {"requires": self.requires, **read_object(file)})
+        write_json(file, {"requires": self.requires, **read_object(file), **self.label_names()})
+
+    def label_names(self) -> JsonObject:
+        """Return names and kind of the outputs: the model's; where it has placeholders alone, those that were saved."""
+        model = self.model_config
+        if model is None or self.task_type not in LABELLED:
+            return {"id2label": self.id2label, "problem_type": self.problem_type}
+        names = {str(number): str(model.id2label[number]) for number in range(model.num_labels)}
+        placeholders = {number: f"LABEL_{number}" for number in names}
+        is_named = names != placeholders or self.id2label is None or names.keys() != self.id2label.keys()
+        kind = model.problem_type or self.problem_type
+        return {"id2label": names if is_named else self.id2label, "problem_type": kind}
 
     def with_files_in(self, folder: PathLike) -> ForetokenConfig:
         """Return the config as it is saved, with the files that it names copied into ``folder``: it names none."""
@@ -474,7 +498,7 @@ class ForetokenConfig(PeftConfig, ABC):
 
     def form_options(self) -> JsonObject:
         """Return the options that decide what is computed from the parameters, and where."""
-        left_out = {item.name for item in fields(PeftConfig)} | {"backbone", "head", "requires", *self.training_options}
+        left_out = {item.name for item in fields(PeftConfig)} | {*FILLED_IN, *self.training_options}
         left_out |= {"trainable_token_indices"}  # a bank has their embeddings beside the method
         names = (item.name for item in fields(self) if item.name not in left_out)
         return {"method": self.method_type} | {name: getattr(self, name) for name in names}
@@ -519,6 +543,16 @@ class ForetokenConfig(PeftConfig, ABC):
     def own_modules(self) -> list[str]:
         """Return the user's modules to train in full, without the head of another model that the config has served."""
         return [name for name in self.modules_to_save or [] if name not in (self.added_heads or ())]
+
+
+def check_label_names(names: object) -> None:
+    """Raise ConfigError for names of outputs that are no texts, or not numbered from 0."""
+    if names is None:
+        return
+    given: dict[object, object] = names if isinstance(names, dict) else {}
+    is_numbered = given.keys() == {*map(str, range(len(given)))} and bool(given)
+    if not is_numbered or not all(isinstance(name, str) for name in given.values()):
+        raise ConfigError(f"id2label is {quoted(names)}; expected a name for each output, by its number, or null")
 
 
 def plain(value: Any) -> Any:

@@ -20,13 +20,13 @@ from foretoken.data.problems import (
 )
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.guarantee import Evidence, Guarantee, Limit, confidences_of, kind_of, validation_of
-from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.metrics.scaling import Scaling
 from foretoken.sentence_encoders import Pool, SentenceEncoder
 from foretoken.serving.bank import BASE
 from foretoken.training.problems import Problem, make_problem
 from foretoken.training.run.card import read_card
+from foretoken.training.saved_folder import adapter_folder
 from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
 from foretoken.tuner.bank.bank import AdapterInfo
 from foretoken.tuner.dimensions import takes_global_attention

@@ -10,10 +10,10 @@ from typing import IO
 
 from foretoken.errors import AdapterError, quoted
 from foretoken.files import atomic_directory, read_object
-from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.saved_weights import ADAPTER
 from foretoken.serving.bank import BASE
 from foretoken.training.run.card import CARD
+from foretoken.training.saved_folder import adapter_folder
 
 CONFIG = "adapter_config.json"
 WANTED = (CONFIG, ADAPTER, CARD)  # of an upload; everything else in it is left out

@@ -108,6 +108,7 @@ class ForetokenModel(BaseTuner):
             train_tokens(model, tokens, adapter_name, inference_mode=given.inference_mode, is_active=is_active)
         config = deepcopy(checked(self.peft_config[adapter_name]))  # the user's object may go on to another model
         self.peft_config[adapter_name] = config
+        config.model_config = getattr(model, "config", None)  # its names of the labels are saved with the adapter
         self.model_hooks.built[adapter_name] = config, injection.sites
         if (lora := config.lora_member()) is not None:
             lora = with_layers(with_targets(lora, model), config.layers, model)

@@ -14,8 +14,7 @@ from foretoken.options import option
 from foretoken_cli.console import described, say, writing_results
 from foretoken_cli.inference import InferenceOptions
 from foretoken_cli.parser import parse
-from foretoken_cli.verbs.predict import _rows as rows_of
-from foretoken_cli.verbs.predict import json_line
+from foretoken_cli.verbs.predict import json_line, pieces_of, written
 
 log = logging.getLogger(__name__)
 _WIDEST, _LONGEST = 200, 2000  # characters of a passage, and of a text that is shown as a whole
@@ -42,31 +41,30 @@ def run(words: Sequence[str]) -> int:
     options = parse(ExplainCommand, "explain", words, described(__doc__))
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
-    from foretoken.data.readers.rows import DROP, BadRows
-    from foretoken.files import write_text
+    from foretoken.data.readers.rows import DROP
     from foretoken.inference.attributions import ExplainOptions
     from foretoken.inference.explain import check_explainable, explain_rows
 
     predictor = options.load()
     check_explainable(predictor, options.label)
     options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
-    bad_rows = BadRows(DROP)
-    table = rows_of(options, predictor, bad_rows)  # type: ignore[arg-type]  # it reads what the two verbs share
     tokens = options.tokens_per_batch or ExplainOptions.tokens_per_batch
     settings = ExplainOptions(label=options.label, by=options.by, top=options.top, tokens_per_batch=tokens)
     batches = {"batch_size": options.batch_size, "tokens_per_batch": options.tokens_per_batch}
-    answers = explain_rows(predictor, table, bad_rows, settings, scaled=not options.unscaled, **batches)
-    if options.output is not None:
-        write_text(options.output, "".join(f"{json_line(answer)}\n" for answer, _ in answers))
-    elif options.format == "text" or (options.format is None and sys.stdout.isatty()):
+    how: dict[str, Any] = {"scaled": not options.unscaled, **batches}
+    pieces = pieces_of(options, predictor, DROP)
+    answers = (pair for piece in pieces for pair in explain_rows(predictor, *piece, settings, **how))
+    errors, is_json = 0, options.format == "json" or (options.format is None and not sys.stdout.isatty())
+    with written(options.output) as write:
         for answer, text in answers:
-            _show(answer, text)
-    else:
-        for answer, _ in answers:
-            say(json_line(answer, to_stdout=True))
-    if bad_rows.rows:
-        log.error("rows with an error in the place of an answer: %d", len(bad_rows.rows))
-    return 1 if bad_rows.rows else 0
+            errors += "error" in answer
+            if options.output is None and not is_json:
+                _show(answer, text)
+            else:
+                write(json_line(answer, to_stdout=options.output is None))
+    if errors:
+        log.error("rows with an error in the place of an answer: %d", errors)
+    return 1 if errors else 0
 
 
 def _show(answer: dict[str, Any], text: str) -> None:

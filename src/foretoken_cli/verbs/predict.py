@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from foretoken.errors import AdapterError, ConfigError, DataError
 from foretoken.options import option
@@ -73,35 +74,45 @@ def run(words: Sequence[str]) -> int:
         _refuse_unless_default(options, name, "needs --ray")
     if bool(options.texts) == bool(options.input):
         raise ConfigError("give either texts, or --input with a file, a folder or - (the lines of stdin)")
-    from foretoken.data.readers.rows import DROP, ERROR, BadRows
-    from foretoken.files import write_text
-    from foretoken.inference.any_predictor import answer_rows
+    from foretoken.data.readers.rows import DROP, ERROR
+    from foretoken.inference.any_predictor import answer_pieces
 
     predictor = options.load()
     options.check_result(options.output, predictor, options.input, ".jsonl", ".json", ".ndjson")
     guarantee = _guarantee(options, predictor)
-    bad_rows = BadRows(ERROR if options.strict else DROP)
-    answers = answer_rows(
+    answers = answer_pieces(
         predictor,
-        _rows(options, predictor, bad_rows),
-        bad_rows,
+        pieces_of(options, predictor, ERROR if options.strict else DROP),
         guarantee=guarantee,
         batch_size=options.batch_size,
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
     )
-    lines = (json_line(answer, to_stdout=options.output is None) for answer in answers)
-    if options.output is None:
-        for line in lines:
-            say(line)
-    else:
-        write_text(options.output, "".join(f"{line}\n" for line in lines))
-    _say_abstained(answers)
-    if bad_rows.rows:
-        first = min(bad_rows.rows, key=lambda row: row.number).reason
-        count = f"{len(bad_rows.rows):,} of {len(answers):,} rows"
+    rows, errors, first, abstained = 0, 0, "", 0
+    with written(options.output) as write:
+        for answer in answers:
+            write(json_line(answer, to_stdout=options.output is None))
+            rows, abstained = rows + 1, abstained + answer.get("abstained", False)
+            if "error" in answer:
+                errors, first = errors + 1, first or answer["error"]
+    if guarantee is not None and options.answer == "abstain":
+        log.info("%s of %s documents are answered", f"{rows - errors - abstained:,}", f"{rows - errors:,}")
+    if errors:
+        count = f"{errors:,} of {rows:,} rows"
         log.error("%s: an error in the place of an answer; the first: %s", count, first)
-    return 1 if bad_rows.rows else 0
+    return 1 if errors else 0
+
+
+@contextmanager
+def written(output: Path | None) -> Iterator[Callable[[str], object]]:
+    """Give what writes a line: to stdout, or to a file that is there when the block has ended well."""
+    from foretoken.files import atomic_file
+
+    if output is None:
+        yield say
+        return
+    with atomic_file(output) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        yield lambda line: file.write(f"{line}\n")
 
 
 def _guarantee(options: PredictCommand, predictor: AnyPredictor) -> Guarantee | None:
@@ -146,12 +157,6 @@ def _evidence_from(file: str, options: PredictCommand, predictor: AnyPredictor) 
         scaled=not options.unscaled,
     )
     return Evidence(outcome.problem, outcome.outputs, outcome.labels)
-
-
-def _say_abstained(answers: Sequence[dict[str, Any]]) -> None:
-    said = [answer["abstained"] for answer in answers if "abstained" in answer]
-    if said:
-        log.info("%s of %s documents are answered", f"{said.count(False):,}", f"{len(said):,}")
 
 
 def _run_with_ray(options: PredictCommand) -> int:
@@ -203,19 +208,39 @@ def json_line(values: object, *, to_stdout: bool = False) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _rows(options: PredictCommand, predictor: AnyPredictor, bad_rows: BadRows) -> datasets.Dataset | PlainTable:
+class Sources(Protocol):
+    """Where `predict` and `explain` find their texts."""
+
+    @property
+    def texts(self) -> list[str] | None:
+        """Those of the command line."""
+
+    @property
+    def input(self) -> str | None:
+        """A file or a folder, or - for stdin."""
+
+    def columns_for(self, predictor: AnyPredictor) -> dict[str, Any]:
+        """Return how a file is read, by the keys of a recipe."""
+
+
+def pieces_of(
+    options: Sources, predictor: AnyPredictor, policy: str
+) -> Iterable[tuple[datasets.Dataset | PlainTable, BadRows]]:
     """Return the rows to predict: texts of the command line or stdin, or what the problem reads from a file."""
+    from foretoken.data.readers.rows import BadRows
+
     if options.input is None or options.input == "-":
         predictor.problem.check_texts()
         if "text" in predictor.columns:
             log.info("a bare text is taken as the whole text; %r is for --input with a file", predictor.columns["text"])
         texts = _stdin_lines() if options.input else list(enumerate(options.texts or (), 1))
-        return _of_texts("stdin line" if options.input else "text", texts, bad_rows)
-    from foretoken.data.load import load_inputs
+        bad_rows = BadRows(policy)
+        return [(_of_texts("stdin line" if options.input else "text", texts, bad_rows), bad_rows)]
+    from foretoken.data.load import input_pieces
     from foretoken.data.options import DataOptions
 
     data = DataOptions(path=options.input, **options.columns_for(predictor))
-    return load_inputs(options.input, data, predictor.problem.name, bad_rows)
+    return input_pieces(options.input, data, predictor.problem.name, policy)
 
 
 def _of_texts(where: str, texts: Sequence[tuple[int, str]], bad_rows: BadRows) -> PlainTable:

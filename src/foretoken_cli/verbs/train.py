@@ -39,6 +39,9 @@ class TrainCommand:
     output: str | None = option(
         "folder that holds the runs, in place of the recipe's", None, metavar="FOLDER", short="-o"
     )
+    start_from: str | None = option(
+        "run or adapter folder whose weights training starts from, also its head's", None, metavar="RUN", short="--from"
+    )
     restart: bool = option("begin anew; an earlier run's folder is renamed to NAME.1 (NAME.2, ...)", False)
     accept_changed: bool = option("go on though data, model or versions have changed since the kill", False)
     find_rate: bool = option("search for the learning rate first, in about 300 steps on training documents", False)
@@ -52,11 +55,14 @@ def run(words: Sequence[str]) -> int:
         "train",
         rest,
         "Run recipes in turn. A killed run goes on where it was; a finished one is not repeated.",
-        usage="foretoken train [RECIPE ...] [-o FOLDER] [--restart] [--accept-changed] [--find-rate] [--KEY VALUE ...]",
+        usage="foretoken train [RECIPE ...] [-o FOLDER] [--from RUN] [--restart] [--accept-changed] [--find-rate] "
+        "[--KEY VALUE ...]",
         epilog=_KEYS + _key_help() if {"-h", "--help"} & set(rest) else None,
     )
     if options.output is not None:
         overrides.append(f"--output={options.output}")
+    if options.start_from is not None:
+        overrides.append(f"--start_from={options.start_from}")
     if not recipes and not overrides:
         fail(
             "nothing to train: name a recipe file, or model, data and method, as in "

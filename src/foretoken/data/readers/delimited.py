@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -28,10 +28,11 @@ _SEP = re.compile(r'"?sep=(.)"?(?=\r|\n)', re.IGNORECASE)  # the first line of a
 
 
 class _Record(NamedTuple):
-    """A row as csv reads it: first and last line, and the fields, or why there are none."""
+    """A row as csv reads it: first and last line, the lines themselves, and the fields, or why there are none."""
 
     first: int
     last: int
+    lines: Sequence[str]
     fields: list[str]
     error: csv.Error | None = None
 
@@ -44,57 +45,77 @@ def delimited_rows(
     *,
     ending: str = ".csv",
     names: Sequence[str] = (),
+    rest: Iterable[str] = (),
     blanks: bool = False,
 ) -> Iterator[Row]:
     """Yield the rows of a text, each with the names of its columns.
 
     Args:
         source: what messages call the text.
-        text: the whole text.
+        text: the whole text, or a beginning of whole lines, which tells how it is written.
         needed: the columns that are read.
         format: what is known of how it is written.
         ending: the ending of the file, which tells the usual delimiter.
         names: the columns of a file that does not name them; its rows may go on with more.
+        rest: the lines behind the beginning, with their ends.
         blanks: yield a row without columns for blank lines between rows.
 
     Raises:
         DataError: a column is missing, or the rows have no end or beginning that is certain.
     """
-    format = format or FileFormat()
+    format, more = format or FileFormat(), next(rest := iter(rest), None)
     usual = ENDINGS.get(ending, ",")
     sep = _SEP.match(text)
     text = text[sep.end() :] if sep else text  # the line's end stays, so that lines keep their numbers
     delimiter = format.delimiter or (sep[1] if sep else _likely_delimiter(text, needed, format, usual))
-    quoted = format.quoting == "double" or (format.quoting == "auto" and _has_quotes(source, text, delimiter))
+    is_auto = format.quoting == AUTO
+    quoted = format.quoting == "double" or (is_auto and _has_quotes(source, text, delimiter, more=more is not None))
     unusual = delimiter != usual and format.delimiter is None
-    if unusual or (quoted and delimiter in _UNQUOTED and format.quoting == AUTO):
+    if unusual or (quoted and delimiter in _UNQUOTED and is_auto):
         words = f"columns separated by {delimiter!r} and {'fields in double quotes' if quoted else 'no quotes'}"
         note(source, f"read as a table with {words}; data.format can say that it is another", kind=words)
+    records = _records(_lines(text), delimiter, quoted)
+    if more is not None:
+        records = _records(chain(_lines(text), (more,), rest), delimiter, quoted)
+        if quoted and is_auto:
+            records = _certain(source, records, _row_test(delimiter, _whole_records(text, delimiter, True, more=True)))
     last = 0
-    for record, row in _rows(source, text, quoted, needed, names, replace(format, delimiter=delimiter)):
+    for record, row in _rows(source, records, needed, names, replace(format, delimiter=delimiter)):
         if blanks and record.first > last + 1:
             yield f"{source}:{record.first - 1}", {}
         last = record.last
         yield f"{source}:{record.first}", row
 
 
-def _records(text: str, delimiter: str, quoted: bool) -> Iterator[_Record]:
-    """Yield the records of a text that are not blank; lines end at a line feed or a carriage return, or both."""
+def _lines(text: str) -> Iterable[str]:
+    return io.StringIO(text, newline="")  # a line ends at a line feed or a carriage return, or both
+
+
+def _records(lines: Iterable[str], delimiter: str, quoted: bool) -> Iterator[_Record]:
+    """Yield the records of some lines that are not blank."""
+    taken: list[str] = []
+
+    def noted() -> Iterator[str]:
+        for line in lines:
+            taken.append(line)
+            yield line
+
     quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     csv.field_size_limit(_FIELD_LIMIT)
     # strict: without it an unclosed quote swallows the rest of the file in silence
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting, strict=True)
+    rows = csv.reader(noted(), delimiter=delimiter, quoting=quoting, strict=True)
     while True:
         first = rows.line_num + 1
+        taken.clear()
         try:
             fields = next(rows, None)
         except csv.Error as error:
-            yield _Record(first, rows.line_num, [], error)
+            yield _Record(first, rows.line_num, tuple(taken), [], error)
             continue
         if fields is None:
             return
         if fields:
-            yield _Record(first, rows.line_num, fields)
+            yield _Record(first, rows.line_num, tuple(taken), fields)
 
 
 # ---- how a file is written
@@ -105,7 +126,9 @@ def _likely_delimiter(text: str, needed: Sequence[str], format: FileFormat, usua
     sample = "\n".join(text_lines(text[:_SAMPLE])[:_SAMPLE_ROWS])
 
     def fit(delimiter: str) -> tuple[int, bool]:
-        rows = [record.fields for record in _records(sample, delimiter, delimiter not in _UNQUOTED) if record.fields]
+        rows = [
+            record.fields for record in _records(_lines(sample), delimiter, delimiter not in _UNQUOTED) if record.fields
+        ]
         header = [name.strip() for name in rows[0]] if rows and format.header else []
         widths = {len(row) for row in rows}
         return sum(name in header for name in needed), len(widths) == 1 and widths != {1}
@@ -113,50 +136,69 @@ def _likely_delimiter(text: str, needed: Sequence[str], format: FileFormat, usua
     return max((usual, *SNIFFED), key=fit)
 
 
-def _has_quotes(source: Path | str, text: str, delimiter: str) -> bool:
-    """Say whether double quotes enclose fields, and are no characters of them.
+def _whole_records(text: str, delimiter: str, quoted: bool, *, more: bool) -> list[_Record]:
+    """Return the records of a text; where more follows, without the last one, which may go on there."""
+    records = list(_records(_lines(text), delimiter, quoted))
+    return records[:-1] if more else records
+
+
+def _has_quotes(source: Path | str, text: str, delimiter: str, *, more: bool) -> bool:
+    """Say whether double quotes enclose fields, and are no characters of them; `more`: than the text follows.
 
     Raises:
         DataError: taken as quotes, they enclose what look like rows, or may be so.
     """
     if '"' not in text:
-        return False
-    quoted = list(_records(text, delimiter, True))
-    doubtful = _row_of_rows(text, delimiter, quoted)
+        return more and delimiter not in _UNQUOTED
+    quoted = _whole_records(text, delimiter, True, more=more)
+    doubtful = next(filter(_row_test(delimiter, quoted), quoted), None)
     if delimiter in _UNQUOTED:
         if doubtful or any(record.error for record in quoted):
             return False
-        plain = list(_records(text, delimiter, False))
+        plain = _whole_records(text, delimiter, False, more=more)
         if _misfits(plain) or _misfits(quoted):
             return _misfits(quoted) < _misfits(plain)
         if len(quoted) == len(plain):
             return _shows_quotes(plain)
         doubtful = next(record for record in quoted if record.last > record.first)
     if doubtful:
-        raise DataError(
-            f"{source}:{doubtful.first}: a double quote begins here and ends in line {doubtful.last}, with what look "
-            "like rows between; say whether quotes enclose fields (data.format.quoting: double) or are characters of "
-            "the texts (data.format.quoting: none)"
-        )
+        raise _doubt(source, doubtful)
     return True
 
 
-def _row_of_rows(text: str, delimiter: str, records: Sequence[_Record]) -> _Record | None:
-    """Return the first record that has several lines which look like rows themselves.
+def _doubt(source: Path | str, record: _Record) -> DataError:
+    return DataError(
+        f"{source}:{record.first}: a double quote begins here and ends in line {record.last}, with what look "
+        "like rows between; say whether quotes enclose fields (data.format.quoting: double) or are characters of "
+        "the texts (data.format.quoting: none)"
+    )
+
+
+def _certain(
+    source: Path | str, records: Iterable[_Record], is_doubtful: Callable[[_Record], bool]
+) -> Iterator[_Record]:
+    for record in records:
+        if is_doubtful(record):
+            raise _doubt(source, record)
+        yield record
+
+
+def _row_test(delimiter: str, records: Sequence[_Record]) -> Callable[[_Record], bool]:
+    """Return what says whether a record has several lines which look like rows themselves.
 
     Such a line has as many fields as a row, and one of them is a short value that rows of one line have there.
     """
-    folded = [record for record in records if record.last > record.first and not record.error]
-    width = len(records[0].fields)
+    width = len(records[0].fields) if records else 0
     plain = [record.fields for record in records[1:] if record.last == record.first]
     short = [{value for value in column if 0 < len(value) <= _SHORT} for column in zip_longest(*plain, fillvalue="")]
-    lines = text_lines(text) if folded and width > 1 else []
 
     def is_row(line: str) -> bool:
-        fields = [field.strip('"') for field in line.split(delimiter)]
+        fields = [field.strip('"') for field in line.rstrip("\r\n").split(delimiter)]
         return len(fields) == width and any(field in known for field, known in zip(fields, short, strict=False))
 
-    return next((one for one in folded if sum(map(is_row, lines[one.first - 1 : one.last])) > 1), None)
+    return lambda record: (
+        width > 1 and record.last > record.first and not record.error and sum(map(is_row, record.lines)) > 1
+    )
 
 
 def _misfits(records: Sequence[_Record]) -> int:
@@ -178,16 +220,15 @@ def _shows_quotes(records: Sequence[_Record]) -> bool:
 
 
 def _rows(
-    source: Path | str, text: str, quoted: bool, needed: Sequence[str], known: Sequence[str], format: FileFormat
+    source: Path | str, records: Iterator[_Record], needed: Sequence[str], known: Sequence[str], format: FileFormat
 ) -> Iterator[tuple[_Record, Mapping[str, str] | DataError]]:
     delimiter = format.delimiter or ","
-    records = _records(text, delimiter, quoted)
     head = list(islice(records, _SAMPLE_ROWS))
     if not head:
         return
     where = f"{source}:{head[0].first}"
     if head[0].error:
-        raise _malformed(where, text, head[0])
+        raise _malformed(where, head[0])
     numbers = [str(number) for number in range(1, len(head[0].fields) + 1)]
     columns = _header(where, head, needed) if format.header else known or numbers
     check_columns(where, columns, needed)
@@ -195,7 +236,7 @@ def _rows(
     for record in chain(head[format.header :], records):
         where = f"{source}:{record.first}"
         if record.error:
-            yield record, _malformed(where, text, record)
+            yield record, _malformed(where, record)
         elif len(record.fields) < named or (any(record.fields[len(columns) :]) and not known):
             yield record, _ragged(where, record.fields, columns, delimiter)
         else:
@@ -228,7 +269,7 @@ def _ragged(where: str, fields: Sequence[str], names: Sequence[str], delimiter: 
     )
 
 
-def _malformed(where: str, text: str, record: _Record) -> DataError:
+def _malformed(where: str, record: _Record) -> DataError:
     """Return what is wrong with a record.
 
     Raises:
@@ -239,6 +280,6 @@ def _malformed(where: str, text: str, record: _Record) -> DataError:
         f"{where}: malformed row: {record.error}{span}; close every quoted field, and write a double quote inside a "
         'quoted field as ""; or set data.format.quoting: none, where quotes are characters of the texts'
     )
-    if span or text_lines(text)[record.first - 1].count('"') % 2:
+    if span or record.lines[0].count('"') % 2:
         raise error
     return error

@@ -9,9 +9,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 from xml.etree import ElementTree
 
 from foretoken.data.readers.encodings import AUTO, UTF_8, guessed, marked
@@ -42,6 +42,9 @@ _IN_ZIP = {  # names of files in the archive
     b"opendocument.spreadsheet": f"an OpenDocument spreadsheet: {AS_TABLE}",
     b"opendocument.text": "an OpenDocument text: save it as plain text",
 }
+_CHANGED = "{}: the file changed while it was read; start again when nothing writes to it"
+_BOMB = "{}: unpacks to more than {:,} bytes; split it"
+_EMPTY = "{}: the file is empty; expected at least one document"
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -50,6 +53,7 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 MOST_UNPACKED = 1 << 30  # bytes
+HEAD = 1 << 22  # bytes that tell how a file is written; a larger one is read line by line
 
 
 def local_path(name: str | Path) -> Path:
@@ -90,15 +94,23 @@ def entries(folder: Path) -> list[Path]:
 
 def read_bytes(path: Path, *, may_be_empty: bool = False) -> bytes:
     """Return the file's bytes; DataError when it is absent, unreadable, no regular file, changing or empty."""
-    with opened(path) as file:
-        before = os.fstat(file.fileno())
+    with opened(path) as file, unchanged(path, file):
         content = file.read()
-        after = os.fstat(file.fileno())
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or len(content) != after.st_size:
-        raise DataError(f"{path}: the file changed while it was read; start again when nothing writes to it")
+        if len(content) != os.fstat(file.fileno()).st_size:
+            raise DataError(_CHANGED.format(path))
     if not content and not may_be_empty:
-        raise DataError(f"{path}: the file is empty; expected at least one document")
+        raise DataError(_EMPTY.format(path))
     return content
+
+
+@contextmanager
+def unchanged(path: Path, file: IO[Any]) -> Iterator[None]:
+    """Raise a DataError where a file has changed by the end of the block that reads it."""
+    before = os.fstat(file.fileno())
+    yield
+    after = os.fstat(file.fileno())
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise DataError(_CHANGED.format(path))
 
 
 @contextmanager
@@ -148,6 +160,65 @@ def read_unpacked(path: Path, *, may_be_empty: bool = False) -> bytes:
     return _unpacked(path, content) if content.startswith(_GZIP) else content
 
 
+@contextmanager
+def opened_text(path: Path, encoding: str = UTF_8, *, errors: str = "strict") -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield the beginning of a text file, and the lines behind it, with their ends; a small file is beginning alone.
+
+    The beginning ends with a line. What is said of :func:`read_text` holds.
+    """
+    with opened(path) as file, unchanged(path, file):
+        is_packed = file.read(2) == _GZIP
+        file.seek(0)
+        stream: Any = gzip.GzipFile(fileobj=file) if is_packed else file
+        what = f"{path}: the gzip archive is damaged"
+        with refuse_damage(what) if is_packed else nullcontext():
+            content = stream.read(HEAD + 1)
+        if not content:
+            raise DataError(_EMPTY.format(path))
+        if is_packed and len(content) > MOST_UNPACKED:
+            raise DataError(_BOMB.format(path, MOST_UNPACKED))
+        if len(content) <= HEAD:
+            yield as_text(path, content, encoding, errors=errors), iter(())
+            return
+        refuse_binary(path, content)
+        name = encoding if encoding != AUTO else marked(content) or guessed(_telling(content, stream))
+        if encoding == AUTO and name not in (marked(content), UTF_8):
+            note(path, f"not UTF-8, read as {name}; data.encoding names another", kind=name, level=logging.WARNING)
+        stream.seek(0)
+        reader = io.TextIOWrapper(stream, name, errors, newline="")  # held here: when it goes, it closes the file
+        lines = _lines(path, reader, what if is_packed else None)
+        head, size = [next(lines).removeprefix("\ufeff")], 0
+        while size < HEAD and (line := next(lines, "")):
+            head.append(line)
+            size += len(line)
+        yield "".join(head), lines
+
+
+def _telling(content: bytes, stream: BinaryIO) -> bytes:
+    """Return the beginning of a file, and as much of what is beyond ASCII behind it: what tells its encoding."""
+    content += stream.readline()  # no character is cut
+    others, size = [content], 0
+    for line in stream:
+        if not line.isascii():
+            others.append(line)
+            size += len(line)
+        if size > HEAD:
+            break
+    return b"".join(others)
+
+
+def _lines(path: Path, reader: io.TextIOWrapper, packed: str | None) -> Iterator[str]:
+    size = 0
+    with refuse_damage(packed or f"{path}: cannot be read as {reader.encoding}"):
+        for number, line in enumerate(reader, 1):
+            if "\x00" in line:
+                raise DataError(f"{path}:{number}: a zero byte: this is a binary file, expected text")
+            size += len(line)
+            if packed and size > MOST_UNPACKED:
+                raise DataError(_BOMB.format(path, MOST_UNPACKED))
+            yield line
+
+
 def without_gz(path: Path) -> Path:
     """Return a path without the ending of gzip.
 
@@ -161,7 +232,7 @@ def _unpacked(path: Path, content: bytes) -> bytes:
     with refuse_damage(f"{path}: the gzip archive is damaged"), gzip.open(io.BytesIO(content)) as file:
         text = file.read(MOST_UNPACKED + 1)
     if len(text) > MOST_UNPACKED:
-        raise DataError(f"{path}: unpacks to more than {MOST_UNPACKED:,} bytes; split it")
+        raise DataError(_BOMB.format(path, MOST_UNPACKED))
     return text
 
 

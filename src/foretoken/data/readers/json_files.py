@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from foretoken.data.fields import ABSENT, MayLack, at, read_names
 from foretoken.data.readers.encodings import UTF_8
-from foretoken.data.readers.files import read_text, text_lines, without_gz
+from foretoken.data.readers.files import read_text, without_gz
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns
 from foretoken.errors import DataError
 
@@ -62,26 +64,45 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, _RepeatedNameError) else "a number has more than 4,300 digits"
 
 
-def json_rows(path: Path, text: str, needed: Sequence[str]) -> Iterator[Row]:
+def json_rows(path: Path, text: str, needed: Sequence[str], rest: Iterable[str] = ()) -> Iterator[Row]:
     """Yield the rows of a list of objects, of an object per line, or of a table as pandas and others write it.
+
+    Args:
+        path: of the file.
+        text: its text, or a beginning of whole lines.
+        needed: the columns that are read.
+        rest: the lines behind that; only objects per line are read without holding them all.
 
     Raises:
         DataError: it is none of them; the message names line and column.
     """
     if not text.strip():
         return
+    more = next(rest := iter(rest), None)
+    lines: Iterator[str] = chain(io.StringIO(text, newline=""), () if more is None else (more,), rest)
+    if more is not None and isinstance(next(_lines(path, io.StringIO(text, newline="")))[1], dict):
+        items: Iterable[tuple[object, object]] = _lines(path, lines)
+    else:
+        items = _whole(path, "".join(lines), needed)
+    for name, item in items:
+        yield _row(f"{path}:{name}", item, needed)
+
+
+def _whole(path: Path, text: str, needed: Sequence[str]) -> Iterable[tuple[object, object]]:
+    """Return the records of a text that is one value, or has an object per line."""
     try:
         value = decoded(path, text)
     except DataError:
-        lines = [(n, _line(path, line, n)) for n, line in enumerate(text_lines(text), start=1) if line.strip()]
-        if text.lstrip().startswith("[") or not any(isinstance(line, dict) for _, line in lines):
+        lines = any(isinstance(item, dict) for _, item in _lines(path, io.StringIO(text, newline="")))
+        if text.lstrip().startswith("[") or not lines:
             raise
-        items: Iterable[tuple[object, object]] = lines
-    else:
-        is_table = isinstance(value, dict) and without_gz(path).suffix.lower() not in LINES
-        items = _items(value, needed) if is_table or isinstance(value, list) else [(1, value)]
-    for name, item in items:
-        yield _row(f"{path}:{name}", item, needed)
+        return _lines(path, io.StringIO(text, newline=""))
+    is_table = isinstance(value, dict) and without_gz(path).suffix.lower() not in LINES
+    return _items(value, needed) if is_table or isinstance(value, list) else [(1, value)]
+
+
+def _lines(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, object]]:
+    return ((n, _line(path, line.rstrip("\r\n"), n)) for n, line in enumerate(lines, 1) if line.strip())
 
 
 def _line(path: Path, line: str, number: int) -> object:

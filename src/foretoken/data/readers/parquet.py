@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from foretoken.data.fields import read_names
-from foretoken.data.readers.files import kind_of, read_bytes, refuse_damage
+from foretoken.data.readers.files import kind_of, opened, refuse_damage, unchanged
 from foretoken.data.readers.rows import OPTIONAL, Row, check_columns, named_row, refuse_claim, refuse_repeated
 from foretoken.errors import DataError
 
 _PIECE = 1000  # rows
+_BEGINNING, _BUFFER = 4096, 1 << 20  # bytes
 _MOST_BYTES, _MOST_TIMES = 1 << 30, 200  # what a file may unpack to: so much, or so many times its own size
 
 
@@ -23,14 +24,21 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     Raises:
         DataError: the file is damaged, lacks a column, or unpacks to more than any table of texts.
     """
+    with opened(path) as source, unchanged(path, source):
+        yield from _rows(path, source, needed)
+
+
+def _rows(path: Path, source: BinaryIO, needed: Sequence[str]) -> Iterator[Row]:
     from pyarrow import parquet
 
-    content = read_bytes(path)
-    if not content.startswith(b"PAR1"):
-        what = kind_of(content) or "something else: give it the ending of its format"
-        raise DataError(f"{path}: not a parquet file but {what}")
+    beginning, size = source.read(_BEGINNING), os.fstat(source.fileno()).st_size
+    if not beginning.startswith(b"PAR1"):
+        what = kind_of(beginning) or "something else: give it the ending of its format"
+        raise DataError(
+            f"{path}: not a parquet file but {what}" if size else f"{path}: the file is empty; expected rows"
+        )
     with refuse_damage(f"{path}: not a readable parquet file"):
-        file = parquet.ParquetFile(io.BytesIO(content))
+        file = parquet.ParquetFile(source, buffer_size=_BUFFER)
         schema, claimed = file.schema_arrow, file.metadata.num_rows
     check_columns(str(path), schema.names, needed)
     refuse_repeated(str(path), schema.names, needed)
@@ -38,7 +46,7 @@ def parquet_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     classes = _class_names(schema.metadata or {})
     kept = read_names(schema.names, [*needed, *OPTIONAL]) if needed else schema.names
     number = 0
-    for values in _records(file, kept, path, len(content)):
+    for values in _records(file, kept, path, size):
         number += 1
         where = f"{path}:row {number}"
         yield named_row(where, values, classes)

@@ -24,7 +24,6 @@ from foretoken.data.readers.rows import (
     read_each,
     row_id,
 )
-from foretoken.data.readers.tables import read_rows
 from foretoken.errors import DataError
 
 _log = logging.getLogger(__name__)
@@ -33,18 +32,10 @@ Span = tuple[int, int]
 _SQUAD = ColumnNames(problem=QUESTION_ANSWERING)
 
 
-def read_questions(path: Path, columns: ColumnNames) -> list[QuestionExample]:
-    """Return the questions of one file: a .json file that is one object is in SQuAD's format, others are tables.
-
-    Raises:
-        DataError: the file, a record or a value is not usable; the message names the place.
-    """
-    if without_gz(path).suffix.lower() == ".json" and _is_squad(path, columns.format.encoding):
-        return read_squad(path, columns)
-    return questions_from_rows(path, read_rows(path, columns.needed, format=columns.format), columns)
-
-
-def _is_squad(path: Path, encoding: str) -> bool:
+def is_squad(path: Path, encoding: str) -> bool:
+    """Say whether a file is in SQuAD's format: a .json file that is one object with articles."""
+    if without_gz(path).suffix.lower() != ".json":
+        return False
     text = read_text(path, encoding, errors="surrogateescape")
     return '"paragraphs"' in text or '"question"' not in text  # in a text, these quotes would have backslashes
 

@@ -10,10 +10,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foretoken.data.documents import Document, E, is_empty, is_readable, refuse_repeated_id, shown
+import numpy as np
+from numpy.typing import NDArray
+
+from foretoken.data.documents import Document, E, is_empty, is_readable, refuse_repeated_id, repeated_id, shown
 from foretoken.data.fields import ABSENT, MayLack, Template, as_text, at, read_names
 from foretoken.data.problems import (
     CANDIDATES,
@@ -57,6 +61,31 @@ class BadRow:
     reason: str
 
 
+class UsedIds:
+    """The ids of the rows so far, 8 bytes of each: of 5 million rows they take 40 MB.
+
+    >>> used = UsedIds()
+    >>> used.add(["a", "b"]), used.add(["c", "a"])
+    ([False, False], [False, True])
+    """
+
+    def __init__(self) -> None:
+        self._sorted: list[NDArray[np.uint64]] = []  # each at least twice as long as the next
+
+    def add(self, ids: Sequence[str]) -> list[bool]:
+        """Take ids that differ from each other, and tell for each whether it was there before."""
+        digests = b"".join(blake2b(name.encode(), digest_size=8).digest() for name in ids)
+        numbers = np.frombuffer(digests, dtype=np.uint64)
+        before = np.zeros(len(numbers), dtype=bool)
+        for known in self._sorted:
+            before |= known[np.searchsorted(known, numbers).clip(max=len(known) - 1)] == numbers
+        self._sorted.append(np.sort(numbers[~before]))
+        while len(self._sorted) > 1 and len(self._sorted[-2]) < 2 * len(self._sorted[-1]):
+            self._sorted[-2:] = [np.sort(np.concatenate(self._sorted[-2:]))]
+        self._sorted = [known for known in self._sorted if len(known)]
+        return [bool(is_known) for is_known in before]
+
+
 @dataclass
 class BadRows:
     """The rows that are not usable: an error that names the first, or set aside.
@@ -66,25 +95,30 @@ class BadRows:
         remedy: the option that sets them aside, for the error; None where there is none.
         rows: those that were set aside.
         total: how many rows were read, with them.
+        start: how many rows of their source are in earlier pieces of it.
+        used_ids: of the earlier pieces; None: the source is read at once.
     """
 
     policy: str = ERROR
     remedy: str | None = None
     rows: list[BadRow] = field(default_factory=list)
     total: int = 0
+    start: int = 0
+    used_ids: UsedIds | None = None
 
-    def set_aside(self, rows: Sequence[BadRow], total: int) -> None:
+    def set_aside(self, rows: Sequence[BadRow], count: int) -> None:
         """Take the bad ones of so many rows of a source.
 
         Raises:
             DataError: they are an error, or there are no others.
         """
+        total = self.start + count
         if rows and self.policy == ERROR:
-            count = f"; {len(rows):,} of {total:,} rows are not usable" if total > 1 else ""
+            said = f"; {len(rows):,} of {total:,} rows are not usable" if total > 1 else ""
             remedy = f", {self.remedy} leaves them out" if self.remedy and len(rows) < total else ""
-            raise DataError(f"{rows[0].reason}{count}{remedy}")
+            raise DataError(f"{rows[0].reason}{said}{remedy}")
         self.rows += rows
-        self.total += total
+        self.total += count
 
     def summary(self) -> dict[str, Any]:
         """Return what a record says of the rows that were set aside, and log it; an empty one where there are none."""
@@ -249,8 +283,8 @@ def read_each(
     examples: list[E] = []
     bad: list[BadRow] = []
     first: dict[str, str] = {}
-    number = -1
-    for number, (where, values) in enumerate(rows):
+    numbers: list[int] = []
+    for number, (where, values) in enumerate(rows, columns.bad_rows.start):
         try:
             if isinstance(values, DataError):
                 raise values
@@ -264,10 +298,25 @@ def read_each(
             bad.append(BadRow(number, _id_or_number(values, number), where, str(error)))
         else:
             examples.append(example)
-    columns.bad_rows.set_aside(bad, number + 1)
+            numbers.append(number)
+    _set_repeated_aside(examples, numbers, bad, columns.bad_rows)
+    columns.bad_rows.set_aside(bad, len(examples) + len(bad))
     if not examples and not (bad and columns.label is None):
         raise DataError(f"{bad[0].reason} (all {len(bad)} rows are so)" if bad else said_of_none)
     return examples
+
+
+def _set_repeated_aside(examples: list[E], numbers: Sequence[int], bad: list[BadRow], bad_rows: BadRows) -> None:
+    """Move the examples whose ids an earlier piece of their source has to the bad rows, in place."""
+    if bad_rows.used_ids is None:
+        return
+    repeated = bad_rows.used_ids.add([example.id for example in examples])
+    for example, number, is_repeated in zip(examples, numbers, repeated, strict=True):
+        if is_repeated:
+            reason = f"{example.where}: {repeated_id(example.id, 'in an earlier row')}"
+            bad.append(BadRow(number, example.id, example.where, reason))
+    bad.sort(key=lambda row: row.number)
+    examples[:] = [example for example, is_repeated in zip(examples, repeated, strict=True) if not is_repeated]
 
 
 def _in_group(example: Any, where: str, value: object, column: str) -> Any:

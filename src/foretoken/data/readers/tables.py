@@ -8,7 +8,7 @@ from pathlib import Path
 
 from foretoken.data.readers.delimited import ENDINGS, delimited_rows
 from foretoken.data.readers.encodings import UTF_8
-from foretoken.data.readers.files import kind_of, opened, read_bytes, read_text, text_lines, without_gz
+from foretoken.data.readers.files import kind_of, opened, opened_text, read_bytes, read_text, text_lines, without_gz
 from foretoken.data.readers.formats import FileFormat
 from foretoken.data.readers.json_files import LINES, json_rows
 from foretoken.data.readers.parquet import parquet_rows
@@ -64,12 +64,14 @@ def _refuse_other_ending(path: Path, ending: str) -> None:
 
 
 def _delimited_rows(path: Path, needed: Sequence[str], format: FileFormat) -> Iterator[Row]:
-    text, ending = read_text(path, format.encoding, errors=_KEEP), without_gz(path).suffix.lower()
-    return delimited_rows(path, text, needed, format, ending=ending)
+    ending = without_gz(path).suffix.lower()
+    with opened_text(path, format.encoding, errors=_KEEP) as (text, rest):
+        yield from delimited_rows(path, text, needed, format, ending=ending, rest=rest)
 
 
 def _json_rows(path: Path, needed: Sequence[str], format: FileFormat) -> Iterator[Row]:
-    return json_rows(path, read_text(path, format.encoding, errors=_KEEP), needed)
+    with opened_text(path, format.encoding, errors=_KEEP) as (text, rest):
+        yield from json_rows(path, text, needed, rest)
 
 
 def is_fasttext(text: str) -> bool:

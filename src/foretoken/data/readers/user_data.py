@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from foretoken.data.documents import Example, is_readable, like_known
@@ -19,13 +21,15 @@ from foretoken.data.problems import (
     TOKEN_CLASSIFICATION,
 )
 from foretoken.data.readers.files import read_text, without_gz
-from foretoken.data.readers.questions import questions_from_rows, read_questions
+from foretoken.data.readers.questions import is_squad, questions_from_rows, read_squad
 from foretoken.data.readers.rows import (
     ANSWER,
     CANDIDATE_COLUMNS,
     CHOICES,
+    BadRows,
     ColumnNames,
     Row,
+    UsedIds,
     documents_from_rows,
     filled,
     picked,
@@ -38,6 +42,7 @@ from foretoken.data.readers.tables import READERS, is_fasttext, read_rows
 from foretoken.data.readers.tagging.tables import read_tagged_file, tagged_from_rows
 from foretoken.errors import ConfigError, DataError
 
+_ROWS, _CHARACTERS = 4096, 1 << 24  # of a piece, at most or about
 _Table = Callable[["Path | str", Iterable[Row], ColumnNames], Sequence[Example]]
 
 
@@ -64,18 +69,59 @@ def read_examples(path: Path, columns: ColumnNames) -> Sequence[Example]:
     """
     if columns.problem == TOKEN_CLASSIFICATION:
         return read_tagged_file(path, columns)
-    if columns.problem == QUESTION_ANSWERING:
-        return read_questions(path, columns)
-    if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
-        text = read_text(path, columns.format.encoding)
-        if not is_fasttext(text) and columns.format.delimiter is None:
-            row = {columns.text: text, "id": without_gz(path).stem}
-            return examples_from_rows(path, [(str(path), row)], columns)
-    rows = picked(read_rows(path, columns.needed, format=columns.format), columns)
+    rows = _rows_of_file(path, columns)
+    if rows is None:
+        return read_squad(path, columns)
     if columns.problem == REGRESSION and columns.label is not None:
         for label in columns.label_columns or (columns.label,):
             rows = with_decimal_points(path, rows, label, columns.format.decimal)
     return examples_from_rows(path, rows, columns)
+
+
+def read_pieces(path: Path, columns: ColumnNames) -> Iterator[tuple[Sequence[Example], BadRows]]:
+    """Yield the examples of a file to predict, a few thousand at a time, with the rows among them that are not usable.
+
+    Files of words and of questions in SQuAD's format are one piece.
+
+    Raises:
+        DataError: the file is not usable, or a row is not and that is an error; the message names file and line.
+    """
+    rows = None if columns.problem == TOKEN_CLASSIFICATION else _rows_of_file(path, columns)
+    if rows is None:
+        yield read_examples(path, columns), columns.bad_rows
+        return
+    rows, used_ids, start = iter(rows), UsedIds(), 0
+    while (piece := list(_piece(rows))) or not start:
+        bad_rows = BadRows(columns.bad_rows.policy, start=start, used_ids=used_ids)
+        yield examples_from_rows(path, piece, replace(columns, bad_rows=bad_rows)), bad_rows
+        start += len(piece)
+
+
+def _piece(rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield the next rows, up to a number of them, or of characters."""
+    size = 0
+    for row in islice(rows, _ROWS):
+        yield row
+        size += 0 if isinstance(row[1], DataError) else _characters(list(row[1].values()))
+        if size > _CHARACTERS:
+            return
+
+
+def _characters(value: object) -> int:
+    if isinstance(value, list | tuple):
+        return sum(map(_characters, value))
+    return len(value) if isinstance(value, str) else 1
+
+
+def _rows_of_file(path: Path, columns: ColumnNames) -> Iterable[Row] | None:
+    """Return the rows of a table, or the one of a text file; None for a file in SQuAD's format."""
+    if columns.problem == QUESTION_ANSWERING and is_squad(path, columns.format.encoding):
+        return None
+    if without_gz(path).suffix.lower() == ".txt" and columns.label is None and columns.problem in _OF_ONE_TEXT:
+        text = read_text(path, columns.format.encoding)
+        if not is_fasttext(text) and columns.format.delimiter is None:
+            return [(str(path), {columns.text: text, "id": without_gz(path).stem})]
+    return picked(read_rows(path, columns.needed, format=columns.format), columns)
 
 
 def file_suffixes(problem: str) -> tuple[str, ...] | None:

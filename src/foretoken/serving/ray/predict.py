@@ -11,13 +11,13 @@ from typing import Any
 from foretoken.errors import AdapterError, ConfigError, DataError, ForetokenError, one_line
 from foretoken.files import JsonObject
 from foretoken.inference.base_model import base_model_of
-from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.serving.folders import checked_folder
 from foretoken.serving.ray.blocks import Block, check_whole, cut_into_blocks, missing_blocks, parquet_files
 from foretoken.serving.ray.cluster import cluster, whole_path
 from foretoken.serving.ray.worker import ID, RayOptions, Worker
 from foretoken.training.run.card import read_card
+from foretoken.training.saved_folder import adapter_folder
 
 log = logging.getLogger(__name__)
 

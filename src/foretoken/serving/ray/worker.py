@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from foretoken.errors import AdapterError, ForetokenError, one_line
 from foretoken.files import atomic_file
 from foretoken.inference.base_model import base_model_of
-from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
 from foretoken.lengthening import short_name
 from foretoken.memory import keep_few_primitives
@@ -27,6 +26,7 @@ from foretoken.serving.folders import check_name
 from foretoken.serving.ray.blocks import Block, read_block
 from foretoken.serving.store import Store
 from foretoken.serving.tasks import Classify, Document, Prediction
+from foretoken.training.saved_folder import adapter_folder
 
 ID = "id"
 ONLY = "only-adapter"  # what the store calls the adapter where there is one alone

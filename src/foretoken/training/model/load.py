@@ -216,6 +216,15 @@ def load_with_new_head(
     return model, sorted({*info["missing_keys"], *other_sizes})
 
 
+def load_whole(source: Path, problem: Problem | None) -> tuple[PreTrainedModel, Values]:
+    """Load a model that was trained whole, with its head, and what transformers says of its tensors."""
+    config = load_config(source)
+    task_type = "SEQ_CLS" if problem is None else problem.task_type_of(config)
+    model, info = load_weights(source, task_type, config=config, use_safetensors=True, output_loading_info=True)
+    head = head_options(getattr(config, HEAD_KEY, None))
+    return model, info if head is None else put_head(model, head, info, sorted(source.glob("*.safetensors")))
+
+
 def put_head(model: PreTrainedModel, head: HeadOptions, info: Values, files: Iterable[Path]) -> Values:
     """Replace a model's head, and take up its weights where the model was saved with such a head.
 

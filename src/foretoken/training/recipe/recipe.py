@@ -267,6 +267,10 @@ class Recipe:
     model: str = option("folder or hub name of a pretrained model, or `minilm` (the demo weights)")
     data: DataOptions = option("the documents and their labels")
     method: Values = option("`name` (see `foretoken methods`) and the options of its config")
+    start_from: str | None = option(
+        "run, adapter or model folder of the same method and model whose weights training starts from, also its head's",
+        None,
+    )
     lengthen: LengthenOptions | None = option("lengthen the model first", None)
     max_length: int | None = option(
         "tokens per document; default: the model's maximum", None, at_least=2, at_most=LONGEST_DOCUMENT
@@ -320,7 +324,8 @@ class Recipe:
     def default_name(self) -> str:
         """Name of a run that was given none: the same recipe always gets the same one."""
         fold = "" if self.data.fold is None else f"-fold{self.data.fold}"
-        return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}{fold}")
+        start = "" if self.start_from is None else f"-from-{Path(self.start_from).resolve().name}"
+        return plain_name(f"{_data_name(self.data)}-{self.method['name']}-seed{self.training.seed}{fold}{start}")
 
 
 def decision_rule(recipe: Recipe, problem: str) -> DecisionOptions | None:
@@ -444,6 +449,8 @@ def _name_errors(values: Values) -> Errors:
         errors += [f"data: {error}" for error in task_errors(data)]
     if isinstance(method, Mapping):
         errors += tfidf_errors(method) if is_baseline(method) else method_errors(method)
+        if is_baseline(method) and values.get("start_from") is not None:
+            errors.append("start_from: method tf-idf is fitted anew; leave it out")
     if isinstance(training, Mapping):
         metric, engine = training.get("metric"), training.get("attention_engine")
         errors += metric_errors(metric) if isinstance(metric, str) and metric != AUTO else []

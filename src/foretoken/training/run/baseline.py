@@ -66,7 +66,7 @@ def train_baseline(recipe: Recipe, measured: Sequence[str], data: Loaded | None 
             base_model=None,
             labels=list(problem.labels),
             max_length=None,
-            documents={name: asdict(counts) for name, counts in documents.items()},
+            documents={name: counts.to_dict() for name, counts in documents.items()},
             parameters=asdict(count) | {"trainable": count.trainable, "percent": count.percent},
             fingerprint=of_data(data.splits),
             **data.left_out,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken import __version__, left
-from foretoken.data.problems import CLASSIFICATION, TOKEN_CLASSIFICATION
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL, REGRESSION, TOKEN_CLASSIFICATION
 from foretoken.data.readers.formats import lasting
 from foretoken.errors import AdapterError, ConfigError, ForetokenError, did_you_mean, quoted
 from foretoken.files import JsonObject, read_object
@@ -26,6 +26,7 @@ from foretoken.training.recipe.recipe import (
     QuestionOptions,
     Recipe,
 )
+from foretoken.tuner.checkpoints.files import CONFIG
 
 CARD = "foretoken.json"
 _FITTED: dict[str, Any] = {
@@ -150,15 +151,17 @@ def card_values(
 
 
 def read_card(folder: Path) -> Card:
-    """Return the card in a folder; an empty one where there is none.
+    """Return the card in a folder; where there is none, what an adapter that peft saved says of its labels.
 
     Raises:
         AdapterError: it is damaged. Keys that are not read here may be those of a later version.
     """
-    path = folder / CARD
+    is_there = (folder / CARD).exists()
+    path = folder / (CARD if is_there else CONFIG)
     if not path.exists():
         return Card()
     values, errors = read_object(path), Errors()
+    values = values if is_there else _of_adapter(values)
     try:
         card = _card(values, errors)
         if not errors and card is not None and card.problem in PROBLEMS:
@@ -168,6 +171,19 @@ def read_card(folder: Path) -> Card:
     if errors or card is None:
         raise AdapterError(f"{path}: {'; '.join(errors[:2])}; copy it again, or train again")
     return card
+
+
+def _of_adapter(config: JsonObject) -> JsonObject:
+    """Return what a card would say of the outputs of an adapter that was saved without one."""
+    names = config.get("id2label")
+    if not isinstance(names, dict):
+        return {}
+    is_number = config.get("problem_type") == "regression" or (config.get("problem_type") is None and len(names) == 1)
+    several = config.get("problem_type") == "multi_label_classification"
+    of_texts = REGRESSION if is_number else MULTI_LABEL if several else CLASSIFICATION
+    problem = TOKEN_CLASSIFICATION if config.get("task_type") == "TOKEN_CLS" else of_texts
+    labels = [names.get(str(number)) for number in range(len(names))]
+    return {"problem": problem, "labels": [] if problem == REGRESSION else labels}
 
 
 def _card(values: JsonObject, errors: Errors) -> Card | None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from foretoken.data.problems import (
     REGRESSION,
     TOKEN_CLASSIFICATION,
 )
-from foretoken.data.schemas import SHARED
+from foretoken.data.schemas import SHARED, parts, stored
 from foretoken.errors import ConfigError, quoted
 from foretoken.lengthening import public_name, resolve_source
 from foretoken.machine.precision import MeasuredPrecision, accelerator, fastest_precision
@@ -42,6 +43,7 @@ from foretoken.training.problems.losses import LossOptions, class_weights, refus
 from foretoken.training.recipe.recipe import AUTO, HeadOptions, Recipe, decision_rule
 from foretoken.training.run.card import read_card
 from foretoken.training.run.fingerprint import of_data, of_model, refuse_another_base
+from foretoken.training.start import Start
 from foretoken.training.tokens.encode import EncodeSettings, TokenColumns, Truncation, describe, token_rules
 from foretoken.training.tokens.new_tokens import add_new_tokens
 from foretoken.tuner import HEAD_KEY, LowerLayers, can_leave_layers_out, first_trained_layer
@@ -85,13 +87,13 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     data = data or load_data(recipe.data)
     fingerprint = of_data(data.splits)
     problem = problem_of(recipe, data)
-    source = base_model_folder(recipe)
+    source, start = base_model_folder(recipe), Start.read(recipe)
     use_attention(recipe.training.attention_engine, recipe.training.packing)
     set_seed(recipe.training.seed)
     model = load_model(
         source,
         problem,
-        head=recipe.head,
+        head=recipe.head if start is None else start.head_for(recipe),
         pretrained=resolve_source(recipe.model),
         attention_dropout=recipe.training.attention_dropout,
     )
@@ -99,6 +101,9 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     tokenizer = load_tokenizer(source, model.config)
     fingerprint |= of_model(model, tokenizer)  # before the one is adapted and the other used
     _compare_start(recipe, fingerprint)
+    if start is not None:
+        start.check(problem, fingerprint)
+        fingerprint["start"] = start.digest
     max_length = problem.max_length(recipe.max_length, model.config, tokenizer)
     problem = problem.for_model(model.config, tokenizer)
     new_tokens = add_new_tokens(model, tokenizer, problem.new_tokens)
@@ -107,7 +112,9 @@ def prepare(recipe: Recipe, data: Loaded | None = None) -> Prepared:
     oversample = recipe.training.oversample
     tables, truncations = _tokenised(data.splits, problem, settings, oversample=oversample)
     adapted = attach(model, recipe.method, problem.task_type_of(model.config), new_tokens=new_tokens)
-    _say(recipe, adapted, problem)
+    if start is not None:
+        start.take_up(adapted, problem, tokenizer)
+    _say(recipe, adapted, problem, is_new=start is None)
     precision = _set_precision(recipe, adapted)
     _rest_lower_layers(recipe, adapted)
     texts = tables, truncations, max_length
@@ -241,8 +248,7 @@ def _tokenised(
     tables, truncations = {}, {}
     for name, split in splits.items():
         rows = problem.training_rows(split) if name == "train" else split
-        columns, truncations[name] = encoded(problem, rows, settings)
-        tables[name] = Dataset.from_dict(columns)
+        tables[name], truncations[name] = _tokens_of(rows, problem, settings)
         if name == "train" and oversample:
             tables[name] = _oversampled(tables[name], problem.name)
         log.info("%s: %s", name, describe(truncations[name], settings.max_length))
@@ -250,6 +256,19 @@ def _tokenised(
         numbered = tables[name].add_column("position", list(range(len(tables[name]))))
         tables[name] = numbered.select(np.argsort(-np.asarray(numbered["length"]), kind="stable"))
     return tables, truncations
+
+
+def _tokens_of(rows: Dataset, problem: Problem, settings: EncodeSettings) -> tuple[Dataset, Truncation]:
+    """Return the tokens of some rows, and what was cut; made a part at a time, as lists of numbers take much memory."""
+    counts = Truncation()
+
+    def tokens(start: int, end: int) -> Dataset:
+        nonlocal counts
+        columns, truncation = encoded(problem, rows.select(range(start, end)), settings)
+        counts += truncation
+        return Dataset.from_dict(columns)
+
+    return stored(starmap(tokens, parts(len(rows), rows.data.nbytes))), counts
 
 
 def _oversampled(table: Dataset, problem: str) -> Dataset:
@@ -271,11 +290,11 @@ def encoded(problem: Problem, split: Dataset, settings: EncodeSettings) -> tuple
     return columns, truncation
 
 
-def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem) -> None:
+def _say(recipe: Recipe, model: PreTrainedModel | PeftModel, problem: Problem, *, is_new: bool) -> None:
     count = count_parameters(model)
     what = f"{len(problem.labels)} labels: {', '.join(problem.labels)}; " if problem.labels else ""
     if count.head:
-        log.info("%sthe head of the model is new and trained with the method", what)
+        log.info("%sthe head of the model is %strained with the method", what, "new and " if is_new else "")
     if problem.new_tokens:
         log.info("new tokens, whose embeddings are trained: %s", " ".join(problem.new_tokens))
     log.info(
@@ -331,7 +350,7 @@ def summary(prepared: Prepared) -> dict[str, Any]:
         "base_model": prepared.base_model,
         "labels": list(prepared.problem.labels),
         "max_length": prepared.max_length,
-        "documents": {name: asdict(counts) for name, counts in prepared.truncations.items()},
+        "documents": {name: counts.to_dict() for name, counts in prepared.truncations.items()},
         "parameters": asdict(count) | {"trainable": count.trainable, "percent": count.percent},
         **prepared.left_out,
     }

@@ -103,6 +103,8 @@ def train(
     recipe = _with_free_rate(checked(recipe)) if find_rate else checked(recipe)
     check_processes(recipe.training, processes=num_processes(), gpus=torch.cuda.device_count())
     folder, alone = recipe.run_folder, is_main_process()
+    if recipe.start_from is not None and folder.resolve() in (Path(recipe.start_from).resolve() / "run").parents:
+        raise ConfigError(f"start_from: {recipe.start_from} is this run's own folder; give the new run a `name`")
     measured = MEASURED if measure_test else MEASURED[:1]
     if not restart and is_tidy(folder) and isinstance(state := state_of(recipe, find_rate=find_rate), Finished):
         return state.record  # without the lock: its disk may be read alone

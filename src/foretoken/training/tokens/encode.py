@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,18 +32,41 @@ class Truncation:
     """How many documents lost their end, and how long they were before.
 
     Attributes:
-        documents: how many there are.
+        lengths: how many documents had so many tokens, untruncated.
         truncated: how many lost tokens.
-        longest: tokens of the longest one, untruncated.
-        length_quantiles: the 0 to 100 % quantiles of the untruncated lengths.
         partly: how many were so long that only their beginning was tokenised, and count as long as that.
     """
 
-    documents: int
-    truncated: int
-    longest: int
-    length_quantiles: tuple[int, ...] = ()
+    lengths: Counter[int] = field(default_factory=Counter)
+    truncated: int = 0
     partly: int = 0
+
+    def __add__(self, other: Truncation) -> Truncation:
+        """Return the counts of both."""
+        return Truncation(self.lengths + other.lengths, self.truncated + other.truncated, self.partly + other.partly)
+
+    @property
+    def documents(self) -> int:
+        """How many there are."""
+        return self.lengths.total()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest one, untruncated."""
+        return max(self.lengths, default=0)
+
+    @property
+    def length_quantiles(self) -> tuple[int, ...]:
+        """The 0 to 100 % quantiles of the untruncated lengths."""
+        lengths = sorted(self.lengths)
+        every = np.repeat(lengths, [self.lengths[length] for length in lengths])
+        quantiles = np.quantile(every, np.linspace(0, 1, 101), method="nearest") if lengths else ()
+        return tuple(int(value) for value in quantiles)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a record says of them."""
+        names = ("documents", "truncated", "longest", "length_quantiles", "partly")
+        return {name: getattr(self, name) for name in names}
 
 
 def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) -> Truncation:
@@ -51,11 +75,8 @@ def count_lengths(lengths: Sequence[int], limit: int | None, partly: int = 0) ->
     >>> count_lengths([3, 9], limit=5).truncated
     1
     """
-    if not lengths:
-        return Truncation(0, 0, 0)
-    quantiles = np.quantile(lengths, np.linspace(0, 1, 101), method="nearest")
     truncated = 0 if limit is None else sum(length > limit for length in lengths)
-    return Truncation(len(lengths), truncated, max(lengths), tuple(int(value) for value in quantiles), partly)
+    return Truncation(Counter(lengths), truncated, partly)
 
 
 @dataclass(frozen=True)

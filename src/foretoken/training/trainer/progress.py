@@ -6,6 +6,9 @@ import logging
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -31,6 +34,13 @@ def progress_bar(description: str) -> Progress:
         disable=not sys.stderr.isatty(),
         transient=True,
     )
+
+
+@contextmanager
+def predicting(total: int | None = None) -> Iterator[Callable[[int], object]]:
+    """Show a bar of documents, and give what it is told of how many more are predicted; no total: it is not known."""
+    with progress_bar("predicting") as bar:
+        yield partial(bar.advance, bar.add_task("", total=total, note=""))
 
 
 class ProgressBar(ProgressCallback):

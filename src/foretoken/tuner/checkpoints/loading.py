@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftConfig, PeftModel, inject_adapter_in_model
+from peft.auto import _BaseAutoPeftModel
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from peft.tuners.tuners_utils import cast_adapter_dtype, set_adapter
 from peft.utils import load_peft_weights, set_peft_model_state_dict
@@ -38,9 +39,11 @@ from foretoken.tuner.unchanged import unchanged_on_error
 
 PEFTS_LOAD = PeftModel.load_adapter
 PEFTS_FROM_PRETRAINED = PeftModel.from_pretrained.__func__  # type: ignore[attr-defined]
+PEFTS_AUTO = _BaseAutoPeftModel.from_pretrained.__func__  # type: ignore[attr-defined]
 TRANSFORMERS_LOAD = PeftAdapterMixin.load_adapter
 TRANSFORMERS_ENABLE = PeftAdapterMixin.enable_adapters
 TRANSFORMERS_SET = PeftAdapterMixin.set_adapter
+OF_LABELS = ("num_labels", "id2label", "label2id", "problem_type")  # what a model's config says of its outputs
 OF_THE_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
@@ -48,6 +51,7 @@ def wrap_loading() -> None:
     """Put the wrappers in place, that of the model card too; a second call changes nothing."""
     PeftModel.load_adapter = load_beside  # type: ignore[method-assign]
     PeftModel.from_pretrained = classmethod(from_pretrained)  # type: ignore[assignment]
+    _BaseAutoPeftModel.from_pretrained = classmethod(auto_from_pretrained)  # type: ignore[method-assign, assignment]
     PeftModel.create_or_update_model_card = write_card  # type: ignore[method-assign]
     PeftAdapterMixin.load_adapter = load_plain  # type: ignore[method-assign]
     PeftAdapterMixin.enable_adapters = enable_plain  # type: ignore[method-assign]
@@ -63,6 +67,26 @@ def from_pretrained(cls: type[PeftModel], model: nn.Module, model_id: PathLike, 
         return PEFTS_FROM_PRETRAINED(cls, model, model_id, *args, **kwargs)
     with unchanged_on_error(model):
         return PEFTS_FROM_PRETRAINED(cls, model, model_id, *args, **kwargs)
+
+
+@wraps(PEFTS_AUTO)
+def auto_from_pretrained(cls: type[Any], source: PathLike, *args: Any, **kwargs: Any) -> Any:
+    """Load as peft's auto classes do, with the outputs that the saved adapter has, unless the call says which."""
+    given = arguments(PEFTS_AUTO, cls, source, *args, **kwargs)
+    options = {name: given[name] for name in OF_THE_HUB if given.get(name) is not None}
+    config_class = config_class_of(source, options)
+    if issubclass(config_class, ForetokenConfig) and not any(name in given for name in OF_LABELS):
+        kwargs |= label_options(config_class.from_pretrained(str(source), **options))
+    return PEFTS_AUTO(cls, source, *args, **kwargs)
+
+
+def label_options(config: ForetokenConfig) -> dict[str, Any]:
+    """Return what a model's config says of the outputs that an adapter was saved with; empty where it does not say."""
+    if config.id2label is None:
+        return {}
+    names = {int(number): name for number, name in config.id2label.items()}
+    numbers = {name: number for number, name in names.items()}
+    return {"num_labels": len(names), "id2label": names, "label2id": numbers, "problem_type": config.problem_type}
 
 
 @wraps(PEFTS_LOAD)

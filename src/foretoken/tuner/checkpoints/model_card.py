@@ -176,10 +176,10 @@ def loading_lines(
         note = [f'# its head is put in place by foretoken: {PREDICT} "some text"'] if head else []
         loaded = [f"model = {auto}.from_pretrained(folder)", "tokenizer = AutoTokenizer.from_pretrained(folder)"]
         return [*note, f"from transformers import {auto}, AutoTokenizer", "", f"folder = {HERE}", *loaded]
-    if isinstance(config, ForetokenConfig) and kind:  # it brings its head along
+    if isinstance(config, ForetokenConfig) and kind:  # it brings its head along, and knows its labels
         name = f"AutoPeftModelFor{kind}"
         first = ["import foretoken", f"from peft import {name}", "", f"folder = {HERE}"]
-        return [*first, f"model = {name}.from_pretrained(folder{labels})"]
+        return [*first, f"model = {name}.from_pretrained(folder)"]
     ours = ["import foretoken"] if isinstance(config, ForetokenConfig) else []
     return [
         *(["from foretoken import replace_head"] if head else ours),

@@ -47,8 +47,8 @@ def scheme_of(source: str, sentences: Iterable[Sequence[str]], kind: str = AUTO)
         letters.update({mark[1]: count} if (mark := _MARKED.fullmatch(tag)) else {})
     if kind == POS and counts and not letters.keys() - set("BI") and letters.total() == counts.total():
         raise DataError(
-            f"{source}: all tags are O, B-<type> or I-<type>, which mark entities, where tags of word classes are expected; "
-            "name their column with data.tag_column, or leave out data.tag_scheme: pos"
+            f"{source}: all tags are O, B-<type> or I-<type>, which mark entities, where tags of word classes are "
+            "expected; name their column with data.tag_column, or leave out data.tag_scheme: pos"
         )
     if kind not in (AUTO, ENTITIES):
         return kind

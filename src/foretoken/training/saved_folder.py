@@ -1,4 +1,4 @@
-"""Adapters and models of the hub, fetched by name."""
+"""Where a saved adapter or model is: in a run's folder, in one of its own, or on the hub."""
 
 from __future__ import annotations
 
@@ -9,11 +9,37 @@ from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from foretoken.errors import AdapterError, cut
+from foretoken.lengthening import DEMO_MODEL, resolve_source
 from foretoken.sentence_encoders import POOLING
-from foretoken.training.run.folder import VALIDATION
+from foretoken.training.run.folder import RECORD, SAVED, VALIDATION
+from foretoken.training.run.record import read_record
 
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", POOLING, VALIDATION)  # nothing that runs
+EXPECTED = "expected a folder with adapter_config.json (adapter), run.json (run) or config.json (model)"
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+
+
+def adapter_folder(folder: Path) -> Path:
+    """Step from a run folder to what it saved; a name on the hub, ``owner/name``, is fetched.
+
+    Raises:
+        AdapterError: it is no folder and not on the hub, or a run that has saved nothing yet.
+    """
+    if str(folder) == DEMO_MODEL and not folder.exists():
+        return Path(resolve_source(str(folder)))
+    if is_hub_name(folder):
+        return fetched(folder.as_posix())
+    if not folder.is_dir():
+        raise AdapterError(f"{folder} is {'a file' if folder.exists() else 'not there'}; {EXPECTED}")
+    if not (folder / RECORD).is_file():
+        return folder
+    for name in SAVED:
+        if (folder / name).is_dir():
+            return folder / name
+    status = (read_record(folder) or {}).get("status", "unreadable")
+    raise AdapterError(
+        f"{folder}: the run has saved no adapter yet (status: {status}); finish it with `foretoken train`"
+    )
 
 
 def is_hub_name(place: Path) -> bool:

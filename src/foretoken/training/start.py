@@ -1,0 +1,155 @@
+"""What training starts from in the place of a new adapter: one that is trained already, or a model trained whole."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from peft import PeftConfig, PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from foretoken.data.documents import shown
+from foretoken.errors import AdapterError, BackboneError, ConfigError
+from foretoken.files import file_digest, refuse_pickles
+from foretoken.methods import METHODS
+from foretoken.methods.base import plain
+from foretoken.quiet import quiet_transformers
+from foretoken.training.baseline.tfidf import VOCABULARY
+from foretoken.training.model.load import head_options, load_config, load_errors, load_tokenizer, load_whole
+from foretoken.training.problems import Problem
+from foretoken.training.recipe.recipe import HeadOptions, Recipe
+from foretoken.training.run.card import Card, read_card
+from foretoken.training.run.fingerprint import refuse_another_base
+from foretoken.training.saved_folder import EXPECTED, adapter_folder
+from foretoken.tuner import HEAD_KEY
+from foretoken.tuner.checkpoints.files import CONFIG, read_tensors
+from foretoken.tuner.checkpoints.warm_start import differing_options, take_up
+
+log = logging.getLogger(__name__)
+KEY = "start_from"
+
+
+@dataclass(frozen=True)
+class Start:
+    """A saved adapter, or a model that was trained whole.
+
+    Attributes:
+        folder: where its files are.
+        card: what was trained.
+        config: the adapter's; None for a whole model.
+        head: the head in the place of transformers' own.
+    """
+
+    folder: Path
+    card: Card
+    config: PeftConfig | None
+    head: HeadOptions | None
+
+    @classmethod
+    def read(cls, recipe: Recipe) -> Start | None:
+        """Return what a recipe starts from; None where it begins anew.
+
+        Raises:
+            ConfigError: it is of another method.
+            AdapterError: it is not there, or damaged.
+        """
+        if recipe.start_from is None:
+            return None
+        method = recipe.method["name"]
+        try:
+            folder = adapter_folder(Path(recipe.start_from))
+            refuse_pickles(folder)
+            is_adapter = (folder / CONFIG).is_file()
+            if not is_adapter and not (folder / "config.json").is_file():
+                what = "a tf-idf baseline, which is fitted anew" if (folder / VOCABULARY).is_file() else "no adapter"
+                raise AdapterError(f"{folder} holds {what}; {EXPECTED}")
+            with load_errors(str(folder), "config"):
+                config = PeftConfig.from_pretrained(str(folder)) if is_adapter else None
+                head = getattr(load_config(folder), HEAD_KEY, None) if config is None else getattr(config, "head", None)
+            card = read_card(folder)
+            head = head_options(head) or card.recipe.head
+        except (AdapterError, BackboneError) as error:
+            raise AdapterError(f"{KEY}: {error}") from error
+        if type(config) is not (METHODS[method].config or type(None)):
+            kind = (
+                "a model that was trained whole" if config is None else f"an adapter of type {plain(config.peft_type)}"
+            )
+            raise ConfigError(f"{KEY}: {folder} is {kind}, and the method is {method}; name the method that it is of")
+        return cls(folder, card, config, head)
+
+    @property
+    def digest(self) -> str:
+        """A few characters that say which weights these are."""
+        digests = [file_digest(file) for file in sorted(self.folder.glob("*.safetensors"))]
+        return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
+
+    def head_for(self, recipe: Recipe) -> HeadOptions | None:
+        """Return the head to train: that of the start.
+
+        Raises:
+            ConfigError: the recipe asks for another one.
+        """
+        if "head" not in recipe.auto and recipe.head != self.head:
+            raise ConfigError(
+                f"{KEY}: {self.folder} has the head {self.head}, the recipe {recipe.head}; leave out `head`"
+            )
+        return self.head
+
+    def check(self, problem: Problem, fingerprint: Mapping[str, str]) -> None:
+        """Compare the problem and the pretrained model with those of the start.
+
+        Raises:
+            ConfigError: the problem is another one.
+            AdapterError: the model is another one.
+        """
+        if self.card.problem != problem.name:
+            raise ConfigError(f"{KEY}: {self.folder} is for {self.card.problem}, the data are for {problem.name}")
+        what = f"{KEY}: {self.folder} was trained on a model that differs"
+        remedy = "name the same model, or leave out start_from"
+        refuse_another_base(what, self.card.fingerprint, fingerprint, remedy=remedy, accept=False)
+
+    def take_up(self, model: PreTrainedModel | PeftModel, problem: Problem, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Give the model the weights of the start, in place; heads go by the names of the labels.
+
+        Raises:
+            ConfigError: the options of the method differ.
+            AdapterError: the weights are not of such a model.
+        """
+        new = model.peft_config["default"] if isinstance(model, PeftModel) else None
+        differing = differing_options(self.config, new) if self.config is not None and new is not None else []
+        if differing:
+            raise ConfigError(f"{KEY}: the method's options are not those of {self.folder}: {'; '.join(differing)}")
+        is_known = (self.folder / "tokenizer_config.json").is_file()
+        if is_known and load_tokenizer(str(self.folder)).get_vocab() != tokenizer.get_vocab():
+            raise AdapterError(f"{KEY}: the tokenizer of {self.folder} has another vocabulary, or other new tokens")
+        try:
+            take_up(model, self._tensors(problem), self._rows(problem))
+        except AdapterError as error:
+            raise AdapterError(f"{KEY}: {self.folder}: {error}") from error
+
+    def _tensors(self, problem: Problem) -> Mapping[str, Tensor]:
+        if self.config is not None:
+            return read_tensors(self.folder)
+        with load_errors(str(self.folder), "model"), quiet_transformers():
+            model, info = load_whole(self.folder, problem)
+        if info["missing_keys"]:
+            raise AdapterError(f"the model's file lacks {min(info['missing_keys'])}; copy it again")
+        tensors: Mapping[str, Tensor] = model.state_dict()
+        return tensors
+
+    def _rows(self, problem: Problem) -> list[int | None] | None:
+        """Return the row of each label in the head of the start, None for a new one; and say what becomes of them."""
+        if not problem.labels:
+            return None
+        places = {name: row for row, name in enumerate(self.card.labels)}
+        new = [name for name in problem.labels if name not in places]
+        gone = [name for name in places if name not in problem.labels]
+        log.info("starting from %s: %d labels are kept", self.folder, len(problem.labels) - len(new))
+        for names, what in ((new, "new: their rows of the head start at random"), (gone, "gone")):
+            if names:
+                log.warning("%d labels are %s: %s", len(names), what, shown(names))
+        return [places.get(name) for name in problem.labels]
