@@ -16,6 +16,8 @@ from peft import (
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from foretoken import PrefixPropagationConfig
+from foretoken.data import load
+from foretoken.data.readers import files, user_data
 from foretoken.errors import ConfigError
 from foretoken.inference import int8
 from foretoken.inference.predictor import load_for_inference
@@ -83,6 +85,50 @@ def test_adapter_folder_run_folder_and_a_copy_elsewhere_are_the_same(finished, c
     outputs = {cli("predict", folder, "lunch").out for folder in (finished, finished / "adapter", moved)}
     assert cli("predict", finished, "--output", tmp_path / "out.jsonl", "lunch").out == ""
     assert outputs == {(tmp_path / "out.jsonl").read_text()}
+
+
+def test_a_file_in_pieces_is_answered_as_a_whole(finished, cli, refused, tmp_path, monkeypatch):
+    rows = [{"id": f"n{index}", "text": text} for index, (text, _) in enumerate(documents(50))]
+    rows[20]["text"], rows[41]["id"], rows[42]["text"] = "", "n3", None
+    data, out = tmp_path / "rows.jsonl", tmp_path / "new" / "out.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    whole = cli("predict", finished, "--input", data, "--output", out)
+    expected = answers(out.read_text())
+    monkeypatch.setattr(files, "HEAD", 300)
+    monkeypatch.setattr(user_data, "_ROWS", 7)
+    again = cli("predict", finished, "--input", data, "--output", out, "--overwrite")
+    assert whole.code == again.code == 1
+    assert "3 of 50 rows: an error in the place of an answer; the first: " in again.err
+    assert again.err.count("47 documents, longest") == 1
+    found = answers(out.read_text())
+    assert [row["id"] for row in found] == [row["id"] for row in rows]
+    for row, other in zip(found, expected, strict=True):
+        assert row.get("probability") == pytest.approx(other.get("probability"), abs=2e-6)
+        assert row.get("error", "").split("already used")[0] == other.get("error", "").split("already used")[0]
+    assert answers(cli("predict", finished, "--input", data).out) == found
+    before = out.read_text()
+    assert "rows.jsonl:21: the document is empty" in refused(
+        "predict", finished, "--input", data, "--strict", "--output", out, "--overwrite"
+    )
+    assert out.read_text() == before
+    assert [path.name for path in out.parent.iterdir()] == ["out.jsonl"]
+
+
+def test_nothing_is_left_of_an_interrupted_file(finished, cli, tmp_path, monkeypatch):
+    data = write_csv(tmp_path / "rows.csv", documents(30))
+    monkeypatch.setattr(user_data, "_ROWS", 7)
+    pieces = user_data.read_pieces
+
+    def interrupted(*given):
+        for number, piece in enumerate(pieces(*given)):
+            if number == 2:
+                assert list((tmp_path / "new").iterdir())  # what is written so far
+                raise KeyboardInterrupt
+            yield piece
+
+    monkeypatch.setattr(load, "read_pieces", interrupted)
+    assert cli("predict", finished, "--input", data, "--output", tmp_path / "new" / "out.jsonl").code == 130
+    assert not (tmp_path / "new").exists()
 
 
 LABELS = {0: "ham", 1: "offer", 2: "spam"}
