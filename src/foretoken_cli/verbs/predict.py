@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -88,15 +89,16 @@ def run(words: Sequence[str]) -> int:
         tokens_per_batch=options.tokens_per_batch,
         scaled=not options.unscaled,
     )
-    rows, errors, first, abstained = 0, 0, "", 0
+    rows, errors, first, abstained = 0, 0, "", Counter[bool]()
     with written(options.output) as write:
         for answer in answers:
             write(json_line(answer, to_stdout=options.output is None))
-            rows, abstained = rows + 1, abstained + answer.get("abstained", False)
+            rows += 1
+            abstained.update([answer["abstained"]] if "abstained" in answer else [])
             if "error" in answer:
                 errors, first = errors + 1, first or answer["error"]
-    if guarantee is not None and options.answer == "abstain":
-        log.info("%s of %s documents are answered", f"{rows - errors - abstained:,}", f"{rows - errors:,}")
+    if abstained:
+        log.info("%s of %s documents are answered", f"{abstained[False]:,}", f"{abstained.total():,}")
     if errors:
         count = f"{errors:,} of {rows:,} rows"
         log.error("%s: an error in the place of an answer; the first: %s", count, first)
