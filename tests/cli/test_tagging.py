@@ -5,6 +5,7 @@ import random
 
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import accuracy_score, f1_score
 
 from foretoken.metrics.spans import span_metrics
 
@@ -27,6 +28,13 @@ def sentence(chance, longest):
 def write(path, sentences):
     path.write_text("\n".join("".join(f"{w}\t{t}\n" for w, t in zip(*one, strict=True)) for one in sentences))
     return path
+
+
+def bioes(tags):
+    """Return tags in IOB2 with letters of their own for the last and the only word of an entity."""
+    ends = [not after.startswith("I-") for after in [*tags[1:], "O"]]
+    letters = {"B": "S", "I": "E"}
+    return [letters.get(tag[0], tag[0]) + tag[1:] if last else tag for tag, last in zip(tags, ends, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +85,42 @@ def test_a_run_learns_to_tag_and_what_it_saved_does_so_elsewhere(files, tiny, cl
     everything = span_metrics([tags for _, tags in rows], [row["tags"] for row in answers])
     assert float(scores["f1"]) == pytest.approx(everything["f1"], abs=1e-4)
 
+    others = tmp_path / "others.jsonl"  # of another kind and scheme
+    others.write_text("".join(json.dumps({"tokens": words, "tags": bioes(tags)}) + "\n" for words, tags in rows))
+    assert cli("evaluate", run, others).out.splitlines()[:6] == measured.out.splitlines()[:6]
+    assert [json.loads(line)["tags"] for line in cli("predict", run, "--input", others).out.splitlines()] == [
+        row["tags"] for row in answers
+    ]
+
     typed = json.loads(cli("predict", run, "word1  lunch meeting word2").out)
     assert typed["words"] == ["word1", "lunch", "meeting", "word2"]
     assert all(typed["words"][one["start"] : one["end"]] == one["text"].split() for one in typed["entities"])
+
+
+def test_word_classes_are_measured_by_word_from_check_to_evaluate(files, tiny, cli, record, tmp_path):
+    model, _, rows = files
+    classes = [(words, ["VERB" if tag == "O" else "NOUN" for tag in tags]) for words, tags in rows]
+    blocks = [enumerate(zip(*row, strict=True), 1) for row in classes]
+    form = "{}\t{}\t_\t{}\t_\t_\t0\t_\t_\t_\n".format
+    data = tmp_path / "a.conllu"
+    data.write_text("\n".join("# text = a\n" + "".join(form(n, w, t) for n, (w, t) in block) for block in blocks))
+    options = {"path": str(data), "problem": "token-classification"}
+    checked = cli("check", "--data.path", data, "--data.problem", "token-classification")
+    assert (checked.code, "- NOUN" in checked.out) == (0, True)
+    training = {"max_steps": 20, "eval_every": 10, "learning_rate": 0.02, "tokens_per_batch": 300}
+    made = tiny.recipe(tmp_path / "recipe.yaml", model=str(model), data=options, method="full", training=training)
+    trained = cli("train", made)
+    assert trained.code == 0, trained.err
+    assert "the scheme of the tags is pos" in trained.err
+    run = tmp_path / "runs" / "run"
+    assert record(run)["labels"] == ["NOUN", "VERB"]
+    answers = [json.loads(line) for line in cli("predict", run, "--input", data).out.splitlines()]
+    assert [row.keys() for row in answers] == [{"id": 0, "words": 0, "tags": 0}.keys()] * len(rows)
+    tags_of = [tags for _, tags in classes], [row["tags"] for row in answers]
+    true, predicted = ([tag for tags in all_tags for tag in tags] for all_tags in tags_of)
+    printed = dict(line.split()[:2] for line in cli("evaluate", run, data).out.splitlines()[1:6])
+    assert float(printed["accuracy"]) == pytest.approx(accuracy_score(true, predicted), abs=1e-4)
+    assert float(printed["f1_macro"]) == pytest.approx(f1_score(true, predicted, average="macro"), abs=1e-4)
+    assert float(printed["accuracy"]) > 0.6
+    refused = cli("evaluate", run, files[1])
+    assert (refused.code, refused.err.count("which mark entities, where word classes are expected")) == (2, 1)

@@ -6,7 +6,7 @@ import logging
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -139,16 +139,17 @@ def looks_of(rows: Sequence[Mapping[str, Any]]) -> list[Look]:
 def sample(options: DataOptions) -> tuple[str, list[Mapping[str, Any]]]:
     """Return where the training rows of one's own tables are, and the first of them; none of folders of texts."""
     table, files = _through_datasets(options), _files(options)
+    is_tagged = options.problem == TOKEN_CLASSIFICATION  # whose lists of spans are no columns of their own
     if table is not None:
-        return str(table), _flat(first_rows(table, options.config_name, SAMPLE))
-    rows: Iterable[Row] | None = None
-    if files and options.problem == TOKEN_CLASSIFICATION:
-        rows = table_rows(files[0], options.columns)
-    elif files:
-        rows = read_rows(files[0], [], format=options.columns.format)
-    first = [*usable_rows(islice(rows or (), SAMPLE))]
-    is_flat = options.problem == TOKEN_CLASSIFICATION  # lists of spans are no columns of their own
-    return str(files[0] if files else options.path), first if is_flat else _flat(first)
+        first = first_rows(table, options.config_name, SAMPLE)
+    else:
+        read = table_rows if is_tagged else _rows
+        first = [*usable_rows(islice(read(files[0], options.columns) or () if files else (), SAMPLE))]
+    return str(table or (files[0] if files else options.path)), first if is_tagged else _flat(first)
+
+
+def _rows(path: Path, columns: ColumnNames) -> Iterator[Row]:
+    return read_rows(path, [], format=columns.format)
 
 
 def _flat(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -310,9 +311,8 @@ def _tag_columns(options: DataOptions) -> ColumnNames:
     if not (rows or files):
         return columns
     if rows:
-        sentences = sentences_of_rows(
-            where, [(f"{where} row {number}", row) for number, row in enumerate(rows, 1)], columns
-        )
+        numbered = [(f"{where} row {number}", row) for number, row in enumerate(rows, 1)]
+        sentences = sentences_of_rows(where, numbered, columns)
     else:
         lines = chain.from_iterable([*file_lines(file, columns), (str(file), [])] for file in files)
         blocks, places = layout_of(where, lines, columns)

@@ -223,9 +223,6 @@ def given_options(values: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in plain.items() if name in defaults and value != defaults[name]}
 
 
-_FILES = ("task", "path", "train", "validation", "test")
-
-
 def _source(options: DataOptions) -> list[str]:
     problems = []
     files = [name for name in ("train", "validation", "test") if getattr(options, name) is not None]

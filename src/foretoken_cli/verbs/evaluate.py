@@ -25,9 +25,6 @@ class EvaluateCommand(InferenceOptions):
     file: str = option("labelled file (csv, tsv, jsonl, json, parquet) or folder of label folders")
     label_column: str | None = option("column of the label (default: as in training)", None)
     tag_column: str | None = option("column of the tags or spans of words (default: as in training, or found)", None)
-    tag_scheme: Literal["auto", "bio", "bio1", "bioes", "bilou", "io", "pos"] = option(
-        "how tags mark entities (default: found)", "auto"
-    )
     bad_rows: Literal["error", "drop"] = option(
         "rows that cannot be used are an error, or left out and counted", "error"
     )
@@ -40,7 +37,6 @@ class EvaluateCommand(InferenceOptions):
     def columns(self) -> dict[str, Any]:
         """The given columns, by the keys of a recipe."""
         given = {"label_column": self.label_column, "tag_column": self.tag_column}
-        given |= {} if self.tag_scheme == "auto" else {"tag_scheme": self.tag_scheme}
         return super().columns | {name: column for name, column in given.items() if column}
 
 

@@ -12,7 +12,8 @@ from foretoken.data.checks import tag_names
 from foretoken.data.examples import TaggedExample
 from foretoken.data.load import load_data
 from foretoken.data.options import DataOptions
-from foretoken.data.readers.conll import join, read_tagged, read_words, to_iob2
+from foretoken.data.readers.conll import join, read_tagged, to_iob2
+from foretoken.data.readers.rows import ColumnNames
 from foretoken.data.tasks.table import TASKS
 from foretoken.errors import DataError
 
@@ -307,5 +308,6 @@ def test_numbers_of_words_and_comments_are_not_read(tmp_path):
     assert data.splits["test"][0]["words"][1] == "wrote"
     assert data.columns == {"label_column": "3"}
     assert [item.words for item in read_tagged(path, word_column=0, tag_column=2)] == [("1", "2")] * 20
-    assert read_words(path)[3].words == ("Ada3", "wrote")
-    assert read_words(file(tmp_path, "#\nAda\n\n# O\n"))[0].words == ("#", "Ada")
+    unlabelled = ColumnNames(label=None, problem="token-classification")
+    assert read_tagged(path, columns=unlabelled)[3].words == ("Ada3", "wrote")
+    assert read_tagged(file(tmp_path, "#\nAda\n\n# O\n"), columns=unlabelled)[0].words == ("#", "Ada")

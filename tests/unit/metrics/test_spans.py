@@ -3,9 +3,10 @@
 import random
 
 import pytest
+from sklearn.metrics import classification_report
 
 from foretoken.errors import DataError
-from foretoken.metrics.spans import span_metrics, to_iob2
+from foretoken.metrics.spans import span_metrics, tag_metrics, to_iob2
 
 KINDS = ("PER", "LOC", "ORG")
 
@@ -123,6 +124,18 @@ def test_types_may_have_dashes():
 def test_unusable_tags_are_refused(true, predicted, message):
     with pytest.raises(DataError, match=message):
         span_metrics(true, predicted)
+
+
+def test_metrics_of_tags_that_mark_no_entities_are_those_of_scikit_learn():
+    chance = random.Random(0)
+    true, predicted = ([[chance.choice("NVX.") for _ in range(size)] for size in range(1, 20)] for _ in range(2))
+    flat = [tag for tags in true for tag in tags], [tag for tags in predicted for tag in tags]
+    report = classification_report(*flat, output_dict=True, zero_division=0)
+    got = tag_metrics(true, predicted)
+    assert got["f1_macro"] == pytest.approx(report["macro avg"]["f1-score"])
+    assert [got[name] for name in ("accuracy", "f1", "precision", "recall")] == pytest.approx([report["accuracy"]] * 4)
+    with pytest.raises(DataError, match="no words to score"):
+        tag_metrics([], [])
 
 
 def test_the_conversion_refuses_other_tags():

@@ -184,19 +184,21 @@ def test_a_word_without_tokens_is_outside_and_has_no_loss_but_is_measured():
     assert outputs == [[outputs_without[0][0], "O", outputs_without[0][1]]]
 
 
-def test_texts_are_split_at_blanks_and_answered_with_entities():
+def test_texts_are_split_and_answered_with_entities_and_their_characters():
     problem, _, how = tagger()
-    texts = Dataset.from_dict({"id": ["1"], "text": ["ada  lovelace wrote\n"]})
+    text = "ada  lovelace-based\n"
+    texts = Dataset.from_dict({"id": ["1"], "text": [text]})
     columns, _ = problem.encode(texts, how)
-    assert len(columns["place"][0]) == 3
+    assert len(columns["place"][0]) == 4
     assert "labels" not in columns
-    assert problem.to_json([["B-PER", "I-PER", "O"]], texts) == [
-        {
-            "words": ["ada", "lovelace", "wrote"],
-            "tags": ["B-PER", "I-PER", "O"],
-            "entities": [{"type": "PER", "start": 0, "end": 2, "text": "ada lovelace"}],
-        }
-    ]
+    words = {"words": ["ada", "lovelace", "-", "based"], "tags": ["B-PER", "I-PER", "O", "O"]}
+    characters = {"text": "ada  lovelace", "start_char": 0, "end_char": 13}
+    found = [words | {"entities": [{"type": "PER", "start": 0, "end": 2, **characters}]}]
+    assert problem.to_json([words["tags"]], texts) == found
+    kept = Dataset.from_dict({"words": [words["words"]], "raw_text": [text]})
+    assert problem.to_json([words["tags"]], kept) == found
+    found[0]["entities"] = [{"type": "PER", "start": 0, "end": 2, "text": "ada lovelace"}]
+    assert problem.to_json([words["tags"]], kept.remove_columns("raw_text")) == found
     with pytest.raises(DataError, match="document 2 of 2 is empty"):
         problem.encode(Dataset.from_dict({"text": ["a", " "]}), how)
 

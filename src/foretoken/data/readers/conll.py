@@ -17,11 +17,11 @@ from foretoken.data.readers.encodings import UTF_8
 from foretoken.data.readers.files import as_text, kind_of, local_path, read_unpacked, text_lines
 from foretoken.data.readers.notes import note
 from foretoken.data.readers.rows import ColumnNames, is_column_number
-from foretoken.data.readers.tagging.schemes import ENTITY_TAG, to_iob2
+from foretoken.data.readers.tagging.schemes import BIO, ENTITY_TAG, to_iob2
 from foretoken.data.readers.tagging.sentences import Placed, Sentence, placed, tagged_examples
 from foretoken.errors import DataError
 
-__all__ = ["join", "read_tagged", "read_words", "to_iob2"]
+__all__ = ["join", "read_tagged", "to_iob2"]
 _DOCSTART = "-DOCSTART-"
 _DOC = "#doc"
 _FORMAT = "write one word per line, with its tag (CoNLL), as .conll, .tsv or .txt"
@@ -69,8 +69,8 @@ def read_tagged(
     r"""Return the sentences of a file of words and tags, with tags of entities in IOB2.
 
     One word per line, its tag in the last column, columns separated by tabs or blanks; a blank line, also one of
-    blanks and tabs, ends a sentence. A line ``-DOCSTART-``, ``#doc <id>`` or ``# newdoc`` begins a document, which
-    becomes the ``group`` of its sentences. Comments (``# text = ...``) stand before a sentence. The words are in the
+    blanks and tabs, ends a sentence. A line ``-DOCSTART-`` or ``#doc <id>`` begins a document, which becomes
+    the ``group`` of its sentences. Comments (``# text = ...``) stand before a sentence. The words are in the
     first column, or the second where the first one numbers them, unless ``word_column``, from 0, says where.
 
     ``lenient`` takes a mixture of IOB1 and IOB2: every ``B-``, and every ``I-`` that does not continue an entity of its
@@ -86,19 +86,8 @@ def read_tagged(
     """
     path = local_path(path)
     blocks = blocks_of(lines_of(path, encoding))
-    sentences = read_blocks(blocks, places_of(blocks, word_column, tag_column))
-    return tagged_examples(str(path), sentences, columns, lenient=lenient)
-
-
-def read_words(path: Path, encoding: str = UTF_8, *, word_column: int | None = None) -> list[TaggedExample]:
-    """Return sentences of one word per line, with a blank line between them; what else is in a line is not read.
-
-    Raises:
-        DataError: a word is empty, or there are none; the message names file and line.
-    """
-    blocks = blocks_of(lines_of(path, encoding))
-    sentences = read_blocks(blocks, places_of(blocks, word_column, None))
-    return tagged_examples(str(path), sentences, replace(_TAGGED, label=None))
+    sentences = read_blocks(blocks, places_of(blocks, word_column, tag_column if columns.label is not None else None))
+    return tagged_examples(str(path), sentences, replace(columns, scheme=BIO) if lenient else columns)
 
 
 def layout_of(source: str, lines: Iterable[Line], columns: ColumnNames) -> tuple[list[Block], Places]:
@@ -231,7 +220,7 @@ def blocks_of(lines: Iterable[Line], sentence: int | None = None, document: int 
         if isinstance(fields, list):
             if _begins_document(fields):
                 documents, number = documents + 1, number + 1
-                name = _name_of_document(fields) or str(documents)
+                name = fields[1] if fields[0] == _DOC and len(fields) > 1 else str(documents)
                 continue
             if not any(field.strip() for field in fields):
                 number += 1
@@ -253,13 +242,7 @@ def _begins_document(fields: Sequence[str]) -> bool:
     if not fields:
         return False
     # '#doc' with a tag is a word, a hashtag
-    is_named = fields[0] == _DOC or [*fields[:2]] == ["#", "newdoc"]
-    return fields[0] == _DOCSTART or (is_named and not ENTITY_TAG.fullmatch(fields[-1]))
-
-
-def _name_of_document(fields: Sequence[str]) -> str | None:
-    names = {_DOC: fields[1:2], "#": fields[2:][-1:]}.get(fields[0])
-    return names[0] if names else None
+    return fields[0] == _DOCSTART or (fields[0] == _DOC and not ENTITY_TAG.fullmatch(fields[-1]))
 
 
 def _without_comments(lines: Sequence[Line]) -> Sequence[Line]:

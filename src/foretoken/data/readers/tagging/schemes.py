@@ -11,19 +11,11 @@ from foretoken.data.examples import OUTSIDE
 from foretoken.errors import DataError
 
 AUTO, ENTITIES, POS = "auto", "entities", "pos"
-_IO, _BIO, _BIO1 = "io", "bio", "bio1"
-_LETTERS = {_BIO: "BI", _BIO1: "BI", "bioes": "BIESMW", "bilou": "BILU"}  # before the type; M of BMES, W of BMEWO
+BIO, BIO1, _IO = "bio", "bio1", "io"
+_LETTERS = {BIO: "BI", BIO1: "BI", "bioes": "BIESMW", "bilou": "BILU"}  # before the type; M of BMES, W of BMEWO
 _BEGIN, _END = "BSUW", "ESUWL"  # letters of an entity's first and last words
 _MARKED = re.compile(r"([BIESMWLU])-(.+)", re.DOTALL)
 ENTITY_TAG = re.compile(r"O|[BIESMWLU]-\S+")
-SAID = {
-    _BIO: "BIO (IOB2)",
-    _BIO1: "BIO1 (IOB1)",
-    "bioes": "BIOES",
-    "bilou": "BILOU",
-    _IO: "IO: all neighbours of one type are one entity",
-    POS: "one tag per word and no entities (pos)",
-}
 
 
 def scheme_of(source: str, sentences: Iterable[Sequence[str]], kind: str = AUTO) -> str:
@@ -47,8 +39,8 @@ def scheme_of(source: str, sentences: Iterable[Sequence[str]], kind: str = AUTO)
         letters.update({mark[1]: count} if (mark := _MARKED.fullmatch(tag)) else {})
     if kind == POS and counts and not letters.keys() - set("BI") and letters.total() == counts.total():
         raise DataError(
-            f"{source}: all tags are O, B-<type> or I-<type>, which mark entities, where tags of word classes are "
-            "expected; name their column with data.tag_column, or leave out data.tag_scheme: pos"
+            f"{source}: all tags are O, B-<type> or I-<type>, which mark entities, where word classes are expected; "
+            "name their column with data.tag_column, or leave out data.tag_scheme: pos"
         )
     if kind not in (AUTO, ENTITIES):
         return kind
@@ -71,12 +63,7 @@ def _with_letters(letters: set[str], sentences: Sequence[Sequence[str]]) -> str:
         return _IO
     pairs = [pair for tags in sentences for pair in zip((OUTSIDE, *tags), tags, strict=False)]
     is_first = any(starts_without_b(*pair) for pair in pairs) and not any(needless_b(*pair) for pair in pairs)
-    return _BIO1 if is_first else _BIO
-
-
-def is_either(scheme: str) -> bool:
-    """Say whether a scheme is IOB1 or IOB2, which a file may not mix."""
-    return scheme in (_BIO, _BIO1)
+    return BIO1 if is_first else BIO
 
 
 def check_tag(where: str, tag: str, scheme: str) -> None:

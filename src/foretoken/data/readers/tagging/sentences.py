@@ -11,11 +11,11 @@ from foretoken.data.readers.notes import note
 from foretoken.data.readers.rows import ColumnNames, read_each
 from foretoken.data.readers.tagging.schemes import (
     AUTO,
+    BIO,
+    BIO1,
     ENTITIES,
     POS,
-    SAID,
     check_tag,
-    is_either,
     needless_b,
     scheme_of,
     starts_without_b,
@@ -71,13 +71,11 @@ def tags_of(sentences: Sequence[Placed]) -> list[tuple[str, ...]]:
     return [sentence.tags for _, sentence in sentences if isinstance(sentence, Sentence)]
 
 
-def tagged_examples(
-    source: str, sentences: Sequence[Placed], columns: ColumnNames, *, lenient: bool = False
-) -> list[TaggedExample]:
+def tagged_examples(source: str, sentences: Sequence[Placed], columns: ColumnNames) -> list[TaggedExample]:
     """Return the sentences of a source with their tags in IOB2, or as they are where they mark no entities.
 
-    Sentences with an unknown tag, and those that are not usable, go to ``columns.bad_rows``. ``lenient`` takes a
-    mixture of IOB1 and IOB2.
+    Sentences with an unknown tag, and those that are not usable, go to ``columns.bad_rows``. A mixture of IOB1 and
+    IOB2 is taken where the scheme is named, or the model is trained already.
 
     Raises:
         DataError: there are no sentences, tags keep to no one scheme, or bad sentences are an error.
@@ -102,15 +100,10 @@ def tagged_examples(
 
     none = "has no sentences; expected words, each with its tag" if is_labelled else "no words; expected at least one"
     examples = read_each(sentences, make, columns, f"{source}: {none}")
-    if is_labelled:
-        if is_either(scheme) and columns.scheme in (AUTO, ENTITIES) and not lenient:
-            _refuse_mixture(usable)
-        if not any(sentence.text for sentence in usable):
-            note(
-                source,
-                f"tags are read as {SAID[scheme]}; data.tag_scheme can name another scheme",
-                kind=f"tags {scheme}",
-            )
+    if columns.is_exact and columns.scheme in (AUTO, ENTITIES) and scheme in (BIO, BIO1):
+        _refuse_mixture(usable)
+    if is_labelled and not any(sentence.text for sentence in usable):
+        note(source, f"the scheme of the tags is {scheme}; data.tag_scheme can name another", kind=f"tags {scheme}")
     return examples
 
 
