@@ -12,6 +12,7 @@ from transformers import MODEL_FOR_QUESTION_ANSWERING_MAPPING
 
 from foretoken.data.problems import (
     CLASSIFICATION,
+    MULTI_LABEL,
     MULTIPLE_CHOICE,
     QUESTION_ANSWERING,
     REGRESSION,
@@ -20,10 +21,12 @@ from foretoken.data.problems import (
 from foretoken.errors import AdapterError, ConfigError
 from foretoken.inference.predictor import adapter_folder
 from foretoken.inference.shared_base import SharedBase
+from foretoken.metrics.decision import Decision
 from foretoken.metrics.scaling import Scaling
 from foretoken.sentence_encoders import Pool, SentenceEncoder
 from foretoken.serving.bank import BASE
-from foretoken.training.problems import Problem, make_problem
+from foretoken.training.problems import Classification, Problem, make_problem
+from foretoken.training.problems.classification import TextProblem
 from foretoken.training.run.card import read_card
 from foretoken.training.tokens.encode import EncodeSettings, model_max_length, token_rules
 from foretoken.tuner.bank.bank import AdapterInfo
@@ -31,7 +34,8 @@ from foretoken.tuner.dimensions import takes_global_attention
 
 PREDICTIONS = "predictions.parquet"  # beside a run's adapter
 EMBEDDINGS = "embeddings"  # all that is asked of what has no head
-SERVED = (CLASSIFICATION, REGRESSION, TOKEN_CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING)
+CLASSIFIED = (CLASSIFICATION, MULTI_LABEL, REGRESSION)  # what /classify answers
+SERVED = (*CLASSIFIED, TOKEN_CLASSIFICATION, MULTIPLE_CHOICE, QUESTION_ANSWERING)
 
 
 @dataclass(eq=False)
@@ -70,6 +74,11 @@ class Adapter:
     def labels(self) -> tuple[str, ...]:
         """The names of the outputs, in order; none for regression."""
         return self.problem.labels
+
+    @property
+    def decision(self) -> Decision | None:
+        """What is answered for its probabilities; None: the likeliest class, or labels of 0.5."""
+        return self.problem.decision if isinstance(self.problem, TextProblem) else None
 
     @property
     def task(self) -> str:
@@ -143,7 +152,7 @@ def _asks_for_global(base: SharedBase) -> bool:
 
 def _confidences(file: Path, problem: Problem, scaling: Scaling | None) -> np.ndarray | None:
     """Return the sorted confidences of a run's validation documents, scaled as the answers are."""
-    if not file.is_file() or problem.name != CLASSIFICATION:
+    if not file.is_file() or not isinstance(problem, Classification):
         return None
     import pyarrow.parquet as pq
     from pyarrow import ArrowException
@@ -156,4 +165,5 @@ def _confidences(file: Path, problem: Problem, scaling: Scaling | None) -> np.nd
     if not len(table):
         return None
     outputs = np.column_stack([table[name].to_numpy() for name in columns])
-    return np.sort((outputs if scaling is None else scaling.apply(outputs)).max(axis=1))
+    outputs = outputs if scaling is None else scaling.apply(outputs)
+    return np.sort(outputs[np.arange(len(outputs)), problem.decided(outputs)])

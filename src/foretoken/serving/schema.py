@@ -82,6 +82,12 @@ class Classified(BaseModel):
     tokens: int = 0
 
 
+class Labelled(Classified):
+    """What is predicted where a document may have several labels: ``label`` is the likeliest of ``labels``."""
+
+    labels: list[str] = Field(description="whose probabilities reach their thresholds, the likeliest first")
+
+
 class ClassifyAnswer(BaseModel):
     """vLLM's answer; ``labels`` says what each of the probabilities is of."""
 
@@ -90,7 +96,7 @@ class ClassifyAnswer(BaseModel):
     created: int = Field(default_factory=lambda: int(time.time()))
     model: str
     labels: list[str] = []
-    data: list[Classified]
+    data: list[Classified | Labelled]
     usage: Usage
 
 
@@ -184,6 +190,9 @@ class ModelItem(BaseModel):
     method: str | None = None
     max_model_len: int | None = None
     calibrated: bool = False
+    decision: dict[str, list[float]] | None = Field(
+        None, description="the `weights` of the classes or `thresholds` of the labels, in their order; null: 1, and 0.5"
+    )
     dtype: str | None = None
     precision: str | None = None
 

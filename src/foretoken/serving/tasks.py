@@ -15,9 +15,8 @@ from torch import Tensor
 
 from foretoken.backbones.pooling import sentence_vectors
 from foretoken.data.documents import is_readable
-from foretoken.data.problems import CLASSIFICATION, REGRESSION
 from foretoken.errors import DataError
-from foretoken.serving.adapters import EMBEDDINGS, Adapter
+from foretoken.serving.adapters import CLASSIFIED, EMBEDDINGS, Adapter
 from foretoken.serving.errors import WrongTaskError
 from foretoken.training.tokens.chunks import pooled
 from foretoken.training.tokens.encode import TokenRow
@@ -77,7 +76,7 @@ class Task(Protocol[T]):
 def check_task(adapter: Adapter, *tasks: str) -> None:
     """Raise a WrongTaskError, which says where to ask, unless an adapter does one of the tasks."""
     if adapter.task not in tasks:
-        routes = {EMBEDDINGS: "/v1/embeddings", CLASSIFICATION: "/classify", REGRESSION: "/classify"}
+        routes = {EMBEDDINGS: "/v1/embeddings"} | dict.fromkeys(CLASSIFIED, "/classify")
         route = routes.get(adapter.task, f"/models/{adapter.name}")
         raise WrongTaskError(f"{adapter.name!r} does {adapter.task}, which POST {route} answers")
 
@@ -92,6 +91,7 @@ class Prediction:
         probabilities: of the labels (C,), scaled as fitted in training; None for regression.
         tokens: how many were read.
         truncated: whether the document was longer.
+        answered: the numbers of the labels that are answered, the likeliest first; none for regression.
     """
 
     labels: tuple[str, ...]
@@ -99,16 +99,23 @@ class Prediction:
     probabilities: np.ndarray | None
     tokens: int
     truncated: bool
+    answered: tuple[int, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the labels that are answered."""
+        return [self.labels[number] for number in self.answered]
 
     @property
     def best(self) -> int:
-        """The number of the likeliest label."""
-        return 0 if self.probabilities is None else int(self.probabilities.argmax())
+        """The number of the label that is answered, the likeliest one of several; where none is, of all."""
+        values = self.logits if self.probabilities is None else self.probabilities
+        return self.answered[0] if self.answered else int(values.argmax())
 
     @property
     def confidence(self) -> float:
-        """The probability of the likeliest label; 1 for a number."""
-        return 1.0 if self.probabilities is None else float(self.probabilities.max())
+        """The probability of that label; 1 for a number."""
+        return 1.0 if self.probabilities is None else float(self.probabilities[self.best])
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ class Classify:
 
     def prepare(self, adapter: Adapter, document: Document) -> Prepared[Prediction]:
         """Return the document, or its chunks where the adapter was trained with chunks."""
-        check_task(adapter, CLASSIFICATION, REGRESSION)
+        check_task(adapter, *CLASSIFIED)
         if adapter.problem.pairs != (document.pair is not None):
             expected = "pairs of texts" if adapter.problem.pairs else "single texts"
             raise WrongTaskError(f"{adapter.name!r} was trained on {expected}")
@@ -136,7 +143,8 @@ class Classify:
             if not adapter.problem.has_probabilities:
                 return Prediction((), logits, None, tokens, truncated)
             scaled = outputs if adapter.scaling is None else adapter.scaling.apply(outputs)
-            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated)
+            numbers = adapter.problem.answered(scaled)[0]
+            return Prediction(adapter.labels, logits, scaled[0], tokens, truncated, tuple(numbers))
 
         return Prepared(rows, finish)
 

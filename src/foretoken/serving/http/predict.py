@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
-from foretoken.data.problems import MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
+from foretoken.data.problems import MULTI_LABEL, MULTIPLE_CHOICE, QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from foretoken.errors import ConfigError
 from foretoken.serving.adapters import Adapter
 from foretoken.serving.answers import Choices, Choose, Find, Tag, Told
@@ -27,6 +27,7 @@ from foretoken.serving.schema import (
     EmbeddingsAnswer,
     EmbeddingsRequest,
     Input,
+    Labelled,
     PipelineRequest,
     Question,
     Score,
@@ -70,7 +71,8 @@ async def classify(asked: AskedClasses, http: Request, service: ServiceOf) -> Cl
     task = Classify(max_tokens=None if most == -1 else most)
     found = await service.ask(http, adapter, _documents(asked.input, asked.text_pair), task)
     raw = asked.use_activation is False
-    data = [_classified(number, item, threshold, raw=raw) for number, item in enumerate(found)]
+    several = adapter.task == MULTI_LABEL
+    data = [_classified(number, item, threshold, raw=raw, several=several) for number, item in enumerate(found)]
     labels = list(adapter.labels)
     return ClassifyAnswer(model=adapter.name, labels=labels, data=data, usage=_usage(found))
 
@@ -141,30 +143,38 @@ def _threshold(adapter: Adapter, confidence: float | None, coverage: float | Non
     """Return the confidence below which the adapter abstains."""
     if confidence is None and coverage is None:
         return 0.0
+    if adapter.task == MULTI_LABEL:
+        raise WrongTaskError(
+            f"{adapter.name!r} answers every label that reaches its threshold, and has no confidence of them together; "
+            "leave out min_confidence and coverage"
+        )
     if not adapter.problem.has_probabilities:
         raise WrongTaskError(f"{adapter.name!r} predicts a number, of which it cannot say how sure it is")
     return max(confidence or 0.0, 0.0 if coverage is None else adapter.threshold(coverage))
 
 
-def _classified(number: int, item: Prediction, threshold: float, *, raw: bool) -> Classified:
+def _classified(number: int, item: Prediction, threshold: float, *, raw: bool, several: bool) -> Classified:
     values = item.logits if raw or item.probabilities is None else item.probabilities
-    abstained = item.confidence < threshold
-    return Classified(
+    abstained, names = item.confidence < threshold, item.names
+    more = {"labels": names} if several else {}
+    return (Labelled if several else Classified)(
         index=number,
-        label=None if abstained or not item.labels else item.labels[item.best],
+        label=None if abstained or not names else names[0],
         probs=values.tolist(),
         num_classes=len(values),
         abstained=abstained,
         truncated=item.truncated,
         tokens=item.tokens,
+        **more,
     )
 
 
 def _scores(item: Prediction) -> list[Score]:
+    """Return all labels, those that are answered first: a client takes the first one for the answer."""
     values = item.logits if item.probabilities is None else item.probabilities
     labels = item.labels or ("LABEL_0",)
-    scores = [Score(score=float(value), label=label) for value, label in zip(values, labels, strict=True)]
-    return sorted(scores, key=lambda score: -score.score)
+    order = sorted(range(len(values)), key=lambda number: (number not in item.answered, -values[number]))
+    return [Score(score=float(values[number]), label=labels[number]) for number in order]
 
 
 def _asked_document(item: str | Question | ChoiceQuestion) -> Document:

@@ -116,6 +116,10 @@ class Problem(ABC):
         """Return the labels of a split as :meth:`decode` returns them."""
         return np.asarray(split["label"])
 
+    def answered(self, outputs: Outputs) -> list[list[int]]:
+        """Return the numbers of the labels that are answered for each row, the likeliest first; none without labels."""
+        return [[] for _ in outputs]
+
     def decided_on(self, outputs: Outputs, labels: Outputs) -> Problem:
         """Return the problem with what its answers are chosen by, fitted on validation; as it is where nothing is."""
         return self
