@@ -9,12 +9,14 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from foretoken import __version__
-from foretoken.data.problems import CLASSIFICATION
+from foretoken.data.problems import MULTI_LABEL
 from foretoken.errors import AdapterError
 from foretoken.exporting.graph import IDS, MASK, TYPES, reads_types
 from foretoken.files import JsonObject, write_text
 from foretoken.inference.predictor import Predictor
+from foretoken.metrics.decision import Decision
 from foretoken.options import to_dict
+from foretoken.training.problems.classification import TextProblem
 
 CONFIG, README, TOKENIZER = "config.json", "README.md", "tokenizer.json"
 FORMAT = 1
@@ -85,29 +87,35 @@ def config_of(predictor: Predictor, **more: Any) -> JsonObject:
 
 
 def answers_of(predictor: Predictor) -> JsonObject:
-    """Return what differs between the adapters of one model: labels and recalibration."""
-    scaling = predictor.scaling
-    return {"labels": predictor.labels, "scaling": None if scaling is None else scaling.to_dict()}
+    """Return what differs between the adapters of one model: labels, recalibration, and what is answered."""
+    fitted = {"scaling": predictor.scaling, "decision": _decision(predictor)}
+    return {"labels": predictor.labels} | {name: value and value.to_dict() for name, value in fitted.items()}
+
+
+def _decision(predictor: Predictor) -> Decision | None:
+    return predictor.problem.decision if isinstance(predictor.problem, TextProblem) else None
 
 
 def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
     """Write the lines of Python that run the folder."""
     imports, model, run = _RUNS[target]
     load = f'tokenizer, model = Tokenizer.from_file("tokenizer.json"), {model}'
-    lines = ["import numpy as np", *imports, "from tokenizers import Tokenizer", "", load, *_call_lines(predictor, run)]
+    lines = ["import json", "import numpy as np", *imports, "from tokenizers import Tokenizer", "", load]
+    lines += [*_about_lines(predictor), *_call_lines(predictor, run)]
     _write(
         path,
         f"# An exported model\n\n{_about(predictor)}",
         "onnxruntime" if target == "onnx" else target,
         lines,
-        f"`config.json` has the labels, the longest document ({predictor.max_length} tokens) and the recalibration of "
-        "the probabilities; `tokenizer.json` truncates and pads by itself.",
+        f"`config.json` has the labels, the longest document ({predictor.max_length} tokens), the recalibration of the "
+        "probabilities and what is answered for them; `tokenizer.json` truncates and pads by itself.",
     )
 
 
 def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
     """Write the lines of Python that run a graph with one of its adapters."""
     lines = [
+        "import json",
         "import onnxruntime as ort",
         "import numpy as np",
         "from tokenizers import Tokenizer",
@@ -116,18 +124,19 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
         "adapter, options = ort.LoraAdapter(), ort.RunOptions()",
         f'adapter.Load("adapters/{name}.onnx_adapter")  # once; then any of them in any run',
         "options.add_active_adapter(adapter)",
+        *_about_lines(predictor, f'["adapters"][{name!r}]'),
         _read_line(predictor),
-        'found = tokenizer.encode_batch(["one text", "and another one"])',
+        _found_line(predictor),
         "inputs = {name: np.array([getattr(x, key) for x in found]) for name, key in READ.items()}",
-        "logits = model.run(None, inputs, options)[0]",
+        *_answer_lines(predictor, "model.run(None, inputs, options)"),
     ]
     _write(
         path,
         f"# One exported graph, many adapters\n\nExported by foretoken {__version__}.",
         "onnxruntime",
         lines,
-        "`config.json` has the labels and the recalibration of each adapter. A run without options is the first "
-        "adapter's.",
+        "`config.json` has the labels, the recalibration and the decision of each adapter. A run without options is "
+        "the first adapter's.",
     )
 
 
@@ -148,31 +157,66 @@ def _read_line(predictor: Predictor) -> str:
     return f"READ = {read!r}".replace("'", '"')
 
 
+def _about_lines(predictor: Predictor, of: str = "") -> list[str]:
+    """Return the lines that read the labels and what is answered; none where there are no probabilities of labels."""
+    if not predictor.problem.has_probabilities:
+        return []
+    kind, default = ("thresholds", 0.5) if predictor.problem.name == MULTI_LABEL else ("weights", 1.0)
+    decision, name = _decision(predictor), kind.upper()
+    numbers = default if decision is None else f'np.array(about["decision"]["{kind}"])'
+    return [
+        f'about = json.load(open("config.json", encoding="utf-8")){of}',
+        f'LABELS, {name} = about["labels"], {numbers}',
+    ]
+
+
+def _found_line(predictor: Predictor) -> str:
+    texts = '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
+    return f"found = tokenizer.encode_batch({texts})"
+
+
 def _call_lines(predictor: Predictor, run: str) -> list[str]:
     """Return the lines that tokenise, run and answer."""
     names = _read_line(predictor)
-    texts = '[("one text", "and its second one")]' if predictor.problem.pairs else '["one text", "and another one"]'
-    if predictor.chunks is not None:
-        pool, most = predictor.chunks.pool, predictor.chunks.at_most
-        kept = "" if most is None else f"[:{most}]"
-        whole = ['first = tokenizer.encode("a text of any length")', f"found = [first, *first.overflowing]{kept}"]
-        return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
-    first = f"found = tokenizer.encode_batch({texts})"
-    if predictor.problem.name != CLASSIFICATION:
-        return [names, first, f"logits = {run}[0]"]
-    labels = f"LABELS = {predictor.labels!r}"
-    answer = "print([(LABELS[row.argmax()], float(row.max())) for row in probabilities])"
-    return [names, labels, first, f"probabilities = {run}[1]", answer]
+    if predictor.chunks is None:
+        return [names, _found_line(predictor), *_answer_lines(predictor, run)]
+    pool, most = predictor.chunks.pool, predictor.chunks.at_most
+    kept = "" if most is None else f"[:{most}]"
+    whole = ['first = tokenizer.encode("a text of any length")', f"found = [first, *first.overflowing]{kept}"]
+    return [names, *whole, f"logits = {run}[0].{pool}(axis=0)", *_scaled_lines(predictor)]
+
+
+def _answer_lines(predictor: Predictor, run: str) -> list[str]:
+    """Return the lines from a run to the answers; to the logits of chunks, and of what has no probabilities."""
+    if not predictor.problem.has_probabilities or predictor.chunks is not None:
+        return [f"logits = {run}[0]"]
+    return [f"probabilities = {run}[1]", *_decided_lines(predictor)]
 
 
 def _scaled_lines(predictor: Predictor) -> list[str]:
     """Return the lines from pooled logits (C,) to an answer."""
-    if predictor.problem.name != CLASSIFICATION:
+    if not predictor.problem.has_probabilities:
         return ["print(float(logits[0]))"]
     scaling = predictor.scaling
     weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
-    return [
-        f"LABELS, weight, bias = {predictor.labels!r}, {list(weight)}, {list(bias)}",
-        "scores = np.exp((logits - np.logaddexp.reduce(logits)) * weight + bias)",
-        "print(LABELS[scores.argmax()], float(scores.max() / scores.sum()))",
-    ]
+    numbers = f"weight, bias = np.array({list(weight)}), np.array({list(bias)})"
+    if predictor.problem.name == MULTI_LABEL:
+        made = ["probabilities = 1 / (1 + np.exp(-(logits * weight + bias)))[None]"]
+    else:
+        made = [
+            "scores = np.exp((logits - np.logaddexp.reduce(logits)) * weight + bias)",
+            "probabilities = (scores / scores.sum())[None]",
+        ]
+    return [numbers, *made, *_decided_lines(predictor)]
+
+
+def _decided_lines(predictor: Predictor) -> list[str]:
+    """Return the lines that answer for probabilities (B, C), as `foretoken predict` does."""
+    if predictor.problem.name == MULTI_LABEL:
+        return [
+            "for row in probabilities:",
+            "    answered = np.flatnonzero(row >= THRESHOLDS)",
+            "    print([(LABELS[n], float(row[n])) for n in sorted(answered, key=lambda n: -row[n])])",
+        ]
+    best = "(probabilities * WEIGHTS).argmax(axis=1)"
+    return [f"print([(LABELS[n], float(row[n])) for row, n in zip(probabilities, {best})])"]

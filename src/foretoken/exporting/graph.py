@@ -16,10 +16,11 @@ from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
 from foretoken.attention.choose import unpacked
+from foretoken.data.problems import MULTI_LABEL
 from foretoken.errors import BackboneError, cut
 from foretoken.inference.predictor import Predictor
 from foretoken.machine.tracing import one_graph
-from foretoken.metrics.scaling import Scaling
+from foretoken.metrics.scaling import Link, Scaling
 from foretoken.tuner.checks import ADAPTERS_NAME
 from foretoken.tuner.fuse import prefix_known
 
@@ -43,12 +44,14 @@ class Graph(nn.Module):
         model: the adapted model.
         scaling: of the probabilities; None: as the model has them.
         has_probabilities: whether they are an output beside the logits.
+        link: what makes probabilities of logits: a softmax of them all, or a sigmoid of each.
     """
 
-    def __init__(self, model: Any, scaling: Scaling | None, *, has_probabilities: bool) -> None:
+    def __init__(self, model: Any, scaling: Scaling | None, *, has_probabilities: bool, link: Link = "softmax") -> None:
         super().__init__()
         self.model = model
         self.has_probabilities = has_probabilities
+        self.link = link
         weight, bias = ((1.0,), (0.0,)) if scaling is None else (scaling.weight, scaling.bias)
         for name, values in zip(SCALING, (weight, bias), strict=True):
             # one number for each class, also of a temperature: adapters that share a graph may differ in it
@@ -65,6 +68,8 @@ class Graph(nn.Module):
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **more).logits.float()
         if not self.has_probabilities:
             return (logits,)
+        if self.link == "sigmoid":
+            return logits, (logits * self.scaling_weight + self.scaling_bias).sigmoid()
         scaled = logits.log_softmax(dim=-1) * self.scaling_weight + self.scaling_bias
         return logits, scaled.softmax(dim=-1)
 
@@ -84,7 +89,8 @@ class SharedGraph(nn.Module):
 def make_graph(predictor: Predictor) -> Graph:
     """Return the graph of a loaded model; logits of chunks and tags are left to whoever pools and reads them."""
     whole = predictor.problem.has_probabilities and predictor.chunks is None
-    graph = Graph(predictor.model, predictor.scaling, has_probabilities=whole)
+    link: Link = "sigmoid" if predictor.problem.name == MULTI_LABEL else "softmax"
+    graph = Graph(predictor.model, predictor.scaling, has_probabilities=whole, link=link)
     return graph.cpu().eval().requires_grad_(False)
 
 
