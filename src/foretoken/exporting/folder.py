@@ -100,7 +100,15 @@ def write_readme(path: Path, predictor: Predictor, *, target: str) -> None:
     """Write the lines of Python that run the folder."""
     imports, model, run = _RUNS[target]
     load = f'tokenizer, model = Tokenizer.from_file("tokenizer.json"), {model}'
-    lines = ["import json", "import numpy as np", *imports, "from tokenizers import Tokenizer", "", load]
+    lines = [
+        "import json",
+        "from pathlib import Path",
+        "import numpy as np",
+        *imports,
+        "from tokenizers import Tokenizer",
+        "",
+        load,
+    ]
     lines += [*_about_lines(predictor), *_call_lines(predictor, run)]
     _write(
         path,
@@ -116,6 +124,7 @@ def write_shared_readme(path: Path, predictor: Predictor, name: str) -> None:
     """Write the lines of Python that run a graph with one of its adapters."""
     lines = [
         "import json",
+        "from pathlib import Path",
         "import onnxruntime as ort",
         "import numpy as np",
         "from tokenizers import Tokenizer",
@@ -165,7 +174,7 @@ def _about_lines(predictor: Predictor, of: str = "") -> list[str]:
     decision, name = _decision(predictor), kind.upper()
     numbers = default if decision is None else f'np.array(about["decision"]["{kind}"])'
     return [
-        f'about = json.load(open("config.json", encoding="utf-8")){of}',
+        f'about = json.loads(Path("config.json").read_text(encoding="utf-8")){of}',
         f'LABELS, {name} = about["labels"], {numbers}',
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,13 @@ import pyarrow.parquet as pq
 from huggingface_hub import EvalResult
 from peft import PeftConfig
 
+from foretoken.data.problems import CLASSIFICATION, MULTI_LABEL
 from foretoken.data.tasks.base import Task
 from foretoken.data.tasks.table import TASKS
 from foretoken.files import JsonObject
 from foretoken.metrics.table import AS_ACCURACY, CALIBRATION, METRICS, metrics_of
-from foretoken.training.problems import PROBLEMS
-from foretoken.training.run.card import read_card
+from foretoken.training.problems import PROBLEMS, MultiLabel
+from foretoken.training.run.card import Card, read_card
 from foretoken.training.run.folder import PREDICTIONS, SAVED
 from foretoken.training.run.intervals import bootstrap_intervals
 from foretoken.tuner.checkpoints.model_card import (
@@ -33,6 +35,19 @@ from foretoken.tuner.checkpoints.model_card import (
     table,
 )
 
+_MOST_LABELS = 10  # whose thresholds are shown
+_ANSWERED = {  # without and with what was chosen
+    CLASSIFICATION: (
+        "The class with the largest probability is answered.",
+        "The class with the largest probability times weight is answered. Weights are chosen on validation, or are the "
+        "costs of the recipe.",
+    ),
+    MULTI_LABEL: (
+        "Every label with a probability of 0.5 or more is answered.",
+        "Every label whose probability reaches its threshold is answered. Thresholds are chosen on validation, or "
+        "follow from the costs of the recipe.",
+    ),
+}
 _TRAINED = ("learning_rate", "head_learning_rate", "batch_size", "tokens_per_batch", "precision", "seed")
 _HUB_NAME = re.compile(r"(?:hub:)?(\w[\w.-]*/\w[\w.-]*)")
 
@@ -61,7 +76,8 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         record: what `run.json` says.
     """
     config = PeftConfig.from_pretrained(str(saved)) if (saved / "adapter_config.json").is_file() else None
-    problem = read_card(saved).make_problem()
+    card = read_card(saved)
+    problem = card.make_problem()
     split = "test" if isinstance(record.get("test"), dict) else "validation"
     intervals = _intervals(run, split, record)
     recipe = record["recipe"]
@@ -77,12 +93,15 @@ def describe_run(run: Path, saved: Path, record: JsonObject) -> Described:
         else PROBLEMS[record["problem"]].task_type,
         num_labels=labels if isinstance(labels, int) else None,
         head=recipe.get("head") if isinstance(recipe.get("head"), dict) else None,
+        problem_type="multi_label_classification" if isinstance(problem, MultiLabel) else None,
+        usage=_usage(card),
         datasets=_datasets(recipe["data"], task),
     )
     sections = (
         *_data(recipe["data"], record, task),
         *_training(record),
         *_results(record, split, intervals),
+        *_answers(card, _frequent(run, split)),
         *_calibration(record, split),
         f'## Use from the command line\n\n`{PREDICT} "some text"` reads documents as in training: the same columns, '
         "length, chunks, head and scaling.",
@@ -161,6 +180,63 @@ def _results(record: JsonObject, split: str, intervals: Mapping[str, tuple[float
 
 def _shown(interval: tuple[float, float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
+
+
+def _usage(card: Card) -> list[str]:
+    """Return the lines that answer as decided; none where the likeliest class is answered, and of chunks."""
+    key = "decision" if card.scaling is None else "unscaled_decision"  # the model alone does not scale
+    several, decision = card.problem == MULTI_LABEL, getattr(card, key)
+    if card.recipe.chunks is not None or not (several or decision):
+        return []
+    numbers = f'torch.tensor(card["{key}"]["{next(iter(decision.to_dict()))}"])' if decision else "0.5"
+    texts = '"some text", "and its second one"' if card.pairs else '"some text"'
+    held = "[label for label, is_held in zip(labels, logits.sigmoid() >= numbers) if is_held]"
+    answer = held if several else "labels[int((logits.softmax(-1) * numbers).argmax())]"
+    return [
+        "",
+        "import json",
+        "from pathlib import Path",
+        "import torch",
+        "from transformers import AutoTokenizer",
+        "from transformers.utils import cached_file",
+        "",
+        'card = json.loads(Path(cached_file(folder, "foretoken.json")).read_text(encoding="utf-8"))',
+        f'labels, numbers = card["labels"], {numbers}',
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        f'tokens = tokenizer({texts}, truncation=True, max_length=card["max_length"], return_tensors="pt")',
+        "logits = model.eval()(**tokens).logits[0]",
+        f"print({answer})",
+    ]
+
+
+def _frequent(run: Path, split: str) -> list[str]:
+    """Return the labels of a split's documents, the most frequent ones first."""
+    file = run / PREDICTIONS
+    if not file.is_file():
+        return []
+    rows = pq.read_table(file, columns=["split", "label"])
+    labels = rows.filter(pc.equal(rows["split"], split))["label"].to_pylist()
+    return [
+        label for label, _ in Counter(name for row in labels if isinstance(row, list) for name in row).most_common()
+    ]
+
+
+def _answers(card: Card, frequent: Sequence[str]) -> Iterator[str]:
+    """Say what is answered for the probabilities, with the numbers of the most frequent labels or of the classes."""
+    if card.problem not in _ANSWERED:
+        return
+    plain, decided = _ANSWERED[card.problem]
+    unscaled = card.decision if card.scaling is None else card.unscaled_decision
+    decisions = {"as trained": unscaled} | ({} if card.scaling is None else {"scaled": card.decision})
+    known = {name: decision for name, decision in decisions.items() if decision is not None}
+    if not known:
+        yield f"## Answers\n\n{plain}"
+        return
+    names = list(dict.fromkeys(label for label in (*frequent, *card.labels) if label in card.labels))[:_MOST_LABELS]
+    numbers = [dict(zip(card.labels, it.thresholds or it.weights, strict=True)) for it in known.values()]
+    rows = [(f"`{name}`", *(f"{values[name]:.4f}" for values in numbers)) for name in names]
+    rest = f" Here are {len(names)} of {len(card.labels)}; `foretoken.json` has all." * (len(names) < len(card.labels))
+    yield f"## Answers\n\n{decided}{rest}\n\n{table(('label', *known), rows)}"
 
 
 def _calibration(record: JsonObject, split: str) -> Iterator[str]:
