@@ -124,7 +124,9 @@ def convert(value: object, wanted: object, key: str, errors: Errors) -> Any:
         return _sequence(value, wanted, key, errors)
     if (origin or wanted) in (dict, Mapping) and not isinstance(value, Mapping):
         return _refuse(value, wanted, key, errors)
-    return _numbers(value, key, errors) if wanted == Mapping[str, float] else value
+    if isinstance(value, Mapping) and wanted == Mapping[str, float]:
+        return _numbers(value, key, errors)
+    return value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

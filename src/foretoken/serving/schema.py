@@ -190,9 +190,7 @@ class ModelItem(BaseModel):
     method: str | None = None
     max_model_len: int | None = None
     calibrated: bool = False
-    decision: dict[str, list[float]] | None = Field(
-        None, description="the `weights` of the classes or `thresholds` of the labels, in their order; null: 1, and 0.5"
-    )
+    decision: dict[str, list[float]] | None = None  # the `weights` or `thresholds` of the labels; null: 1, and 0.5
     dtype: str | None = None
     precision: str | None = None
 

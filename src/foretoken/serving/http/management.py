@@ -107,7 +107,7 @@ def _item(adapter: Adapter, service: Service) -> ModelItem:
         method=adapter.info.method,
         max_model_len=adapter.settings.max_length,
         calibrated=adapter.scaling is not None,
-        decision=adapter.decision and adapter.decision.to_dict(),
+        decision=None if adapter.decision is None else adapter.decision.to_dict(),
         dtype=str(adapter.info.dtype).removeprefix("torch."),
         precision=store.base.precision,
     )
